@@ -1,0 +1,48 @@
+# Every target does its own set-up: people, coding agents and CI call the same commands.
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup system study test test-slow check bench ui clean
+
+setup: $(STAMP)
+
+# torch goes first and pinned, so that no later resolution swaps its build.
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable ".[server,researcher,ui,dev]"
+	@touch $@
+
+# A browser for the explorer's tests and a sandbox for code written by language models.
+system:
+	@scripts/install_system_packages.sh
+
+study: setup
+	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
+
+test: setup system
+	$(BIN)/python -m pytest
+
+test-slow: setup system
+	$(BIN)/python -m pytest -m slow
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m bench
+
+ui: setup
+	$(BIN)/streamlit run ui/app.py
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,230 @@
+"""Connections and transactions: how a SQLite file or a PostgreSQL database is opened, and what its errors mean.
+
+Place in the flow: bottom of the package; the schema check and the store work through a `Database` from here. This
+module knows the two databases and nothing of studies.
+
+SQLite: WAL, so that readers never wait for the writer; `synchronous=FULL`, so that what was acknowledged survives a
+power cut (a study commits rarely and its runs are dear); foreign keys on; one writer at a time, across processes, by a
+lock file beside the database. The lock also keeps two connections from writing and checkpointing at once, which
+SQLite before 3.51.3 can answer with a damaged file (the WAL-reset bug, sqlite.org/wal.html).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.orm import Session
+
+from experiments_db.errors import InvalidRecord, NotAStore, NotFound, ReadOnlyStore, StoreError, StoreUnavailable
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a writer waits for another before it gives up: well above the longest transaction, a batch of metrics."""
+
+LOCK_POLL_S = 0.005
+CONNECT_TIMEOUT_S = 10
+STATEMENT_TIMEOUT_MS = 60_000
+
+SQLITE_HEADER = b"SQLite format 3\x00"
+
+
+class Database:
+    """An engine with its write lock. `path` is the file of a SQLite database, None for PostgreSQL."""
+
+    def __init__(self, engine: Engine, *, path: Path | None, read_only: bool) -> None:
+        self.engine = engine
+        self.path = path
+        self.read_only = read_only
+        self._lock = None if path is None or read_only else FileLock(f"{path}.lock")
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.path is not None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.path else self.engine.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def read(self) -> Generator[Session]:
+        """One transaction that sees one state of the database and changes nothing."""
+        with self._translated(), Session(self.engine) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Generator[Session]:
+        """One transaction, committed at the end of the block, rolled back on any error.
+
+        Raises ReadOnlyStore, StoreUnavailable (busy, full, damaged, unreachable) and InvalidRecord.
+        """
+        if self.read_only:
+            raise ReadOnlyStore(f"{self} was opened for reading; open it for writing to change it")
+        with (
+            self._translated(),
+            self._writer(),
+            Session(self.engine, expire_on_commit=False) as session,
+            session.begin(),
+        ):
+            if self.is_sqlite:
+                session.connection(execution_options={"begin_immediate": True})
+            yield session
+
+    def enable_wal(self) -> None:
+        """Set the journal mode, which stays with a SQLite file. Not part of any transaction."""
+        if not self.is_sqlite:
+            return
+        with self._translated(), self._writer(), self.engine.connect() as connection:
+            driver_connection = connection.connection.driver_connection
+            assert isinstance(driver_connection, sqlite3.Connection)
+            driver_connection.execute("PRAGMA journal_mode=WAL")
+
+    def close(self) -> None:
+        # The last connection of a SQLite file writes the WAL back: one writer at a time there, too.
+        with self._translated(), self._writer():
+            self.engine.dispose()
+
+    def _writer(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._lock is None else self._locked(self._lock)
+
+    @contextmanager
+    def _locked(self, lock: FileLock) -> Generator[None]:
+        try:
+            lock.acquire(timeout=BUSY_TIMEOUT_S, poll_interval=LOCK_POLL_S)
+        except Timeout as error:
+            raise StoreUnavailable(
+                f"another process has been writing to {self} for {BUSY_TIMEOUT_S:.0f} s; try again when it is done"
+            ) from error
+        except OSError as error:
+            raise StoreUnavailable(f"cannot lock {self} for writing: {error.strerror or error}") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise _translate(error, str(self)) from error
+
+
+def connect(location: str | Path, *, read_only: bool) -> Database:
+    """A database at `location`, a file path or a URL. Nothing is stored yet; a missing folder is made.
+
+    Raises InvalidRecord for a location that cannot be one, NotFound for reading a file that is not there, NotAStore for
+    a file that is no SQLite database, StoreUnavailable for one that cannot be used.
+    """
+    url = _parse_location(location)
+    if url.get_backend_name() == "postgresql":
+        return Database(_postgresql_engine(url, read_only=read_only), path=None, read_only=read_only)
+    path = Path(str(url.database)).absolute()
+    _check_file(path, read_only=read_only)
+    return Database(_sqlite_engine(path, read_only=read_only), path=path, read_only=read_only)
+
+
+def _parse_location(location: str | Path) -> URL:
+    text = str(location)
+    if not text.strip():
+        raise InvalidRecord("the database location is empty: give a file path or a postgresql:// URL")
+    if "://" not in text:
+        return URL.create("sqlite", database=str(Path(text).expanduser()))
+    try:
+        url = make_url(text)
+        backend = url.get_backend_name()
+    except (ArgumentError, ValueError) as error:
+        # The text may hold a password, so it is not repeated.
+        raise InvalidRecord("the database location is no valid URL: give a file path or a postgresql:// URL") from error
+    if backend not in ("sqlite", "postgresql"):
+        raise InvalidRecord(f"{backend} databases are not supported: give a file path or a postgresql:// URL")
+    if backend == "sqlite" and url.database in (None, "", ":memory:"):
+        raise InvalidRecord("an in-memory database is lost with its process: give a file path")
+    return url
+
+
+def _check_file(path: Path, *, read_only: bool) -> None:
+    try:
+        if path.exists():
+            with path.open("rb") as file:
+                header = file.read(len(SQLITE_HEADER))
+            if header and header != SQLITE_HEADER:
+                raise NotAStore(f"{path} is not a SQLite database; give the path of another file")
+        elif read_only:
+            raise NotFound(f"there is no database at {path}; start a study to create it")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(f"cannot use {path} as a database: {error.strerror or error}") from error
+
+
+def _sqlite_engine(path: Path, *, read_only: bool) -> Engine:
+    url = URL.create(
+        "sqlite+pysqlite",
+        database=path.as_uri(),
+        query={"mode": "ro" if read_only else "rwc", "uri": "true"},
+    )
+    engine = create_engine(url, json_serializer=_dump_json, connect_args={"timeout": BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _: object) -> None:
+    # The driver's own transaction control would leave schema changes and reads outside any transaction.
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _begin_sqlite(connection: Any) -> None:
+    # A transaction that reads first and writes later may be refused midway; taking the write lock at once cannot.
+    immediate = connection.get_execution_options().get("begin_immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _postgresql_engine(url: URL, *, read_only: bool) -> Engine:
+    options = f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={int(BUSY_TIMEOUT_S * 1000)}"
+    if read_only:
+        options += " -c default_transaction_read_only=on"
+    # What the URL asks for comes last and so wins.
+    given = url.query.get("options", ())
+    options = " ".join((options, *((given,) if isinstance(given, str) else given)))
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    try:
+        return create_engine(
+            url,
+            json_serializer=_dump_json,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": options},
+        )
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable(f"PostgreSQL needs the Python package {error.name}; install it and try again") from error
+
+
+def _dump_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _translate(error: SQLAlchemyError, name: str) -> StoreError:
+    if isinstance(error, IntegrityError):
+        return InvalidRecord(f"the database refused the record: {_one_line(error.orig)}")
+    if isinstance(error, DBAPIError):
+        if "readonly" in str(error.orig) or "read-only" in str(error.orig):
+            return ReadOnlyStore(f"{name} cannot be written: {_one_line(error.orig)}")
+        if type(error.orig).__name__ in ("DataError", "ProgrammingError", "OverflowError", "InterfaceError"):
+            return InvalidRecord(f"a value cannot be stored: {_one_line(error.orig)}")
+        return StoreUnavailable(f"{name} is not usable: {_one_line(error.orig)}")
+    if isinstance(error, StatementError):
+        return InvalidRecord(f"a value cannot be stored: {_one_line(error.orig)}")
+    return StoreUnavailable(f"{name} is not usable: {_one_line(error)}")
+
+
+def _one_line(error: BaseException | None) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,92 @@
+"""Every failure the store names, as one tree.
+
+    StoreError
+    ├── NotFound            no record, or no database, of that name
+    ├── InvalidRecord       a value that cannot be stored: not JSON, out of range, or naming a missing record
+    ├── Conflict            the record exists and says otherwise
+    │   ├── FrozenCharter   a study has one charter, for good
+    │   ├── TestSplitOpened the sealed test split has been scored before
+    │   ├── IllegalMove     a run cannot go from its status to this one
+    │   ├── LeaseHeld       another live owner works on this resource
+    │   └── LeaseLost       this owner has been replaced, or let go; its writes are refused
+    ├── SchemaMismatch      the database is not of this program's version; nothing in it was changed
+    │   ├── SchemaTooNew    it was written by a newer version
+    │   ├── SchemaTooOld    it needs an upgrade, which a read-only open cannot do
+    │   └── NotAStore       it holds something else
+    ├── ReadOnlyStore       a write on a store that was opened for reading
+    └── StoreUnavailable    busy, full, damaged or unreachable; the transaction was rolled back
+
+This module knows nothing of SQL.
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of the tree. `message` is one line: what is wrong and what to do about it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class NotFound(StoreError):
+    pass
+
+
+class InvalidRecord(StoreError):
+    pass
+
+
+class Conflict(StoreError):
+    pass
+
+
+class FrozenCharter(Conflict):
+    pass
+
+
+class TestSplitOpened(Conflict):
+    # Keeps pytest from collecting the class by its name.
+    __test__ = False
+
+
+class IllegalMove(Conflict):
+    pass
+
+
+class LeaseHeld(Conflict):
+    """`owner` holds the lease; its last heartbeat came `age_s` seconds ago."""
+
+    def __init__(self, message: str, *, owner: str, age_s: float) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.age_s = age_s
+
+
+class LeaseLost(Conflict):
+    pass
+
+
+class SchemaMismatch(StoreError):
+    pass
+
+
+class SchemaTooNew(SchemaMismatch):
+    pass
+
+
+class SchemaTooOld(SchemaMismatch):
+    pass
+
+
+class NotAStore(SchemaMismatch):
+    pass
+
+
+class ReadOnlyStore(StoreError):
+    pass
+
+
+class StoreUnavailable(StoreError):
+    pass

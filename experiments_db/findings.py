@@ -1,0 +1,136 @@
+"""What was learned and what was decided on it.
+
+Place in the flow: a part of ExperimentStore; the researcher's analyze and decide nodes write here, plan reads earlier
+findings (negative ones too) so as not to repeat them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+
+from experiments_db.base import StoreBase, check_finite, check_text, get_by, insert_rows, new_id, require, to_record
+from experiments_db.errors import InvalidRecord
+from experiments_db.models import DecisionRow, ExperimentRow, FindingRow, StudyRow
+from experiments_db.records import Decision, Finding, JsonObject, Verdict
+
+FINDING_KEY = ("study_id", "comparison")
+
+
+class FindingStore(StoreBase):
+    def record_finding(
+        self,
+        study_id: str,
+        *,
+        iteration: int,
+        experiment_id: str,
+        baseline_id: str | None,
+        metric: str,
+        split: str,
+        effect: float | None,
+        ci_low: float | None,
+        ci_high: float | None,
+        confidence: float,
+        p_value: float | None,
+        p_adjusted: float | None,
+        verdict: Verdict,
+        method: str,
+        run_ids: Sequence[str],
+        summary: str,
+        hypothesis_id: str | None = None,
+        details: JsonObject | None = None,
+    ) -> Finding:
+        """Store a comparison; the same one of the same iteration (arms, metric, split) is replaced and keeps its id.
+
+        Replacing serves the correction over a study's comparisons, which changes as they grow in number. Raises
+        InvalidRecord for numbers that cannot be, NotFound.
+        """
+        check_text(metric=metric, split=split, method=method)
+        check_finite(effect=effect, ci_low=ci_low, ci_high=ci_high, p_value=p_value, p_adjusted=p_adjusted)
+        if not 0 < confidence < 1:
+            raise InvalidRecord(f"confidence must be between 0 and 1, not {confidence}")
+        now = self._clock()
+        comparison = "/".join((str(iteration), experiment_id, baseline_id or "-", metric, split))
+        values: dict[str, Any] = {
+            "id": new_id("fi", now),
+            "study_id": study_id,
+            "comparison": comparison,
+            "hypothesis_id": hypothesis_id,
+            "iteration": iteration,
+            "experiment_id": experiment_id,
+            "baseline_id": baseline_id,
+            "metric": metric,
+            "split": split,
+            "effect": effect,
+            "ci_low": ci_low,
+            "ci_high": ci_high,
+            "confidence": confidence,
+            "p_value": p_value,
+            "p_adjusted": p_adjusted,
+            "verdict": verdict,
+            "method": method,
+            "run_ids": list(run_ids),
+            "summary": summary,
+            "details": dict(details or {}),
+            "created_at": now,
+        }
+        with self._write() as session:
+            require(session, StudyRow, study_id, "study")
+            require(session, ExperimentRow, experiment_id, "experiment")
+            replaced = [name for name in values if name not in ("id", "created_at", *FINDING_KEY)]
+            insert_rows(session, FindingRow, [values], key=FINDING_KEY, replace=replaced)
+            return to_record(Finding, get_by(session, FindingRow, study_id=study_id, comparison=comparison))
+
+    def list_findings(
+        self,
+        *,
+        study_id: str | None = None,
+        hypothesis_id: str | None = None,
+        iteration: int | None = None,
+        verdict: Verdict | None = None,
+        limit: int | None = None,
+    ) -> list[Finding]:
+        """Findings that meet every condition given, oldest first; without `study_id`, of all studies."""
+        statement = select(FindingRow).order_by(FindingRow.created_at, FindingRow.id)
+        if study_id is not None:
+            statement = statement.where(FindingRow.study_id == study_id)
+        if hypothesis_id is not None:
+            statement = statement.where(FindingRow.hypothesis_id == hypothesis_id)
+        if iteration is not None:
+            statement = statement.where(FindingRow.iteration == iteration)
+        if verdict is not None:
+            statement = statement.where(FindingRow.verdict == verdict)
+        return self._list(statement.limit(limit), Finding)
+
+    def record_decision(
+        self,
+        study_id: str,
+        iteration: int,
+        *,
+        action: str,
+        reason: str,
+        finding_ids: Sequence[str] = (),
+        details: JsonObject | None = None,
+    ) -> Decision:
+        """Store how an iteration ends; the first decision of an iteration stands and is returned. Raises NotFound."""
+        check_text(action=action, reason=reason)
+        values: dict[str, Any] = {
+            "study_id": study_id,
+            "iteration": iteration,
+            "action": action,
+            "reason": reason,
+            "finding_ids": list(finding_ids),
+            "details": dict(details or {}),
+            "created_at": self._clock(),
+        }
+        with self._write() as session:
+            require(session, StudyRow, study_id, "study")
+            insert_rows(session, DecisionRow, [values], key=("study_id", "iteration"))
+            return to_record(Decision, get_by(session, DecisionRow, study_id=study_id, iteration=iteration))
+
+    def list_decisions(self, study_id: str) -> list[Decision]:
+        """By iteration."""
+        statement = select(DecisionRow).where(DecisionRow.study_id == study_id).order_by(DecisionRow.iteration)
+        return self._list(statement, Decision)

@@ -1,0 +1,217 @@
+"""Studies as pandas frames, for the explorer, the report and export.
+
+Place in the flow: on top of ExperimentStore, beside the explorer's queries. It knows no SQL; statistics are not made
+here. Times stay seconds since the epoch. A frame without rows still has its fixed columns.
+"""
+
+# pandas ships annotations that pyright's strict mode reads only in part.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments_db.errors import StoreUnavailable
+from experiments_db.records import (
+    Decision,
+    Evaluation,
+    Event,
+    Experiment,
+    Finding,
+    Hypothesis,
+    LLMCall,
+    MetricPoint,
+    Run,
+    RunStatus,
+    Study,
+)
+from experiments_db.store import ExperimentStore
+
+RUN_COLUMNS = (
+    "run_id",
+    "experiment_id",
+    "experiment",
+    "is_baseline",
+    "iteration",
+    "seed",
+    "attempt",
+    "status",
+    "server_url",
+    "created_at",
+    "started_at",
+    "finished_at",
+    "duration_s",
+    "exit_reason",
+)
+
+
+class ExportFormat(StrEnum):
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def studies_frame(store: ExperimentStore, *, limit: int | None = None) -> pd.DataFrame:
+    """One row per study, newest first: its fields (without settings), `runs` and one count per status of a run."""
+    tally = store.tally_runs()
+    rows: list[dict[str, Any]] = []
+    for study in store.list_studies(limit=limit):
+        counts = tally.get(study.id, {})
+        by_status = {f"runs_{status}": counts.get(status, 0) for status in RunStatus}
+        rows.append(_values(study) | {"runs": sum(counts.values())} | by_status)
+    columns = [*_names(Study), "runs", *(f"runs_{status}" for status in RunStatus)]
+    return pd.DataFrame(rows, columns=columns).drop(columns="settings")
+
+
+def runs_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
+    """One row per run, oldest first: `RUN_COLUMNS`, then `factor.<name>` of its arm, then `<phase>.<split>` means.
+
+    The value of a factor that an arm does not have, and of an evaluation that was not made, is missing.
+    """
+    experiments = {experiment.id: experiment for experiment in store.list_experiments(study_id)}
+    means: dict[str, dict[str, float]] = {}
+    for evaluation in store.list_evaluations(study_id=study_id):
+        means.setdefault(evaluation.run_id, {})[f"{evaluation.phase}.{evaluation.split}"] = evaluation.mean
+    rows = [
+        _run_row(run, experiments[run.experiment_id], means.get(run.id, {}))
+        for run in store.list_runs(study_id=study_id)
+    ]
+    names = {name for row in rows for name in row} - set(RUN_COLUMNS)
+    factors = sorted(name for name in names if name.startswith("factor."))
+    scores = sorted(names - set(factors))
+    return pd.DataFrame(rows, columns=[*RUN_COLUMNS, *factors, *scores])
+
+
+def metrics_frame(
+    store: ExperimentStore, run_ids: Collection[str], names: Collection[str] | None = None
+) -> pd.DataFrame:
+    """Long format, one row per point: run_id, name, step, value (NaN where it was not finite), recorded_at."""
+    frame = _frame(MetricPoint, store.list_metrics(run_ids, names=names))
+    return frame.astype({"step": "int64", "value": "float64", "recorded_at": "float64"})
+
+
+def evaluations_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
+    """One row per evaluation, with `experiment_id`, `experiment` and `seed` of its run."""
+    names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
+    runs = {run.id: run for run in store.list_runs(study_id=study_id)}
+    rows: list[dict[str, Any]] = []
+    for evaluation in store.list_evaluations(study_id=study_id):
+        run = runs[evaluation.run_id]
+        arm = {"experiment_id": run.experiment_id, "experiment": names[run.experiment_id], "seed": run.seed}
+        rows.append(_values(evaluation) | arm)
+    return pd.DataFrame(rows, columns=["experiment_id", "experiment", "seed", *_names(Evaluation)])
+
+
+def findings_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
+    """One row per finding, with the names of both arms in `experiment` and `baseline`; `run_ids` is a tuple."""
+    names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
+    rows: list[dict[str, Any]] = []
+    for finding in store.list_findings(study_id=study_id):
+        baseline = None if finding.baseline_id is None else names[finding.baseline_id]
+        rows.append(_values(finding) | {"experiment": names[finding.experiment_id], "baseline": baseline})
+    return pd.DataFrame(rows, columns=["experiment", "baseline", *_names(Finding)])
+
+
+def decisions_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
+    """One row per decision, by iteration."""
+    return _frame(Decision, store.list_decisions(study_id))
+
+
+def llm_calls_frame(store: ExperimentStore, study_id: str, *, limit: int | None = None) -> pd.DataFrame:
+    """One row per LLM call, oldest first, prompt and response included."""
+    return _frame(LLMCall, store.list_llm_calls(study_id, limit=limit))
+
+
+def events_frame(store: ExperimentStore, study_id: str, *, limit: int | None = None) -> pd.DataFrame:
+    """One row per event, oldest first."""
+    return _frame(Event, store.list_events(study_id, limit=limit))
+
+
+def export_study(
+    store: ExperimentStore, study_id: str, directory: str | Path, format: ExportFormat = ExportFormat.CSV
+) -> list[Path]:
+    """Write every table of a study to `directory`, one file each, and return their paths.
+
+    Nested values become JSON text. A file is complete or absent: it is written beside its place and moved there.
+    Raises NotFound for an unknown study, StoreUnavailable if the files cannot be written.
+    """
+    study = store.get_study(study_id)
+    run_ids = [run.id for run in store.list_runs(study_id=study_id)]
+    frames = {
+        "study": _frame(Study, [study]),
+        "hypotheses": _frame(Hypothesis, store.list_hypotheses(study_id)),
+        "experiments": _frame(Experiment, store.list_experiments(study_id)),
+        "runs": runs_frame(store, study_id),
+        "metrics": metrics_frame(store, run_ids),
+        "evaluations": evaluations_frame(store, study_id),
+        "findings": findings_frame(store, study_id),
+        "decisions": decisions_frame(store, study_id),
+        "llm_calls": llm_calls_frame(store, study_id),
+        "events": events_frame(store, study_id),
+    }
+    target = Path(directory)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        return [_write(_flat(frame), target / f"{name}.{format}", format) for name, frame in frames.items()]
+    except OSError as error:
+        raise StoreUnavailable(f"cannot export to {target}: {error.strerror or error}") from error
+
+
+def _write(frame: pd.DataFrame, path: Path, format: ExportFormat) -> Path:
+    unfinished = path.with_name(f".{path.name}.part")
+    if format == ExportFormat.PARQUET:
+        frame.to_parquet(unfinished, index=False)
+    else:
+        frame.to_csv(unfinished, index=False)
+    return unfinished.replace(path)
+
+
+def _flat(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({str(name): _flat_column(column) for name, column in frame.items()})
+
+
+def _flat_column(column: pd.Series) -> pd.Series:
+    values: list[Any] = column.to_list()
+    if any(isinstance(value, (Mapping, list, tuple)) for value in values):
+        return pd.Series([json.dumps(value, ensure_ascii=False) for value in values], index=column.index)
+    kinds: set[type[Any]] = {type(value) for value in values if not _is_missing(value)}
+    if len(kinds) > 1:
+        # A factor that is a number in one arm and a word in another has no Parquet type.
+        return pd.Series([None if _is_missing(value) else str(value) for value in values], index=column.index)
+    return column
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _run_row(run: Run, experiment: Experiment, means: Mapping[str, float]) -> dict[str, Any]:
+    facts = _values(run) | {
+        "run_id": run.id,
+        "experiment": experiment.name,
+        "is_baseline": experiment.is_baseline,
+        "iteration": experiment.iteration,
+        "duration_s": run.duration_s,
+    }
+    factors = {f"factor.{name}": value for name, value in experiment.factors.items()}
+    return {name: facts[name] for name in RUN_COLUMNS} | factors | dict(means)
+
+
+def _frame(record: type[Any], rows: Iterable[Any]) -> pd.DataFrame:
+    return pd.DataFrame([_values(row) for row in rows], columns=_names(record))
+
+
+def _names(record: type[Any]) -> list[str]:
+    return [field.name for field in fields(record)]
+
+
+def _values(row: Any) -> dict[str, Any]:
+    values = {field.name: getattr(row, field.name) for field in fields(row)}
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in values.items()}

@@ -1,0 +1,191 @@
+"""What runs measure: curves, evaluations on held-out splits, and episodes down to the token.
+
+Place in the flow: a part of ExperimentStore; the researcher's monitor and evaluate nodes write here, the explorer and
+the report read.
+
+Rule for numbers that are not finite: a curve keeps the point with no value (`MetricPoint.value` is None), because a
+diverged run must show as such; an evaluation or a reward that is not finite is refused (InvalidRecord).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import defer
+
+from experiments_db.base import StoreBase, check_finite, check_text, get_by, insert_rows, require, to_record
+from experiments_db.errors import InvalidRecord
+from experiments_db.models import EpisodeSampleRow, EvaluationRow, MetricPointRow, RunRow
+from experiments_db.records import EpisodeSample, EpisodeSummary, Evaluation, JsonObject, MetricPoint
+
+
+class MeasurementStore(StoreBase):
+    def record_metrics(self, run_id: str, values: Mapping[int, Mapping[str, float]]) -> None:
+        """Store points as {step: {name: value}}; a point stored before under the same step and name is replaced.
+
+        All or none is stored. Raises NotFound.
+        """
+        now = self._clock()
+        rows = [
+            {"run_id": run_id, "name": name, "step": step, "value": _finite_or_none(value), "recorded_at": now}
+            for step, metrics in values.items()
+            for name, value in metrics.items()
+        ]
+        with self._write() as session:
+            require(session, RunRow, run_id, "run")
+            key = ("run_id", "name", "step")
+            insert_rows(session, MetricPointRow, rows, key=key, replace=("value", "recorded_at"))
+
+    def list_metrics(
+        self,
+        run_ids: Collection[str],
+        *,
+        names: Collection[str] | None = None,
+        after_step: int | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[MetricPoint]:
+        """Points of these runs by run, name and step; `names` None means every curve."""
+        statement = select(MetricPointRow).where(MetricPointRow.run_id.in_(run_ids))
+        if names is not None:
+            statement = statement.where(MetricPointRow.name.in_(names))
+        if after_step is not None:
+            statement = statement.where(MetricPointRow.step > after_step)
+        statement = statement.order_by(MetricPointRow.run_id, MetricPointRow.name, MetricPointRow.step)
+        return self._list(statement.limit(limit).offset(offset), MetricPoint)
+
+    def metric_names(self, run_ids: Collection[str]) -> list[str]:
+        """The names of the curves that any of these runs has, sorted."""
+        statement = select(MetricPointRow.name).where(MetricPointRow.run_id.in_(run_ids)).distinct()
+        with self._read() as session:
+            return sorted(session.scalars(statement))
+
+    def latest_metrics(self, run_id: str) -> dict[str, MetricPoint]:
+        """The point of the highest step of each curve, by name."""
+        latest = (
+            select(MetricPointRow.name, func.max(MetricPointRow.step).label("step"))
+            .where(MetricPointRow.run_id == run_id)
+            .group_by(MetricPointRow.name)
+            .subquery()
+        )
+        statement = (
+            select(MetricPointRow)
+            .join(latest, (MetricPointRow.name == latest.c.name) & (MetricPointRow.step == latest.c.step))
+            .where(MetricPointRow.run_id == run_id)
+        )
+        return {point.name: point for point in self._list(statement, MetricPoint)}
+
+    def record_evaluation(
+        self,
+        run_id: str,
+        *,
+        phase: str,
+        split: str,
+        metric: str,
+        weight_version: int,
+        episodes: int,
+        successes: int,
+        mean: float,
+        stderr: float,
+        evaluator_hash: str,
+        details: JsonObject | None = None,
+    ) -> Evaluation:
+        """Store a score; the first one of a run, phase and split stands and is returned, so nothing can be re-rolled.
+
+        Raises InvalidRecord for numbers that cannot be, NotFound.
+        """
+        check_text(phase=phase, split=split, metric=metric, evaluator_hash=evaluator_hash)
+        check_finite(mean=mean, stderr=stderr)
+        if episodes < 1 or not 0 <= successes <= episodes or stderr < 0:
+            raise InvalidRecord(f"no evaluation has {successes} successes in {episodes} episodes with stderr {stderr}")
+        values = {
+            "run_id": run_id,
+            "phase": phase,
+            "split": split,
+            "metric": metric,
+            "weight_version": weight_version,
+            "episodes": episodes,
+            "successes": successes,
+            "mean": mean,
+            "stderr": stderr,
+            "evaluator_hash": evaluator_hash,
+            "details": dict(details or {}),
+            "created_at": self._clock(),
+        }
+        with self._write() as session:
+            require(session, RunRow, run_id, "run")
+            insert_rows(session, EvaluationRow, [values], key=("run_id", "phase", "split"))
+            return to_record(Evaluation, get_by(session, EvaluationRow, run_id=run_id, phase=phase, split=split))
+
+    def find_evaluation(self, run_id: str, phase: str, split: str) -> Evaluation | None:
+        evaluations = self.list_evaluations(run_ids=[run_id], phase=phase, split=split)
+        return evaluations[0] if evaluations else None
+
+    def list_evaluations(
+        self,
+        *,
+        study_id: str | None = None,
+        run_ids: Collection[str] | None = None,
+        phase: str | None = None,
+        split: str | None = None,
+    ) -> list[Evaluation]:
+        """Evaluations that meet every condition given, in the order of recording; None is no condition."""
+        statement = select(EvaluationRow).order_by(EvaluationRow.id)
+        if study_id is not None:
+            statement = statement.join(RunRow, RunRow.id == EvaluationRow.run_id).where(RunRow.study_id == study_id)
+        if run_ids is not None:
+            statement = statement.where(EvaluationRow.run_id.in_(run_ids))
+        if phase is not None:
+            statement = statement.where(EvaluationRow.phase == phase)
+        if split is not None:
+            statement = statement.where(EvaluationRow.split == split)
+        return self._list(statement, Evaluation)
+
+    def record_episodes(self, run_id: str, episodes: Sequence[EpisodeSample]) -> None:
+        """Store episodes of one run; one whose id is stored already is left as it is. All or none. Raises NotFound."""
+        rows: list[dict[str, Any]] = []
+        for episode in episodes:
+            if episode.summary.run_id != run_id:
+                raise InvalidRecord(f"episode {episode.summary.episode_id} belongs to {episode.summary.run_id}")
+            check_finite(reward=episode.summary.reward, advantage=episode.summary.advantage)
+            rows.append(
+                asdict(episode.summary) | {"messages": list(episode.messages), "samples": list(episode.samples)}
+            )
+        with self._write() as session:
+            require(session, RunRow, run_id, "run")
+            insert_rows(session, EpisodeSampleRow, rows, key=("run_id", "episode_id"))
+
+    def list_episodes(
+        self,
+        run_id: str,
+        *,
+        kind: str | None = None,
+        step: int | None = None,
+        limit: int | None = 100,
+        offset: int = 0,
+    ) -> list[EpisodeSummary]:
+        """Without text and tokens, by step and id."""
+        statement = select(EpisodeSampleRow).where(EpisodeSampleRow.run_id == run_id)
+        if kind is not None:
+            statement = statement.where(EpisodeSampleRow.kind == kind)
+        if step is not None:
+            statement = statement.where(EpisodeSampleRow.step == step)
+        statement = statement.options(defer(EpisodeSampleRow.messages), defer(EpisodeSampleRow.samples))
+        statement = statement.order_by(EpisodeSampleRow.step, EpisodeSampleRow.episode_id)
+        return self._list(statement.limit(limit).offset(offset), EpisodeSummary)
+
+    def get_episode(self, run_id: str, episode_id: str) -> EpisodeSample:
+        """Raises NotFound."""
+        with self._read() as session:
+            row = require(session, EpisodeSampleRow, (run_id, episode_id), "episode")
+            return EpisodeSample(
+                summary=to_record(EpisodeSummary, row), messages=tuple(row.messages), samples=tuple(row.samples)
+            )
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

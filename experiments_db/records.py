@@ -1,0 +1,411 @@
+"""What the store gives out: frozen records, one per table, and the closed sets their fields draw from.
+
+Place in the flow: `ExperimentStore` returns these to the researcher and the explorer; no ORM object leaves the package.
+This module knows nothing of SQL, of files or of pandas.
+
+All times are seconds since the Unix epoch (UTC) as float. Fields typed `Mapping` hold plain JSON values; NaN and
+infinity are not JSON and are refused there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+JsonObject = Mapping[str, Any]
+
+
+class StudyStatus(StrEnum):
+    """`running` and `paused` studies can go on; the other three are over, though `resume` may reopen them."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class ExperimentStatus(StrEnum):
+    """`draft` until `check` has passed it (`ready`) or given it up (`invalid`)."""
+
+    DRAFT = "draft"
+    READY = "ready"
+    INVALID = "invalid"
+
+
+class RunStatus(StrEnum):
+    """The life of a run; `RUN_MOVES` holds the legal moves."""
+
+    PLANNED = "planned"
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    EVALUATING = "evaluating"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_over(self) -> bool:
+        return not RUN_MOVES[self]
+
+
+RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
+    # A launch that a crash cut short before the server heard of it goes back to `planned`.
+    RunStatus.PLANNED: frozenset({RunStatus.LAUNCHING, RunStatus.FAILED, RunStatus.STOPPED}),
+    RunStatus.LAUNCHING: frozenset({RunStatus.PLANNED, RunStatus.RUNNING, RunStatus.FAILED, RunStatus.STOPPED}),
+    RunStatus.RUNNING: frozenset({RunStatus.EVALUATING, RunStatus.FINISHED, RunStatus.FAILED, RunStatus.STOPPED}),
+    RunStatus.EVALUATING: frozenset({RunStatus.FINISHED, RunStatus.FAILED, RunStatus.STOPPED}),
+    RunStatus.FINISHED: frozenset(),
+    RunStatus.FAILED: frozenset(),
+    RunStatus.STOPPED: frozenset(),
+}
+
+
+class Verdict(StrEnum):
+    """What the charter's rule says of a comparison."""
+
+    KEEP = "keep"
+    REJECT = "reject"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class BudgetKind(StrEnum):
+    """What a study spends, in the unit the value names."""
+
+    WALL_CLOCK_S = "wall_clock_s"
+    WORKING_S = "working_s"
+    GPU_HOURS = "gpu_hours"
+    RUNS = "runs"
+    LLM_TOKENS = "llm_tokens"
+    COST_USD = "cost_usd"
+
+
+class RunOrder(StrEnum):
+    """Columns that `list_runs` can sort by."""
+
+    CREATED_AT = "created_at"
+    STARTED_AT = "started_at"
+    FINISHED_AT = "finished_at"
+    STATUS = "status"
+    SEED = "seed"
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One topic under research. `settings` is how it was started; `status_reason` says why it is in its status."""
+
+    id: str
+    topic: str
+    brain: str
+    status: StudyStatus
+    status_reason: str | None
+    settings: JsonObject
+    created_at: float
+    updated_at: float
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Charter:
+    """What a study has bound itself to before its first run. `content_hash` is `hash_json(document)`.
+
+    `test_opened_at` and `test_opened_for` are set once, when the sealed test split is first scored.
+    """
+
+    study_id: str
+    document: JsonObject
+    content_hash: str
+    created_at: float
+    test_opened_at: float | None
+    test_opened_for: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A claim to be tested. `key` is the author's name for it, unique in the study; no `verdict` means it is open."""
+
+    id: str
+    study_id: str
+    key: str
+    iteration: int
+    parent_id: str | None
+    statement: str
+    rationale: str
+    verdict: Verdict | None
+    verdict_reason: str | None
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One arm. `factors` are the values under study, `job` the whole training job, `client_code` the program that ran.
+
+    `name` is unique in the study. `parent_id` is the arm this one was derived from. `note` says what changed, or why
+    the arm is invalid.
+    """
+
+    id: str
+    study_id: str
+    hypothesis_id: str | None
+    parent_id: str | None
+    name: str
+    iteration: int
+    is_baseline: bool
+    factors: JsonObject
+    job: JsonObject
+    client_code: str
+    status: ExperimentStatus
+    note: str | None
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One arm trained with one seed. A failed run is tried again as a new run with the next `attempt`.
+
+    `job` is the job as the server resolved it; `external_ids` names the run on other systems; `environment` holds
+    software versions. Weight versions are those served before the first and after the last training step.
+    `exit_reason` is one line; `diagnosis` what the monitor found.
+    """
+
+    id: str
+    study_id: str
+    experiment_id: str
+    seed: int
+    attempt: int
+    idempotency_key: str
+    status: RunStatus
+    server_url: str | None
+    external_ids: JsonObject
+    job: JsonObject
+    environment: JsonObject
+    base_weight_version: int | None
+    final_weight_version: int | None
+    pid: int | None
+    log_path: str | None
+    exit_reason: str | None
+    diagnosis: JsonObject | None
+    created_at: float
+    updated_at: float
+    started_at: float | None
+    finished_at: float | None
+
+    @property
+    def duration_s(self) -> float | None:
+        """From start to end; None while either is missing."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return self.finished_at - self.started_at
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """One value of one curve. `value` is None where the measured value was NaN or infinite."""
+
+    run_id: str
+    name: str
+    step: int
+    value: float | None
+    recorded_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A score that the harness measured itself on one split; one per run, `phase` and `split`.
+
+    `phase` is "base" before training, "final" after it, or a name of the caller's. `mean` is the mean of `metric` over
+    `episodes` episodes and `stderr` its standard error.
+    """
+
+    id: int
+    run_id: str
+    phase: str
+    split: str
+    metric: str
+    weight_version: int
+    episodes: int
+    successes: int
+    mean: float
+    stderr: float
+    evaluator_hash: str
+    details: JsonObject
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """An episode without its text and tokens, for lists. `kind` is "train" or "eval"."""
+
+    run_id: str
+    episode_id: str
+    kind: str
+    split: str
+    step: int
+    task_id: str
+    reward: float | None
+    is_success: bool | None
+    advantage: float | None
+    weight_version: int | None
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSample:
+    """An episode with its conversation and its training samples, token by token.
+
+    `messages` is the conversation in the OpenAI shape. Each entry of `samples` is a JSON object of aligned columns
+    (token ids, text, mask, logprob, weight version, ...), as the swarm server reports them.
+    """
+
+    summary: EpisodeSummary
+    messages: tuple[JsonObject, ...]
+    samples: tuple[JsonObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one comparison: `experiment_id` against `baseline_id`, on `metric` of `split`.
+
+    `effect` is the mean paired difference (experiment minus baseline) and `ci_low`..`ci_high` its interval at
+    `confidence`. `p_adjusted` is corrected over the study's comparisons. `run_ids` are the runs behind the numbers.
+    Where there was nothing to estimate (no finished pair), the numbers are None.
+    """
+
+    id: str
+    study_id: str
+    hypothesis_id: str | None
+    iteration: int
+    experiment_id: str
+    baseline_id: str | None
+    metric: str
+    split: str
+    effect: float | None
+    ci_low: float | None
+    ci_high: float | None
+    confidence: float
+    p_value: float | None
+    p_adjusted: float | None
+    verdict: Verdict
+    method: str
+    run_ids: tuple[str, ...]
+    summary: str
+    details: JsonObject
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How one iteration of a study ended: what to do next and why, on which findings."""
+
+    id: int
+    study_id: str
+    iteration: int
+    action: str
+    reason: str
+    finding_ids: tuple[str, ...]
+    details: JsonObject
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LLMCall:
+    """One request to a language model, whether it was answered or not; a retry is a call with the next `attempt`."""
+
+    id: int
+    study_id: str
+    node: str
+    model: str
+    attempt: int
+    prompt: str
+    response: str | None
+    error: str | None
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+    latency_s: float
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LLMUsage:
+    """Sums over the LLM calls of a study."""
+
+    calls: int
+    failed_calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, for a person to read. `kind` is a stable name such as "run.launched"."""
+
+    id: int
+    study_id: str
+    run_id: str | None
+    severity: Severity
+    kind: str
+    message: str
+    payload: JsonObject
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetEntry:
+    """One charge. `key` names what was charged for, so that a repeated charge counts once."""
+
+    id: int
+    study_id: str
+    kind: BudgetKind
+    key: str
+    amount: float
+    run_id: str | None
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file that belongs to a study; `path` is unique in it."""
+
+    id: str
+    study_id: str
+    run_id: str | None
+    kind: str
+    path: str
+    sha256: str
+    size_bytes: int
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on `resource` (a study id, a server's URL) while heartbeats keep coming.
+
+    `token` grows with every change of owner: a writer that shows an old one has been replaced.
+    """
+
+    resource: str
+    owner: str
+    token: int
+    ttl_s: float
+    acquired_at: float
+    heartbeat_at: float
+
+
+def hash_json(document: JsonObject) -> str:
+    """SHA-256 of the canonical JSON (sorted keys, no spaces, UTF-8). Raises ValueError on what is not JSON."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return sha256(text.encode()).hexdigest()

@@ -1,0 +1,67 @@
+"""The store of studies: every read and write there is, one transaction each.
+
+Place in the flow: the researcher writes through an `ExperimentStore`, the explorer and the report read through one. It
+is put together from parts, by what they keep:
+
+    studies.py       studies, charters, hypotheses, experiments
+    runs.py          runs and their statuses
+    measurements.py  metrics, evaluations, episodes
+    findings.py      findings, decisions
+    journal.py       LLM calls, events, budget, artifacts
+    leases.py        who works on what
+
+Frozen records go in and out, never ORM objects. `get_*` raises NotFound, `find_*` gives None; writes that a crashed
+process may repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork, open a
+new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from experiments_db.engine import connect
+from experiments_db.findings import FindingStore
+from experiments_db.journal import JournalStore
+from experiments_db.leases import LeaseStore
+from experiments_db.measurements import MeasurementStore
+from experiments_db.runs import RunStore
+from experiments_db.schema import prepare
+from experiments_db.studies import StudyStore
+
+
+class ExperimentStore(StudyStore, RunStore, MeasurementStore, FindingStore, JournalStore, LeaseStore):
+    """All parts on one database. Made by `open_store`; close it, or use it as a context manager."""
+
+    def close(self) -> None:
+        """Give back the connections; a store made by `under` shares them with the one it was made from."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_store(
+    location: str | Path, *, read_only: bool = False, clock: Callable[[], float] = time.time
+) -> ExperimentStore:
+    """The store at `location`: the path of a SQLite file, or a postgresql:// URL.
+
+    For writing, a missing database is created and an older one upgraded, one process at a time. For reading, nothing is
+    changed. `clock` gives seconds since the epoch. Raises NotFound (reading what is not there), SchemaTooNew, SchemaTooOld, NotAStore, InvalidRecord (no
+    valid location) or StoreUnavailable.
+    """
+    database = connect(location, read_only=read_only)
+    try:
+        prepare(database)
+    except BaseException:
+        database.close()
+        raise
+    return ExperimentStore(database, clock=clock)

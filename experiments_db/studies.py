@@ -1,0 +1,247 @@
+"""Studies with their charters, hypotheses and experiments: what is planned before anything runs.
+
+Place in the flow: a part of ExperimentStore; the researcher's frame, plan, write_client and check nodes write here.
+Writes that a crashed process may repeat are keyed: the first one stands and is returned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+
+from experiments_db.base import StoreBase, add, check_text, find_by, get_by, insert_rows, new_id, require, to_record
+from experiments_db.errors import Conflict, FrozenCharter, InvalidRecord, TestSplitOpened
+from experiments_db.models import CharterRow, ExperimentRow, HypothesisRow, RunRow, StudyRow
+from experiments_db.records import (
+    Charter,
+    Experiment,
+    ExperimentStatus,
+    Hypothesis,
+    JsonObject,
+    Study,
+    StudyStatus,
+    Verdict,
+    hash_json,
+)
+
+OPEN_STATUSES = (StudyStatus.RUNNING, StudyStatus.PAUSED)
+
+
+class StudyStore(StoreBase):
+    def create_study(self, topic: str, *, brain: str, settings: JsonObject | None = None) -> Study:
+        """A new running study of `topic`; `settings` is what `resume` needs to know of how it was started."""
+        check_text(topic=topic, brain=brain)
+        now = self._clock()
+        row = StudyRow(
+            id=new_id("st", now),
+            topic=topic,
+            brain=brain,
+            status=StudyStatus.RUNNING,
+            settings=dict(settings or {}),
+            created_at=now,
+            updated_at=now,
+        )
+        with self._write() as session:
+            return add(session, row, Study)
+
+    def get_study(self, study_id: str) -> Study:
+        """Raises NotFound."""
+        with self._read() as session:
+            return to_record(Study, require(session, StudyRow, study_id, "study"))
+
+    def list_studies(
+        self, *, status: StudyStatus | None = None, limit: int | None = 100, offset: int = 0
+    ) -> list[Study]:
+        """Newest first."""
+        statement = select(StudyRow).order_by(StudyRow.created_at.desc(), StudyRow.id.desc())
+        if status is not None:
+            statement = statement.where(StudyRow.status == status)
+        return self._list(statement.limit(limit).offset(offset), Study)
+
+    def set_study_status(self, study_id: str, status: StudyStatus, reason: str | None = None) -> Study:
+        """Any status may follow any other: a stopped or failed study can be resumed. Raises NotFound."""
+        with self._write() as session:
+            row = require(session, StudyRow, study_id, "study", lock=True)
+            row.status, row.status_reason, row.updated_at = status, reason, self._clock()
+            row.finished_at = None if status in OPEN_STATUSES else row.updated_at
+            return to_record(Study, row)
+
+    def freeze_charter(self, study_id: str, document: JsonObject) -> Charter:
+        """Bind the study to `document`, for good. The same document again is accepted, another raises FrozenCharter."""
+        try:
+            content_hash = hash_json(document)
+        except (TypeError, ValueError) as error:
+            raise InvalidRecord(f"the charter is not JSON: {error}") from error
+        values = {
+            "study_id": study_id,
+            "document": dict(document),
+            "content_hash": content_hash,
+            "created_at": self._clock(),
+        }
+        with self._write() as session:
+            require(session, StudyRow, study_id, "study")
+            insert_rows(session, CharterRow, [values], key=("study_id",))
+            row = require(session, CharterRow, study_id, "charter of study")
+            if row.content_hash != content_hash:
+                raise FrozenCharter(f"study {study_id} has a charter already, and it differs; start a new study")
+            return to_record(Charter, row)
+
+    def find_charter(self, study_id: str) -> Charter | None:
+        with self._read() as session:
+            row = session.get(CharterRow, study_id)
+            return None if row is None else to_record(Charter, row)
+
+    def open_test_split(self, study_id: str, purpose: str) -> Charter:
+        """Note that the sealed test split is scored now, for `purpose` (such as "confirm run-...").
+
+        The same purpose again is accepted, so that a crash between this and the score does not lock the study out.
+        Raises TestSplitOpened for another purpose, NotFound for a study without charter.
+        """
+        check_text(purpose=purpose)
+        with self._write() as session:
+            row = require(session, CharterRow, study_id, "charter of study", lock=True)
+            if row.test_opened_for is None:
+                row.test_opened_at, row.test_opened_for = self._clock(), purpose
+            elif row.test_opened_for != purpose:
+                raise TestSplitOpened(
+                    f"the test split of study {study_id} was opened for {row.test_opened_for!r}; it opens only once"
+                )
+            return to_record(Charter, row)
+
+    def create_hypothesis(
+        self,
+        study_id: str,
+        key: str,
+        statement: str,
+        *,
+        rationale: str = "",
+        iteration: int = 0,
+        parent_id: str | None = None,
+    ) -> Hypothesis:
+        """A repeat of `key` returns the hypothesis stored under it, unchanged. Raises NotFound."""
+        check_text(key=key, statement=statement)
+        now = self._clock()
+        values = {
+            "id": new_id("hy", now),
+            "study_id": study_id,
+            "key": key,
+            "iteration": iteration,
+            "parent_id": parent_id,
+            "statement": statement,
+            "rationale": rationale,
+            "created_at": now,
+        }
+        with self._write() as session:
+            require(session, StudyRow, study_id, "study")
+            if parent_id is not None:
+                require(session, HypothesisRow, parent_id, "hypothesis")
+            insert_rows(session, HypothesisRow, [values], key=("study_id", "key"))
+            return to_record(Hypothesis, get_by(session, HypothesisRow, study_id=study_id, key=key))
+
+    def judge_hypothesis(self, hypothesis_id: str, verdict: Verdict, reason: str) -> Hypothesis:
+        """Set the verdict; a later one, on more runs, replaces it. Raises NotFound."""
+        with self._write() as session:
+            row = require(session, HypothesisRow, hypothesis_id, "hypothesis", lock=True)
+            row.verdict, row.verdict_reason = verdict, reason
+            return to_record(Hypothesis, row)
+
+    def get_hypothesis(self, hypothesis_id: str) -> Hypothesis:
+        """Raises NotFound."""
+        with self._read() as session:
+            return to_record(Hypothesis, require(session, HypothesisRow, hypothesis_id, "hypothesis"))
+
+    def list_hypotheses(self, study_id: str) -> list[Hypothesis]:
+        """In the order of creation."""
+        statement = select(HypothesisRow).where(HypothesisRow.study_id == study_id)
+        return self._list(statement.order_by(HypothesisRow.created_at, HypothesisRow.id), Hypothesis)
+
+    def create_experiment(
+        self,
+        study_id: str,
+        name: str,
+        *,
+        factors: JsonObject,
+        job: JsonObject,
+        client_code: str = "",
+        hypothesis_id: str | None = None,
+        parent_id: str | None = None,
+        iteration: int = 0,
+        is_baseline: bool = False,
+        note: str | None = None,
+    ) -> Experiment:
+        """A new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged. Raises NotFound."""
+        check_text(name=name)
+        now = self._clock()
+        values: dict[str, Any] = {
+            "id": new_id("ex", now),
+            "study_id": study_id,
+            "hypothesis_id": hypothesis_id,
+            "parent_id": parent_id,
+            "name": name,
+            "iteration": iteration,
+            "is_baseline": is_baseline,
+            "factors": dict(factors),
+            "job": dict(job),
+            "client_code": client_code,
+            "status": ExperimentStatus.DRAFT,
+            "note": note,
+            "created_at": now,
+            "updated_at": now,
+        }
+        with self._write() as session:
+            require(session, StudyRow, study_id, "study")
+            if hypothesis_id is not None:
+                require(session, HypothesisRow, hypothesis_id, "hypothesis")
+            if parent_id is not None:
+                require(session, ExperimentRow, parent_id, "experiment")
+            insert_rows(session, ExperimentRow, [values], key=("study_id", "name"))
+            return to_record(Experiment, get_by(session, ExperimentRow, study_id=study_id, name=name))
+
+    def revise_experiment(
+        self,
+        experiment_id: str,
+        *,
+        job: JsonObject | None = None,
+        client_code: str | None = None,
+        status: ExperimentStatus | None = None,
+        note: str | None = None,
+    ) -> Experiment:
+        """Change what is given. Job and code are fixed once a run has been claimed: Conflict. Raises NotFound."""
+        with self._write() as session:
+            row = require(session, ExperimentRow, experiment_id, "experiment", lock=True)
+            new_job = row.job if job is None else dict(job)
+            new_code = row.client_code if client_code is None else client_code
+            if (new_job, new_code) != (row.job, row.client_code):
+                used = session.scalars(select(RunRow.id).where(RunRow.experiment_id == experiment_id).limit(1)).first()
+                if used is not None:
+                    raise Conflict(
+                        f"experiment {row.name!r} has runs; its job and code are fixed, make a new arm of it"
+                    )
+            row.job, row.client_code, row.updated_at = new_job, new_code, self._clock()
+            row.status = row.status if status is None else status
+            row.note = row.note if note is None else note
+            session.flush()
+            session.refresh(row)
+            return to_record(Experiment, row)
+
+    def get_experiment(self, experiment_id: str) -> Experiment:
+        """Raises NotFound."""
+        with self._read() as session:
+            return to_record(Experiment, require(session, ExperimentRow, experiment_id, "experiment"))
+
+    def find_experiment(self, study_id: str, name: str) -> Experiment | None:
+        with self._read() as session:
+            row = find_by(session, ExperimentRow, study_id=study_id, name=name)
+            return None if row is None else to_record(Experiment, row)
+
+    def list_experiments(
+        self, study_id: str, *, hypothesis_id: str | None = None, iteration: int | None = None
+    ) -> list[Experiment]:
+        """In the order of creation."""
+        statement = select(ExperimentRow).where(ExperimentRow.study_id == study_id)
+        if hypothesis_id is not None:
+            statement = statement.where(ExperimentRow.hypothesis_id == hypothesis_id)
+        if iteration is not None:
+            statement = statement.where(ExperimentRow.iteration == iteration)
+        return self._list(statement.order_by(ExperimentRow.created_at, ExperimentRow.id), Experiment)

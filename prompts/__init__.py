@@ -1,0 +1,49 @@
+"""The texts the researcher sends to language models, and the client program its own brain uses: one file each.
+
+Place in the flow: brains call `load` with the variables a text names. This package knows nothing of models, studies or
+HTTP. A variable is written `$name` or `${name}`; `$$` is a dollar sign.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from string import Template
+
+__all__ = ["PromptError", "load", "names"]
+
+_SUFFIXES = (".md", ".py.template")
+
+
+class PromptError(LookupError):
+    """A text that does not exist, a variable it needs and did not get, or one it got and does not have."""
+
+
+def load(name: str, **variables: str) -> str:
+    """The text called `name` with every variable filled in. Raises PromptError; nothing is filled in twice."""
+    template = Template(_read(name))
+    wanted = set(template.get_identifiers())
+    if missing := sorted(wanted - variables.keys()):
+        raise PromptError(f"prompt {name!r} needs {', '.join(missing)}")
+    if unknown := sorted(variables.keys() - wanted):
+        raise PromptError(f"prompt {name!r} has no variable {', '.join(unknown)}")
+    return template.substitute(variables)
+
+
+def names() -> tuple[str, ...]:
+    """All names that `load` knows, sorted."""
+    found = {
+        entry.name.removesuffix(suffix)
+        for entry in files(__name__).iterdir()
+        for suffix in _SUFFIXES
+        if entry.name.endswith(suffix)
+    }
+    return tuple(sorted(found))
+
+
+def _read(name: str) -> str:
+    known = names()
+    if name not in known:
+        raise PromptError(f"no prompt {name!r}; there are: {', '.join(known)}")
+    folder = files(__name__)
+    entries = (folder.joinpath(f"{name}{suffix}") for suffix in _SUFFIXES)
+    return next(entry.read_text(encoding="utf-8") for entry in entries if entry.is_file())

@@ -1,0 +1,1 @@
+"""The autonomous researcher: topic in, planned and judged training runs, report out. Uses swarm by its public names."""

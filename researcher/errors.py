@@ -1,0 +1,49 @@
+"""Failures the researcher names; each has the process exit code that the CLI returns for it.
+
+ResearchError            1
+├── TopicInvalid         2   empty topic, unknown task, contradicting flags
+├── StudyNotFound        3
+├── ServerProblem        5   a swarm server cannot be reached or started
+├── StudyBusy           75   another process works on this study
+├── BrainError           1   no valid answer from the language model within the retries
+├── SandboxUnavailable   6   code from a language model and no sandbox to run it in
+└── BudgetExceeded       7   the next launch would exceed the budget
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ResearchError(Exception):
+    """Base of the tree. The message is one line: what is wrong and what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class TopicInvalid(ResearchError):
+    exit_code = 2
+
+
+class StudyNotFound(ResearchError):
+    exit_code = 3
+
+
+class ServerProblem(ResearchError):
+    exit_code = 5
+
+
+class StudyBusy(ResearchError):
+    exit_code = 75
+
+
+class BrainError(ResearchError):
+    exit_code = 1
+
+
+class SandboxUnavailable(ResearchError):
+    exit_code = 6
+
+
+class BudgetExceeded(ResearchError):
+    exit_code = 7

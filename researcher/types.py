@@ -1,0 +1,195 @@
+"""What flows through a study: frozen dataclasses between the nodes, the brains, the judge and the report.
+
+    Topic -> frame -> plan -> write_client -> check -> launch -> monitor -> evaluate -> analyze -> decide -> report
+             Charter  Plan    ClientScript           Run rows          scores     Analysis   Decision -> plan again
+
+Place in the flow: bottom of the package. Nodes store these through experiments_db and pass ids in the graph's
+state. This module knows nothing of LangGraph, SQL, HTTP or language models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """What the charter's rule says of an arm against the baseline; a brain never chooses it."""
+
+    KEEP = "keep"
+    REJECT = "reject"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Action(StrEnum):
+    """What happens after an analysis."""
+
+    REFINE = "refine"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRule:
+    """When an arm counts as better: the corrected interval of its paired difference excludes 0 and the mean difference
+    is at least `min_effect` (in units of the metric). `correction` is over all comparisons of the study."""
+
+    alpha: float = 0.05
+    min_effect: float = 0.02
+    min_seeds: int = 3
+    correction: str = "holm"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Upper bounds enforced before every launch; None means unbounded."""
+
+    max_runs: int | None = None
+    max_wall_s: float | None = None
+    max_llm_tokens: int | None = None
+    max_llm_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Charter:
+    """The frozen question. `metric` is always the mean reward of eval episodes that the harness runs itself.
+
+    `assumptions` lists, one sentence each, what the topic did not say and was filled in.
+    """
+
+    topic: str
+    question: str
+    task: str
+    metric: str
+    direction: str
+    baseline: str
+    search_split: str
+    sealed_split: str
+    eval_episodes: int
+    rule: DecisionRule
+    budget: Budget
+    brain: str
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One treatment: a short unique `name`, the `factors` it sets (what the study compares) and its whole `job`.
+
+    `job` is a complete set of TrainJob settings without `seed` and `experiment_name`, which the harness sets per run.
+    """
+
+    name: str
+    factors: Mapping[str, Any]
+    job: Mapping[str, Any]
+    rationale: str
+    is_baseline: bool = False
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A statement that the arms named can support or refute."""
+
+    statement: str
+    prediction: str
+    arms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One iteration: every arm is run once per seed. Seeds are blocks, never tunables."""
+
+    iteration: int
+    hypotheses: tuple[Hypothesis, ...]
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    rationale: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientScript:
+    """What is run for an arm. Called as `python client.py --server URL --job job.yaml --seed N`."""
+
+    arm: str
+    code: str
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason why `check` rejects a script: `stage` is parse, lint, imports, job or preflight."""
+
+    stage: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """Scores of one arm. `scores` maps seed to the final held-out metric; the interval is Student's t over seeds."""
+
+    arm: str
+    scores: Mapping[int, float]
+    base_scores: Mapping[int, float]
+    mean: float
+    ci_low: float
+    ci_high: float
+    run_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Arm minus baseline, paired by seed. `p` is two-sided, `p_adjusted` after the charter's correction."""
+
+    arm: str
+    baseline: str
+    difference: float
+    ci_low: float
+    ci_high: float
+    p: float
+    p_adjusted: float
+    seeds: tuple[int, ...]
+    verdict: Verdict
+    run_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The judge's result: `ranking` orders arms best first; `failed` maps arm to the reasons of runs without score."""
+
+    arms: tuple[ArmSummary, ...]
+    comparisons: tuple[Comparison, ...]
+    ranking: tuple[str, ...]
+    failed: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do next, with the reason that is shown to people."""
+
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a brain may look at when it plans: earlier plans and analyses of this study, diagnoses of failed runs, and
+    findings (negative ones too) of earlier studies on the same task."""
+
+    plans: tuple[Plan, ...] = ()
+    analyses: tuple[Analysis, ...] = ()
+    diagnoses: tuple[str, ...] = ()
+    earlier_findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRequest:
+    """What a brain gets to frame a study. Values a person fixed by flags are not None and must be kept."""
+
+    topic: str
+    task: str | None = None
+    seeds: int | None = None
+    steps: int | None = None
+    eval_episodes: int | None = None
+    budget: Budget = field(default_factory=Budget)

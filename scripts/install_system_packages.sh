@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs chromium and bubblewrap where Debian's apt and the right to use it are there; otherwise says what is missing.
+set -euo pipefail
+
+missing=()
+command -v chromium >/dev/null || missing+=(chromium)
+command -v bwrap >/dev/null || missing+=(bubblewrap)
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "not installed: ${missing[*]} (the tests that need them are skipped)" >&2
+  exit 0
+fi
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! sudo -n true 2>/dev/null; then
+    echo "not installed: ${missing[*]}; run: sudo apt-get install ${missing[*]} (their tests are skipped)" >&2
+    exit 0
+  fi
+  sudo=(sudo -n)
+fi
+export DEBIAN_FRONTEND=noninteractive
+"${sudo[@]}" apt-get update -qq
+"${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

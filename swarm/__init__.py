@@ -1,0 +1,82 @@
+"""Reinforcement learning for LLM agents as a service: the public names.
+
+Place in the flow: what users import. Names load on first use, so that `import swarm` costs nothing and a client on a
+laptop never loads the server.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swarm.client import (
+        AsyncSwarmClient,
+        Credentials,
+        EpisodeFailure,
+        EpisodeRuns,
+        Evaluation,
+        SwarmClient,
+        evaluate,
+        run_episodes_until_all_complete,
+    )
+    from swarm.config import TrainJob
+    from swarm.errors import (
+        EngineFailure,
+        EpisodeEnded,
+        ServerUnreachable,
+        SwarmError,
+        TrainingComplete,
+        Unavailable,
+    )
+    from swarm.types import EpisodeType, Task, WorkflowOutput
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncSwarmClient",
+    "Credentials",
+    "EngineFailure",
+    "EpisodeEnded",
+    "EpisodeFailure",
+    "EpisodeRuns",
+    "EpisodeType",
+    "Evaluation",
+    "ServerUnreachable",
+    "SwarmClient",
+    "SwarmError",
+    "Task",
+    "TrainJob",
+    "TrainingComplete",
+    "Unavailable",
+    "WorkflowOutput",
+    "__version__",
+    "evaluate",
+    "run_episodes_until_all_complete",
+]
+
+_MODULE_BY_NAME = {
+    **dict.fromkeys(
+        (
+            "AsyncSwarmClient", "Credentials", "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "evaluate",
+            "run_episodes_until_all_complete",
+        ),
+        "swarm.client",
+    ),
+    "TrainJob": "swarm.config",
+    **dict.fromkeys(
+        ("EngineFailure", "EpisodeEnded", "ServerUnreachable", "SwarmError", "TrainingComplete", "Unavailable"),
+        "swarm.errors",
+    ),
+    **dict.fromkeys(("EpisodeType", "Task", "WorkflowOutput"), "swarm.types"),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module 'swarm' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

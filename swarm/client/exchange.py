@@ -1,0 +1,190 @@
+"""One call of the server's API without I/O: which request to send, what its answer means, when to try again.
+
+Place in the flow: calls.py composes calls of these, SwarmClient and AsyncSwarmClient carry them out. A plan is a
+generator that yields `httpx.Request`s to send and `Pause`s to sleep, is sent what came of them, and returns the result.
+Knows nothing of threads or event loops.
+
+What is tried again: a refusal for now (an Unavailable error, or 429, 502, 503, 504 from something in between), for the
+server did not take the call; a lost connection, if the call is idempotent or cannot have reached the server. Nothing
+else is, nor anything marked `x-should-retry: false`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from swarm.errors import ServerUnreachable, SwarmError, Unavailable, error_class
+from swarm.schemas import ErrorBody
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Answer = TypeVar("Answer", bound=BaseModel)
+
+# A server that comes back is noticed within this time, however long it was away.
+MAX_PAUSE_S = 20.0
+FIRST_PAUSE_S = 0.25
+
+_REFUSED_FOR_NOW = frozenset({429, 502, 503, 504})
+# Raised before a byte of the request is sent.
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Sleep for `seconds`."""
+
+    seconds: float
+
+
+Outcome = httpx.Response | httpx.TransportError | None
+"""What came of a step: an answer with its body read, a failure of the connection, or None after a pause."""
+
+Plan = Generator[httpx.Request | Pause, Outcome, T]
+
+
+@dataclass(slots=True)
+class Server:
+    """Where calls go. `timeout_s` bounds one call with its retries; `is_known` turns True with the first answer.
+
+    A server that never answered is reported at once; one that did is given `timeout_s` to come back.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    timeout_s: float
+    is_known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. `patience_s` bounds how long refusals are waited out (None: the server's `timeout_s`); an attempt
+    may take `answer_s` longer than usual.
+    """
+
+    method: str
+    path: str
+    body: BaseModel | None = None
+    query: Mapping[str, str | int] | None = None
+    idempotent: bool = True
+    patience_s: float | None = None
+    answer_s: float = 0.0
+
+
+def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
+    """Send `call` until it is answered for good. Returns the parsed answer or raises the domain error it names.
+
+    Raises ServerUnreachable if no answer comes in time.
+    """
+    patience = _Patience(server, call)
+    while True:
+        outcome = yield _request(server, call)
+        if isinstance(outcome, httpx.Response):
+            server.is_known = True
+            error = _error_of(outcome)
+            if error is None:
+                return _parse(outcome, answer)
+            yield patience.after_refusal(outcome, error)
+        elif outcome is not None:
+            yield patience.after_loss(outcome)
+
+
+class _Patience:
+    """Decides after each failed attempt of one call: a pause before the next one, or the error that ends it."""
+
+    def __init__(self, server: Server, call: Call) -> None:
+        self._server = server
+        self._call = call
+        patience_s = server.timeout_s if call.patience_s is None else call.patience_s
+        self._refused_until = time.monotonic() + patience_s
+        self._lost_until: float | None = None
+        self._pause_s = FIRST_PAUSE_S
+
+    def after_refusal(self, response: httpx.Response, error: SwarmError) -> Pause:
+        self._lost_until = None
+        if not isinstance(error, Unavailable) or response.headers.get("x-should-retry") == "false":
+            raise error
+        return self._pause(error, error.retry_after_s, self._refused_until)
+
+    def after_loss(self, failure: httpx.TransportError) -> Pause:
+        error = _unreachable(self._server, self._call, failure)
+        if not self._server.is_known or not (self._call.idempotent or isinstance(failure, _NOT_SENT)):
+            raise error from failure
+        if self._lost_until is None:
+            self._lost_until = time.monotonic() + self._server.timeout_s
+        return self._pause(error, 0.0, self._lost_until)
+
+    def _pause(self, error: SwarmError, at_least_s: float, until: float) -> Pause:
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise error
+        if self._pause_s == FIRST_PAUSE_S:
+            logger.info("%s %s waits: %s", self._call.method, self._call.path, error.message)
+        seconds = min(max(self._pause_s, at_least_s), MAX_PAUSE_S, left_s)
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        return Pause(seconds)
+
+
+def _request(server: Server, call: Call) -> httpx.Request:
+    timeout = httpx.Timeout(server.timeout_s + call.answer_s, connect=min(10.0, server.timeout_s))
+    return httpx.Request(
+        call.method,
+        f"{server.url}{call.path}",
+        params=call.query,
+        headers=dict(server.headers),
+        json=None if call.body is None else call.body.model_dump(mode="json"),
+        extensions={"timeout": timeout.as_dict()},
+    )
+
+
+def _error_of(response: httpx.Response) -> SwarmError | None:
+    if response.is_success:
+        return None
+    try:
+        detail = ErrorBody.model_validate_json(response.content).error
+        code, message, param = detail.code, detail.message, detail.param
+    except ValidationError:
+        code, param = "", None
+        message = f"{response.request.url} answered HTTP {response.status_code} without naming an error: is it a swarm?"
+    cls = error_class(code)
+    if not code and response.status_code in _REFUSED_FOR_NOW:
+        cls = Unavailable
+    if issubclass(cls, Unavailable):
+        return cls(message, param=param, retry_after_s=_retry_after_s(response))
+    return cls(message, param=param)
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    try:
+        return max(0.0, float(response.headers["retry-after"]))
+    except (KeyError, ValueError):
+        return 0.0
+
+
+def _parse(response: httpx.Response, answer: type[Answer]) -> Answer:
+    try:
+        return answer.model_validate_json(response.content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SwarmError(
+            f"{response.request.url} gave an answer this client cannot read ({where}: {first['msg']}): are client and"
+            " server of the same version?"
+        ) from error
+
+
+def _unreachable(server: Server, call: Call, failure: httpx.TransportError) -> ServerUnreachable:
+    why = str(failure) or type(failure).__name__
+    return ServerUnreachable(f"no answer from {server.url} to {call.method} {call.path} ({why}): does the server run?")
+
+
+def dump_any(value: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
+    """A mapping or a pydantic model as JSON data, without values left at their defaults."""
+    return value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else dict(value)

@@ -1,0 +1,213 @@
+"""TrainJob and ServerConfig: everything that can be configured, checked when it is read.
+
+Place in the flow: the edge. This is the only module that reads YAML and the environment. It knows nothing of how a
+setting is carried out; whether an engine can honour a job is checked by that engine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from swarm.errors import JobInvalid
+from swarm.schemas import Identifier
+
+BUNDLED_MODEL = "nano"
+LR_OF_BUNDLED_MODEL = 1e-3
+LR_DEFAULT = 1e-6
+"""verl's default; the bundled model is four orders of magnitude smaller than what that suits."""
+
+AdvantageEstimator = Literal[
+    "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
+    "rloo", "rloo_vectorized", "opo", "gpg",
+]  # fmt: skip
+"""verl's names. Its other estimators need a critic, greedy rollouts or per-token statistics, which are not served."""
+
+PolicyLoss = Literal["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
+LossAggregation = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
+StopRule = Literal["enough_episodes", "enough_tasks"]
+
+
+class TrainJob(BaseModel):
+    """One training run of one model. Names and defaults are verl's wherever verl has the setting.
+
+    `algorithm` is the advantage estimator. `batch_size` counts tasks and `num_repeat` episodes per task. Settings
+    that are None are filled in by `resolve`. A sequence, in the aggregation modes, is an episode.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    algorithm: AdvantageEstimator = "grpo"
+    project_name: Identifier = "swarm"
+    experiment_name: Identifier = "default"
+    engine: Literal["local", "fake"] = "local"
+    model: str = Field(default=BUNDLED_MODEL, min_length=1)
+    n_gpu: int = Field(default=0, ge=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**31)
+
+    batch_size: int = Field(default=16, ge=1, le=100_000)
+    num_repeat: int = Field(default=8, ge=1, le=10_000)
+    stop_rule: StopRule = "enough_tasks"
+    min_group: int | None = Field(default=None, ge=1)
+    drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
+    episode_timeout_s: float = Field(default=1800.0, gt=0, le=604_800)
+    total_steps: int | None = Field(default=None, ge=1)
+    save_freq: int = Field(default=0, ge=0)
+
+    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    lr_warmup_steps: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    betas: tuple[float, float] = (0.9, 0.95)
+    grad_clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    ppo_epochs: int = Field(default=1, ge=1)
+    mini_batch_num: int = Field(default=1, ge=1)
+    ppo_max_token_len: int = Field(default=16_384, ge=64)
+
+    norm_adv_by_std_in_grpo: bool = True
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    policy_loss: PolicyLoss = "vanilla"
+    clip_ratio: float = Field(default=0.2, ge=0)
+    clip_ratio_low: float | None = Field(default=None, ge=0)
+    clip_ratio_high: float | None = Field(default=None, ge=0)
+    clip_ratio_c: float = Field(default=3.0, gt=1)
+    loss_agg_mode: LossAggregation = "token-mean"
+    loss_scale_factor: int | None = Field(default=None, ge=1)
+    entropy_coeff: float = Field(default=0.0, allow_inf_nan=False)
+    use_kl_loss: bool = False
+    kl_loss_coef: float = Field(default=0.001, ge=0, allow_inf_nan=False)
+    kl_loss_type: KLKind = "low_var_kl"
+
+    temperature: float = Field(default=1.0, ge=0, le=10)
+    max_response_length: int = Field(default=256, ge=1)
+    max_model_len: int | None = Field(default=None, ge=16)
+
+    @field_validator("betas")
+    @classmethod
+    def _betas_in_unit_interval(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("both must be in [0, 1)")
+        return betas
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min_group is not None and self.min_group > self.num_repeat:
+            raise ValueError(f"min_group ({self.min_group}) must not exceed num_repeat ({self.num_repeat})")
+        if self.mini_batch_num > self.batch_size * self.num_repeat:
+            raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
+        if self.policy_loss == "geo_mean" and self.loss_agg_mode != "token-mean":
+            raise ValueError("policy_loss geo_mean has its own aggregation: leave loss_agg_mode at token-mean")
+        return self
+
+    def resolve(self) -> TrainJob:
+        """The same job with every automatic value filled in."""
+        lr = self.lr
+        if lr is None:
+            lr = LR_OF_BUNDLED_MODEL if self.model == BUNDLED_MODEL else LR_DEFAULT
+        return self.model_copy(
+            update={
+                "lr": lr,
+                "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
+                "clip_ratio_low": self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low,
+                "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
+            }
+        )
+
+    def dump_job_as_yaml(self, path: str | Path) -> Path:
+        """Write the job, without values left at their defaults."""
+        target = Path(path)
+        target.write_text(yaml.safe_dump(self.model_dump(mode="json", exclude_defaults=True), sort_keys=False))
+        return target
+
+    @classmethod
+    def build_job_from_yaml(cls, path: str | Path) -> TrainJob:
+        """Raises JobInvalid with one line for a missing file, malformed YAML, an unknown key or a bad value."""
+        return build_job(_read_yaml(Path(path)), source=str(path))
+
+
+def build_job(data: object, *, source: str = "job") -> TrainJob:
+    """A checked TrainJob from parsed data. Raises JobInvalid naming the first wrong field."""
+    if not isinstance(data, dict):
+        raise JobInvalid(f"{source}: expected a mapping of settings, got {type(data).__name__}")
+    try:
+        return TrainJob.model_validate(data)
+    except ValidationError as error:
+        raise JobInvalid(f"{source}: {_first_line(error)}", param=_first_location(error)) from error
+
+
+class ServerConfig(BaseModel):
+    """How one server process runs. `home` holds the ledger, checkpoints and logs of its jobs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=10086, ge=0, le=65_535)
+    home: Path = Path("runs/swarm")
+    token: str | None = Field(default=None, min_length=16, repr=False)
+    max_running_requests: int = Field(default=128, ge=1, le=4096)
+    torch_threads: int = Field(default=1, ge=1)
+    hold_s: float = Field(default=100.0, gt=0, le=600)
+    boot_timeout_s: float = Field(default=120.0, gt=0)
+    train_timeout_s: float = Field(default=3600.0, gt=0)
+    max_body_bytes: int = Field(default=16 * 2**20, ge=1024)
+
+    @model_validator(mode="after")
+    def _token_if_exposed(self) -> Self:
+        if not _is_loopback(self.host) and self.token is None:
+            raise ValueError(
+                f"host {self.host} is reachable from other machines: set SWARM_TOKEN (16+ characters) first"
+            )
+        return self
+
+    @classmethod
+    def from_environment(cls, **flags: Any) -> ServerConfig:
+        """Flags that are not None win over SWARM_HOME and SWARM_TOKEN, which win over defaults. Raises JobInvalid."""
+        values: dict[str, Any] = {}
+        if home := os.environ.get("SWARM_HOME"):
+            values["home"] = Path(home) / "swarm"
+        if token := os.environ.get("SWARM_TOKEN"):
+            values["token"] = token
+        values.update({name: value for name, value in flags.items() if value is not None})
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise JobInvalid(f"server: {_first_line(error)}", param=_first_location(error)) from error
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_yaml(path: Path) -> object:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise JobInvalid(f"{path}: not valid YAML: {reason}") from error
+
+
+def _first_location(error: ValidationError) -> str | None:
+    location = error.errors(include_url=False)[0]["loc"]
+    return ".".join(str(part) for part in location) or None
+
+
+def _first_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = _first_location(error)
+    what = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+    got = "" if first["type"] in {"extra_forbidden", "value_error"} else f" (got {first['input']!r})"
+    return f"{where}: {what}{got}" if where else what

@@ -1,0 +1,42 @@
+"""When a completion is over: a stop token, a stop string in the decoded text, or no room left.
+
+Place in the flow: both engines ask after every sampled token. Knows nothing of how tokens are sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from swarm.types import FinishReason, SamplingParams
+
+Decode = Callable[[Sequence[int]], str]
+"""Token ids -> text, with special tokens written out."""
+
+LONGEST_CHARACTER = 4
+"""Bytes of the longest UTF-8 character: so many tokens may pass before a character is whole."""
+
+
+class StopRule:
+    """Decides after each token of one completion. The token that ends it belongs to the completion."""
+
+    def __init__(self, params: SamplingParams, stop_ids: Collection[int], room: int, decode: Decode) -> None:
+        """`room` is how many tokens the context leaves for the completion; the lower of it and max_tokens counts."""
+        self._stop_ids = frozenset(stop_ids) | frozenset(params.stop_token_ids)
+        self._limit = min(params.max_tokens, room)
+        self._strings = tuple(text for text in params.stop if text)
+        self._decode = decode
+        # Every token stands for at least one byte, so a string that has just been completed lies within these.
+        longest = max((len(text.encode()) for text in self._strings), default=0)
+        self._window = longest + LONGEST_CHARACTER
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        """The reason to stop after the last of `output_ids`, or None to go on."""
+        if output_ids[-1] in self._stop_ids or self._completes_string(output_ids):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(output_ids) >= self._limit else None
+
+    def _completes_string(self, output_ids: Sequence[int]) -> bool:
+        if not self._strings:
+            return False
+        text = self._decode(output_ids[-self._window :])
+        return any(stop in text for stop in self._strings)

@@ -1,0 +1,127 @@
+"""Every failure the service names, as one tree; each class has a stable `code` that crosses the wire.
+
+    SwarmError
+    ├── BadRequest                  the caller must change the request
+    │   ├── UnknownParameter        a documented parameter that cannot be honoured, or a value out of range
+    │   ├── ContextLengthExceeded   prompt plus completion do not fit the model
+    │   └── JobInvalid              a TrainJob that cannot be run
+    ├── Unauthorized                no key, or a wrong one
+    ├── NotFound                    no such episode, model or route
+    ├── Conflict                    final: a retry of the same call will never succeed
+    │   ├── EpisodeEnded            the episode is over; `outcome` says how
+    │   ├── IdempotencyMismatch     the episode was ended before, with another payload
+    │   ├── IllegalTransition       the engine cannot do this in its present state
+    │   └── TrainingComplete        the job has done its `total_steps`
+    ├── Unavailable                 temporary: retry after `retry_after_s`
+    │   ├── EngineNotReady          offline, booting or failed
+    │   └── RolloutPaused           a batch is full or weights are changing
+    ├── EngineFailure               the engine or trainer broke; the server says FAILED and why
+    ├── CheckpointError             a checkpoint cannot be written or read
+    ├── LedgerError                 the durable record cannot be opened, read or written
+    └── ServerUnreachable           client side only: no answer from the server
+
+Domain code raises these; the gateway alone maps `code` to an HTTP status and the client maps it back to the same
+class. This module knows nothing of HTTP statuses.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SwarmError(Exception):
+    """Base of the tree. `message` is one line: what is wrong and what to do about it."""
+
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class BadRequest(SwarmError):
+    code = "bad_request"
+
+
+class UnknownParameter(BadRequest):
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(BadRequest):
+    code = "context_length_exceeded"
+
+
+class JobInvalid(BadRequest):
+    code = "job_invalid"
+
+
+class Unauthorized(SwarmError):
+    code = "unauthorized"
+
+
+class NotFound(SwarmError):
+    code = "not_found"
+
+
+class Conflict(SwarmError):
+    code = "conflict"
+
+
+class EpisodeEnded(Conflict):
+    code = "episode_ended"
+
+
+class IdempotencyMismatch(Conflict):
+    code = "idempotency_mismatch"
+
+
+class IllegalTransition(Conflict):
+    code = "illegal_transition"
+
+
+class TrainingComplete(Conflict):
+    code = "training_complete"
+
+
+class Unavailable(SwarmError):
+    code = "unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
+
+
+class EngineNotReady(Unavailable):
+    code = "engine_not_ready"
+
+
+class RolloutPaused(Unavailable):
+    code = "rollout_paused"
+
+
+class EngineFailure(SwarmError):
+    code = "engine_failure"
+
+
+class CheckpointError(SwarmError):
+    code = "checkpoint_error"
+
+
+class LedgerError(SwarmError):
+    code = "ledger_error"
+
+
+class ServerUnreachable(SwarmError):
+    code = "server_unreachable"
+
+
+def error_class(code: str) -> type[SwarmError]:
+    """The class with this `code`; `SwarmError` itself for a code of a newer server."""
+    pending: list[type[SwarmError]] = [SwarmError]
+    while pending:
+        candidate = pending.pop()
+        if candidate.code == code:
+            return candidate
+        pending.extend(candidate.__subclasses__())
+    return SwarmError

@@ -1,0 +1,45 @@
+"""Token arrays as compact bytes: little-endian, fixed width, no framing.
+
+Place in the flow: between `Turn` fields and BLOB columns. Logprobs keep all 64 bits, so what was sampled is read back
+bit by bit. Knows nothing of SQL.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import TypeVar
+
+# Signed 32 bits hold every token id and weight version; -1 stands for "none" in both.
+_INTEGER = "i"
+_FLOAT = "d"
+
+NumberArray = TypeVar("NumberArray", "array[int]", "array[float]")
+
+
+def pack_integers(values: Sequence[int]) -> bytes:
+    """Raises OverflowError for a value outside 32 signed bits."""
+    return _to_little_endian(array(_INTEGER, values)).tobytes()
+
+
+def unpack_integers(blob: bytes) -> tuple[int, ...]:
+    values = array(_INTEGER)
+    values.frombytes(blob)
+    return tuple(_to_little_endian(values))
+
+
+def pack_floats(values: Sequence[float]) -> bytes:
+    return _to_little_endian(array(_FLOAT, values)).tobytes()
+
+
+def unpack_floats(blob: bytes) -> tuple[float, ...]:
+    values = array(_FLOAT)
+    values.frombytes(blob)
+    return tuple(_to_little_endian(values))
+
+
+def _to_little_endian(values: NumberArray) -> NumberArray:
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

@@ -1,0 +1,200 @@
+"""The database file: its tables, its lock, and the checks before it is opened for writing.
+
+Place in the flow: used once, when a ledger opens. Knows nothing of what the rows mean.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import IO
+
+from swarm.errors import LedgerError
+
+SCHEMA_VERSION = 1
+# Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
+APPLICATION_ID = 0x53574C47
+# Another process reading with the sqlite3 shell may hold the file for moments.
+BUSY_TIMEOUT_MS = 5000
+
+_SCHEMA = """
+CREATE TABLE jobs (
+    job_id INTEGER PRIMARY KEY,
+    job TEXT NOT NULL,
+    resolved TEXT NOT NULL,
+    created_at REAL NOT NULL
+);
+
+CREATE TABLE states (
+    state_id INTEGER PRIMARY KEY,
+    state TEXT NOT NULL,
+    reason TEXT,
+    at REAL NOT NULL
+);
+
+CREATE TABLE events (
+    event_id INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    at REAL NOT NULL
+);
+
+CREATE TABLE batches (
+    batch_id TEXT PRIMARY KEY,
+    job_id INTEGER NOT NULL REFERENCES jobs,
+    step INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT,
+    sealed_at REAL NOT NULL,
+    finished_at REAL,
+    weight_version INTEGER,
+    metrics TEXT NOT NULL DEFAULT '{}'
+);
+CREATE UNIQUE INDEX one_trained_batch_per_step ON batches (job_id, step) WHERE state = 'trained';
+
+CREATE TABLE episodes (
+    number INTEGER PRIMARY KEY,
+    episode_id TEXT NOT NULL UNIQUE,
+    job_id INTEGER NOT NULL REFERENCES jobs,
+    episode_type TEXT NOT NULL,
+    state TEXT NOT NULL,
+    client_id TEXT NOT NULL,
+    api_key_sha256 TEXT NOT NULL,
+    begun_at REAL NOT NULL,
+    idle_timeout_s REAL NOT NULL,
+    deadline_at REAL NOT NULL,
+    task_id TEXT,
+    idempotency_key TEXT,
+    payload_digest TEXT,
+    reward REAL,
+    is_success INTEGER,
+    metadata TEXT NOT NULL DEFAULT '{}',
+    outcome TEXT,
+    last_seen_at REAL,
+    ended_at REAL,
+    batch_id TEXT REFERENCES batches,
+    advantage REAL,
+    turns INTEGER NOT NULL DEFAULT 0,
+    weight_versions TEXT NOT NULL DEFAULT '[]'
+);
+CREATE INDEX episodes_by_state ON episodes (job_id, state, outcome);
+CREATE INDEX episodes_by_batch ON episodes (batch_id) WHERE batch_id IS NOT NULL;
+CREATE INDEX episodes_by_task ON episodes (task_id) WHERE task_id IS NOT NULL;
+
+CREATE TABLE turns (
+    episode_id TEXT NOT NULL REFERENCES episodes (episode_id),
+    turn_index INTEGER NOT NULL,
+    prompt_ids BLOB NOT NULL,
+    output_ids BLOB NOT NULL,
+    logprobs BLOB NOT NULL,
+    weight_versions BLOB NOT NULL,
+    finish_reason TEXT NOT NULL,
+    params TEXT NOT NULL,
+    messages TEXT NOT NULL,
+    reply TEXT NOT NULL,
+    tools TEXT NOT NULL,
+    parent INTEGER,
+    fork_reason TEXT,
+    started_at REAL NOT NULL,
+    ended_at REAL NOT NULL,
+    PRIMARY KEY (episode_id, turn_index)
+);
+"""
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Check the file, create its tables if it is new, and return the writer's connection in autocommit mode.
+
+    Raises LedgerError, with the file untouched, for a file that is damaged, newer, or not a ledger.
+    """
+    try:
+        if path.exists() and path.stat().st_size > 0:
+            _check(path)
+        return _connect_writer(path)
+    except (sqlite3.Error, OSError) as error:
+        raise LedgerError(f"{path} cannot be opened: {error}") from error
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000
+    )
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def hold_lock(path: Path) -> IO[str]:
+    """Lock `<path>.lock` for this process until the returned file is closed; the system frees it if the process dies.
+
+    Raises LedgerError naming the process that holds it.
+    """
+    lock_path = path.with_name(f"{path.name}.lock")
+    try:
+        lock_path.parent.mkdir(parents=True, exist_ok=True)
+        lock = lock_path.open("a+", encoding="ascii")
+    except OSError as error:
+        raise LedgerError(f"{lock_path} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise LedgerError(
+            f"{path} is in use by process {holder}: stop that server, or give this one another home"
+        ) from None
+    except OSError as error:
+        lock.close()
+        raise LedgerError(f"{lock_path} cannot be locked: {error.strerror}") from error
+    return lock
+
+
+def _check(path: Path) -> None:
+    with closing(open_for_reading(path)) as connection:
+        try:
+            version = _pragma(connection, "user_version")
+            application = _pragma(connection, "application_id")
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            raise LedgerError(f"{path} is damaged ({error}): move it away or restore a copy") from error
+    if verdict != "ok":
+        raise LedgerError(f"{path} is damaged ({verdict.splitlines()[-1]}): move it away or restore a copy")
+    if tables and application != APPLICATION_ID:
+        raise LedgerError(f"{path} is not a ledger: give another path")
+    if version > SCHEMA_VERSION:
+        raise LedgerError(
+            f"{path} was written by a newer version (schema {version}, this one knows {SCHEMA_VERSION}): upgrade"
+        )
+
+
+def _connect_writer(path: Path) -> sqlite3.Connection:
+    # Handed over to the writer thread, which alone uses it from then on.
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False, cached_statements=256
+    )
+    try:
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if _pragma(connection, "user_version") == 0:
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
+                f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -1,0 +1,278 @@
+"""Ledger: the durable record of jobs, episodes, turns, batches and metrics.
+
+Place in the flow: the server writes here before it acknowledges anything, and reads here after a crash. Writes go
+through one writer thread that commits them in groups; reads run in worker threads on read-only connections. This
+module knows nothing of HTTP, tokenizers or weights.
+
+Everything but `add_turn` is a coroutine; a write returns once it is on disk (`synchronous=FULL`) and raises
+LedgerError, with nothing stored, if the disk refuses. Steps, metrics, counters and open work are those of the newest
+job; earlier jobs stay on record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Literal, TypeVar
+
+from swarm.errors import LedgerError
+from swarm.ledger import operations, queries
+from swarm.ledger.database import hold_lock, open_for_reading, open_for_writing
+from swarm.ledger.rows import (
+    BatchRow,
+    EndReceipt,
+    EpisodeRow,
+    EpisodeSlice,
+    EventRow,
+    JobRow,
+    MetricRow,
+    OpenWork,
+    StateRow,
+)
+from swarm.ledger.writer import Operation, Writer
+from swarm.schemas import EngineState, EpisodeState
+from swarm.types import EpisodeType, StepReport, Turn
+
+T = TypeVar("T")
+
+# A disk that stalls longer is broken; the caller's own deadline is usually nearer.
+WRITE_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 60.0
+
+
+class Ledger:
+    """The record of one server directory. Used from any number of asyncio tasks and threads of one process."""
+
+    def __init__(self, path: Path, writer: Writer, lock: IO[str]) -> None:
+        self._path = path
+        self._writer = writer
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path) -> Ledger:
+        """Create or open the database file at `path` and hold its lock (`<path>.lock`) until `close`.
+
+        Raises LedgerError, with the file untouched, if another process holds it (naming its pid), if it was written
+        by a newer version, or if it is damaged or not a ledger.
+        """
+        path = Path(path)
+        lock = hold_lock(path)
+        try:
+            return cls(path, Writer(open_for_writing(path)), lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    def close(self) -> None:
+        """Commit what is pending, close the file and release the lock. Idempotent."""
+        self._writer.close()
+        self._lock.close()
+
+    async def record_job(self, job: Mapping[str, Any], resolved: Mapping[str, Any]) -> JobRow:
+        """Start a new run: from here on steps count from 0 and the pool is empty.
+
+        What the run before left open is closed with the reason `job_replaced`.
+        """
+        return await self._write(
+            partial(
+                operations.insert_job,
+                job=operations.to_json(job),
+                resolved=operations.to_json(resolved),
+                at=time.time(),
+            )
+        )
+
+    async def latest_job(self) -> JobRow | None:
+        return await self._read(queries.latest_job)
+
+    async def record_state(self, state: EngineState, reason: str | None = None) -> None:
+        await self._write(partial(operations.insert_state, state=state.value, reason=reason, at=time.time()))
+
+    async def states(self, limit: int = 100) -> list[StateRow]:
+        """The newest changes of the engine state, oldest first."""
+        return await self._read(partial(queries.states, limit=limit))
+
+    async def record_event(self, kind: str, detail: Mapping[str, Any]) -> None:
+        detail_json = operations.to_json(detail)
+        await self._write(partial(operations.insert_event, kind=kind, detail=detail_json, at=time.time()))
+
+    async def events(self, after_id: int = 0, limit: int = 100) -> list[EventRow]:
+        return await self._read(partial(queries.events, after_id=after_id, limit=limit))
+
+    async def begin_episode(self, row: EpisodeRow) -> None:
+        """Record a RUNNING episode of the newest job. Raises LedgerError if no job is recorded or the id is taken."""
+        await self._write(partial(operations.insert_episode, row=row))
+
+    def add_turn(self, turn: Turn) -> None:
+        """Record one model call; returns at once and is written before any later operation of this ledger.
+
+        A turn that could not be written (a full disk) is kept and tried again before the next operation. Raises
+        LedgerError if too many wait already.
+        """
+        self._writer.submit_and_forget(partial(operations.insert_turn, turn=operations.EncodedTurn.of(turn)))
+
+    async def end_episode(
+        self,
+        episode_id: str,
+        *,
+        idempotency_key: str,
+        payload_digest: str,
+        task_id: str,
+        reward: float,
+        is_success: bool | None,
+        metadata: Mapping[str, Any],
+        ended_at: float,
+    ) -> EndReceipt:
+        """Complete a running episode exactly once; the same key and digest again give the same answer.
+
+        Raises NotFound, IdempotencyMismatch (same key, other payload) or EpisodeEnded (it ended under another key,
+        was aborted or expired; the message says which).
+        """
+        ending = operations.Ending(
+            episode_id=episode_id,
+            idempotency_key=idempotency_key,
+            payload_digest=payload_digest,
+            task_id=task_id,
+            reward=reward,
+            is_success=is_success,
+            metadata=operations.to_json(metadata),
+            ended_at=ended_at,
+        )
+        return await self._write(partial(operations.end_episode, ending=ending))
+
+    async def close_episode(
+        self,
+        episode_id: str,
+        state: Literal[EpisodeState.ABORTED, EpisodeState.EXPIRED],
+        reason: str,
+        *,
+        ended_at: float,
+        last_seen_at: float | None = None,
+    ) -> bool:
+        """Give a running episode up. False if it was in that state already. Raises NotFound or EpisodeEnded."""
+        return await self._write(
+            partial(
+                operations.close_episode,
+                episode_id=episode_id,
+                state=state,
+                reason=reason,
+                ended_at=ended_at,
+                last_seen_at=last_seen_at,
+            )
+        )
+
+    async def seal_batch(
+        self, batch_id: str, step: int, members: Sequence[str], dropped: Sequence[tuple[str, str]]
+    ) -> None:
+        """Bind completed episodes to a batch and drop others, given as (episode id, reason), in one transaction.
+
+        Raises Conflict, with nothing changed, if one of them is not a completed train episode outside any batch.
+        """
+        await self._write(
+            partial(
+                operations.seal_batch,
+                batch_id=batch_id,
+                step=step,
+                members=tuple(members),
+                dropped=tuple(dropped),
+                at=time.time(),
+            )
+        )
+
+    async def finish_batch(self, report: StepReport) -> None:
+        """Members become TRAINED with their advantages and the step's metrics are recorded, in one transaction.
+
+        Raises Conflict unless the batch that the report names is sealed.
+        """
+        metrics_json = operations.to_json(dict(report.metrics))
+        await self._write(partial(operations.finish_batch, report=report, metrics=metrics_json, at=time.time()))
+
+    async def fail_batch(self, batch_id: str, reason: str) -> None:
+        """Give a sealed batch up: its members are completed and unbound again. Raises Conflict unless it is sealed."""
+        await self._write(partial(operations.fail_batch, batch_id=batch_id, reason=reason, at=time.time()))
+
+    async def rewind(self, step: int, reason: str) -> None:
+        """Declare that the weights are back at `step`: later batches become REWOUND, their metrics leave the history.
+
+        Their episodes stay TRAINED, so that no episode is trained twice.
+        """
+        await self._write(partial(operations.rewind, step=step, reason=reason))
+
+    async def recover(self, reason: str = "server_restarted") -> OpenWork:
+        """Close what a crash left open, in one transaction, and return what to go on with.
+
+        Running episodes become EXPIRED with `reason`; batches sealed and never finished fail with it.
+        """
+        return await self._write(partial(operations.recover, reason=reason, at=time.time()))
+
+    async def episode(self, episode_id: str) -> EpisodeRow:
+        """Raises NotFound."""
+        return await self._read(partial(queries.episode, episode_id=episode_id))
+
+    async def episodes(
+        self,
+        *,
+        state: EpisodeState | None = None,
+        episode_type: EpisodeType | None = None,
+        client_id: str | None = None,
+        task_id: str | None = None,
+        batch_id: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> EpisodeSlice:
+        """Episodes of every job, newest first. Raises UnknownParameter for a cursor that is not of this ledger."""
+        filters: dict[str, str | None] = {
+            "state": state,
+            "episode_type": episode_type,
+            "client_id": client_id,
+            "task_id": task_id,
+            "batch_id": batch_id,
+        }
+        return await self._read(partial(queries.episodes, filters=filters, cursor=cursor, limit=limit))
+
+    async def turns(self, episode_id: str) -> tuple[Turn, ...]:
+        """The recorded turns of an episode by index; empty if there are none."""
+        return await self._read(partial(queries.turns, episode_id=episode_id))
+
+    async def metrics(self, after_step: int = 0, limit: int = 1000) -> list[MetricRow]:
+        """Finished steps beyond `after_step`, oldest first."""
+        return await self._read(partial(queries.metrics, after_step=after_step, limit=limit))
+
+    async def batches(self, limit: int = 100) -> list[BatchRow]:
+        """The newest batches, newest first."""
+        return await self._read(partial(queries.batches, limit=limit))
+
+    async def failures(self) -> dict[str, int]:
+        """How many episodes were aborted, expired or dropped, by reason; the most frequent reasons only."""
+        return await self._read(queries.failures)
+
+    async def _write(self, operation: Operation[T]) -> T:
+        future = self._writer.submit(operation)
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
+            raise LedgerError(
+                f"{self._path} did not answer within {WRITE_TIMEOUT_S:.0f} s: is the disk well?"
+            ) from error
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await asyncio.to_thread(self._query, query)
+        except TimeoutError as error:
+            raise LedgerError(
+                f"{self._path} did not answer within {READ_TIMEOUT_S:.0f} s: is the disk well?"
+            ) from error
+
+    def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with closing(open_for_reading(self._path)) as connection:
+                return query(connection)
+        except sqlite3.Error as error:
+            raise LedgerError(f"{self._path} cannot be read: {error}") from error

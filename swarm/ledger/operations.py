@@ -1,0 +1,275 @@
+"""Writes: one function per fact to record, each run inside a transaction of the writer.
+
+Place in the flow: the ledger binds arguments, the writer supplies the connection. What may follow what is decided here
+by conditions of the statements themselves, so that no caller can end an episode twice or train it twice. Knows nothing
+of threads.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerError
+from swarm.ledger import queries
+from swarm.ledger.blobs import pack_floats, pack_integers
+from swarm.ledger.queries import NEWEST_JOB
+from swarm.ledger.rows import BatchState, CompletedEpisode, EndReceipt, EpisodeRow, JobRow, OpenWork
+from swarm.schemas import EpisodeState
+from swarm.types import StepReport, Turn
+
+JOB_REPLACED = "job_replaced"
+
+_IN_POOL = "state = 'completed' AND episode_type = 'train' AND batch_id IS NULL"
+
+
+def to_json(value: object) -> str:
+    """Raises LedgerError for a value that JSON cannot express."""
+    try:
+        return json.dumps(value, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"cannot be stored as JSON: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTurn:
+    """A turn as it is stored. Made by the caller's thread, so that the writer only writes."""
+
+    episode_id: str
+    columns: tuple[Any, ...]
+    weight_versions: frozenset[int]
+
+    @classmethod
+    def of(cls, turn: Turn) -> EncodedTurn:
+        columns = (
+            turn.episode_id,
+            turn.index,
+            pack_integers(turn.prompt_ids),
+            pack_integers(turn.output_ids_T),
+            pack_floats(turn.logprobs_T),
+            pack_integers(turn.weight_versions_T),
+            turn.finish_reason,
+            to_json(asdict(turn.params)),
+            to_json(turn.messages),
+            to_json(turn.reply),
+            to_json(turn.tools),
+            turn.parent,
+            turn.fork_reason,
+            turn.started_at,
+            turn.ended_at,
+        )
+        return cls(turn.episode_id, columns, frozenset(turn.weight_versions_T))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a client reported at the end of an episode. `metadata` is JSON."""
+
+    episode_id: str
+    idempotency_key: str
+    payload_digest: str
+    task_id: str
+    reward: float
+    is_success: bool | None
+    metadata: str
+    ended_at: float
+
+
+def insert_job(connection: sqlite3.Connection, job: str, resolved: str, at: float) -> JobRow:
+    _close_books(connection, at)
+    row = connection.execute(
+        "INSERT INTO jobs (job, resolved, created_at) VALUES (?, ?, ?) RETURNING *", (job, resolved, at)
+    ).fetchone()
+    return queries.to_job(row)
+
+
+def insert_state(connection: sqlite3.Connection, state: str, reason: str | None, at: float) -> None:
+    connection.execute("INSERT INTO states (state, reason, at) VALUES (?, ?, ?)", (state, reason, at))
+
+
+def insert_event(connection: sqlite3.Connection, kind: str, detail: str, at: float) -> None:
+    connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (kind, detail, at))
+
+
+def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
+    job = connection.execute(f"SELECT {NEWEST_JOB}").fetchone()[0]
+    if job is None:
+        raise LedgerError("no job is on record: record one before the first episode")
+    connection.execute(
+        "INSERT INTO episodes (episode_id, job_id, episode_type, state, client_id, api_key_sha256, begun_at,"
+        " idle_timeout_s, deadline_at, task_id, last_seen_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            row.episode_id, job, row.episode_type, EpisodeState.RUNNING, row.client_id, row.api_key_sha256,
+            row.begun_at, row.idle_timeout_s, row.deadline_at, row.task_id, row.begun_at,
+        ),
+    )  # fmt: skip
+
+
+def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
+    connection.execute("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", turn.columns)
+    known = connection.execute(
+        "SELECT weight_versions FROM episodes WHERE episode_id = ?", (turn.episode_id,)
+    ).fetchone()[0]
+    versions = sorted(turn.weight_versions.union(json.loads(known)))
+    connection.execute(
+        "UPDATE episodes SET turns = turns + 1, weight_versions = ? WHERE episode_id = ?",
+        (to_json(versions), turn.episode_id),
+    )
+
+
+def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
+    row = queries.episode(connection, ending.episode_id)
+    if row.state is not EpisodeState.RUNNING:
+        return _replay(row, ending)
+    connection.execute(
+        "UPDATE episodes SET state = ?, idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
+        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ? WHERE episode_id = ? AND state = ?",
+        (
+            EpisodeState.COMPLETED, ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward,
+            ending.is_success, ending.metadata, ending.ended_at, ending.ended_at,
+            ending.episode_id, EpisodeState.RUNNING,
+        ),
+    )  # fmt: skip
+    return EndReceipt(False, EpisodeState.COMPLETED, None, None, ending.ended_at, row.weight_versions)
+
+
+def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
+    if row.ended_at is None or row.idempotency_key != ending.idempotency_key:
+        why = f" ({row.outcome})" if row.outcome else ""
+        raise EpisodeEnded(f"episode {row.episode_id} is over: it is {row.state}{why}; begin another one")
+    if row.payload_digest != ending.payload_digest:
+        raise IdempotencyMismatch(
+            f"episode {row.episode_id} was ended with another result under the same key; the first one stands"
+        )
+    return EndReceipt(True, row.state, row.outcome, row.batch_id, row.ended_at, row.weight_versions)
+
+
+def close_episode(
+    connection: sqlite3.Connection,
+    episode_id: str,
+    state: EpisodeState,
+    reason: str,
+    ended_at: float,
+    last_seen_at: float | None,
+) -> bool:
+    closed = connection.execute(
+        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ?, last_seen_at = coalesce(?, last_seen_at)"
+        " WHERE episode_id = ? AND state = ?",
+        (state, reason, ended_at, last_seen_at, episode_id, EpisodeState.RUNNING),
+    ).rowcount
+    if closed:
+        return True
+    present = queries.episode(connection, episode_id)
+    if present.state is not state:
+        raise EpisodeEnded(f"episode {episode_id} is over: it is {present.state}")
+    return False
+
+
+def seal_batch(
+    connection: sqlite3.Connection,
+    batch_id: str,
+    step: int,
+    members: Sequence[str],
+    dropped: Sequence[tuple[str, str]],
+    at: float,
+) -> None:
+    connection.execute(
+        f"INSERT INTO batches (batch_id, job_id, step, state, sealed_at) VALUES (?, {NEWEST_JOB}, ?, ?, ?)",
+        (batch_id, step, BatchState.SEALED, at),
+    )
+    for episode_id in members:
+        bound = connection.execute(
+            f"UPDATE episodes SET batch_id = ? WHERE episode_id = ? AND job_id = {NEWEST_JOB} AND {_IN_POOL}",
+            (batch_id, episode_id),
+        ).rowcount
+        _require(bound, f"episode {episode_id} cannot join batch {batch_id}: it is not waiting for one")
+    for episode_id, reason in dropped:
+        moved = connection.execute(
+            f"UPDATE episodes SET state = ?, outcome = ? WHERE episode_id = ? AND {_IN_POOL}",
+            (EpisodeState.DROPPED, reason, episode_id),
+        ).rowcount
+        _require(moved, f"episode {episode_id} cannot be dropped: it is not waiting for a batch")
+
+
+def finish_batch(connection: sqlite3.Connection, report: StepReport, metrics: str, at: float) -> None:
+    finished = connection.execute(
+        "UPDATE batches SET state = ?, step = ?, finished_at = ?, weight_version = ?, metrics = ?"
+        " WHERE batch_id = ? AND state = ?",
+        (
+            BatchState.TRAINED, report.step, at, report.weight_version.version, metrics,
+            report.batch_id, BatchState.SEALED,
+        ),
+    ).rowcount  # fmt: skip
+    _require(finished, f"batch {report.batch_id} cannot be finished: it is not sealed")
+    connection.execute(
+        "UPDATE episodes SET state = ? WHERE batch_id = ? AND state = ?",
+        (EpisodeState.TRAINED, report.batch_id, EpisodeState.COMPLETED),
+    )
+    connection.executemany(
+        "UPDATE episodes SET advantage = ? WHERE episode_id = ? AND batch_id = ?",
+        [(advantage, episode_id, report.batch_id) for episode_id, advantage in report.advantages.items()],
+    )
+
+
+def fail_batch(connection: sqlite3.Connection, batch_id: str, reason: str, at: float) -> None:
+    failed = connection.execute(
+        "UPDATE batches SET state = ?, reason = ?, finished_at = ? WHERE batch_id = ? AND state = ?",
+        (BatchState.FAILED, reason, at, batch_id, BatchState.SEALED),
+    ).rowcount
+    _require(failed, f"batch {batch_id} cannot be failed: it is not sealed")
+    connection.execute("UPDATE episodes SET batch_id = NULL WHERE batch_id = ?", (batch_id,))
+
+
+def rewind(connection: sqlite3.Connection, step: int, reason: str) -> None:
+    connection.execute(
+        f"UPDATE batches SET state = ?, reason = ? WHERE job_id = {NEWEST_JOB} AND state = ? AND step > ?",
+        (BatchState.REWOUND, reason, BatchState.TRAINED, step),
+    )
+
+
+def recover(connection: sqlite3.Connection, reason: str, at: float) -> OpenWork:
+    expired, returned = _close_running(connection, reason, at)
+    last = connection.execute(
+        f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = ?"
+        " ORDER BY step DESC LIMIT 1",
+        (BatchState.TRAINED,),
+    ).fetchone()
+    rows = connection.execute(
+        f"SELECT * FROM episodes WHERE job_id = {NEWEST_JOB} AND {_IN_POOL} ORDER BY ended_at, number"
+    ).fetchall()
+    waiting = [queries.to_episode(row) for row in rows]
+    return OpenWork(
+        job=queries.latest_job(connection),
+        step=0 if last is None else last["step"],
+        weight_version=0 if last is None else last["weight_version"],
+        expired=expired,
+        returned=returned,
+        completed=tuple(CompletedEpisode(row, queries.turns(connection, row.episode_id)) for row in waiting),
+    )
+
+
+def _close_running(connection: sqlite3.Connection, reason: str, at: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    expired = connection.execute(
+        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state = ? RETURNING episode_id",
+        (EpisodeState.EXPIRED, reason, at, EpisodeState.RUNNING),
+    ).fetchall()
+    sealed = connection.execute("SELECT batch_id FROM batches WHERE state = ?", (BatchState.SEALED,)).fetchall()
+    for row in sealed:
+        fail_batch(connection, row["batch_id"], reason, at)
+    return tuple(row["episode_id"] for row in expired), tuple(row["batch_id"] for row in sealed)
+
+
+def _close_books(connection: sqlite3.Connection, at: float) -> None:
+    """End whatever belongs to the job before: nothing of it can be trained by the next."""
+    _close_running(connection, JOB_REPLACED, at)
+    connection.execute(
+        f"UPDATE episodes SET state = ?, outcome = ? WHERE {_IN_POOL}", (EpisodeState.DROPPED, JOB_REPLACED)
+    )
+
+
+def _require(changed: int, otherwise: str) -> None:
+    if not changed:
+        raise Conflict(otherwise)

@@ -1,0 +1,155 @@
+"""Reads: one function per question, rows of the database in, frozen rows out.
+
+Place in the flow: called by the ledger on a read-only connection, and by operations.py inside a transaction. Knows
+nothing of threads.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from swarm.errors import NotFound, UnknownParameter
+from swarm.ledger.blobs import unpack_floats, unpack_integers
+from swarm.ledger.rows import (
+    BatchRow,
+    BatchState,
+    EpisodeRow,
+    EpisodeSlice,
+    EventRow,
+    JobRow,
+    MetricRow,
+    StateRow,
+)
+from swarm.schemas import EpisodeState
+from swarm.types import EpisodeType, FinishReason, ForkReason, SamplingParams, Turn
+
+# Abort reasons are chosen by clients: a status page lists the most frequent ones.
+MAX_FAILURE_REASONS = 100
+
+NEWEST_JOB = "(SELECT max(job_id) FROM jobs)"
+
+
+def latest_job(connection: sqlite3.Connection) -> JobRow | None:
+    row = connection.execute("SELECT * FROM jobs ORDER BY job_id DESC LIMIT 1").fetchone()
+    return None if row is None else to_job(row)
+
+
+def states(connection: sqlite3.Connection, limit: int) -> list[StateRow]:
+    rows = connection.execute("SELECT * FROM states ORDER BY state_id DESC LIMIT ?", (limit,)).fetchall()
+    return [StateRow(row["state"], row["reason"], row["at"]) for row in reversed(rows)]
+
+
+def events(connection: sqlite3.Connection, after_id: int, limit: int) -> list[EventRow]:
+    rows = connection.execute("SELECT * FROM events WHERE event_id > ? ORDER BY event_id LIMIT ?", (after_id, limit))
+    return [EventRow(row["event_id"], row["kind"], json.loads(row["detail"]), row["at"]) for row in rows]
+
+
+def episode(connection: sqlite3.Connection, episode_id: str) -> EpisodeRow:
+    row = connection.execute("SELECT * FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
+    if row is None:
+        raise NotFound(f"no episode {episode_id!r} is on record", param="episode_id")
+    return to_episode(row)
+
+
+def episodes(
+    connection: sqlite3.Connection, filters: Mapping[str, str | None], cursor: str | None, limit: int
+) -> EpisodeSlice:
+    """`filters` maps column names, never user input, to values; None means any."""
+    conditions = {f"{column} = ?": value for column, value in filters.items() if value is not None}
+    if cursor is not None:
+        if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
+            raise UnknownParameter(f"cursor {cursor!r} is not one this server gave out", param="cursor")
+        conditions["number < ?"] = cursor
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    rows = connection.execute(
+        f"SELECT * FROM episodes {where} ORDER BY number DESC LIMIT ?", (*conditions.values(), limit + 1)
+    ).fetchall()
+    shown = rows[:limit]
+    next_cursor = str(shown[-1]["number"]) if len(rows) > limit else None
+    return EpisodeSlice(tuple(to_episode(row) for row in shown), next_cursor)
+
+
+def turns(connection: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:
+    rows = connection.execute("SELECT * FROM turns WHERE episode_id = ? ORDER BY turn_index", (episode_id,))
+    return tuple(_to_turn(row) for row in rows)
+
+
+def metrics(connection: sqlite3.Connection, after_step: int, limit: int) -> list[MetricRow]:
+    rows = connection.execute(
+        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = ? AND step > ? ORDER BY step LIMIT ?",
+        (BatchState.TRAINED, after_step, limit),
+    )
+    return [
+        MetricRow(row["step"], row["weight_version"], row["finished_at"], json.loads(row["metrics"])) for row in rows
+    ]
+
+
+def batches(connection: sqlite3.Connection, limit: int) -> list[BatchRow]:
+    rows = connection.execute(
+        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} ORDER BY sealed_at DESC, rowid DESC LIMIT ?", (limit,)
+    )
+    return [_to_batch(row) for row in rows]
+
+
+def failures(connection: sqlite3.Connection) -> dict[str, int]:
+    rows = connection.execute(
+        f"SELECT outcome, count(*) AS n FROM episodes WHERE job_id = {NEWEST_JOB} AND state IN (?, ?, ?)"
+        " GROUP BY outcome ORDER BY n DESC, outcome LIMIT ?",
+        (EpisodeState.ABORTED, EpisodeState.EXPIRED, EpisodeState.DROPPED, MAX_FAILURE_REASONS),
+    )
+    return {row["outcome"]: row["n"] for row in rows}
+
+
+def to_job(row: sqlite3.Row) -> JobRow:
+    return JobRow(row["job_id"], json.loads(row["job"]), json.loads(row["resolved"]), row["created_at"])
+
+
+def to_episode(row: sqlite3.Row) -> EpisodeRow:
+    fields: dict[str, Any] = dict(row)
+    del fields["number"], fields["job_id"]
+    fields["episode_type"] = EpisodeType(fields["episode_type"])
+    fields["state"] = EpisodeState(fields["state"])
+    if fields["is_success"] is not None:
+        fields["is_success"] = bool(fields["is_success"])
+    fields["metadata"] = json.loads(fields["metadata"])
+    fields["weight_versions"] = tuple(json.loads(fields["weight_versions"]))
+    return EpisodeRow(**fields)
+
+
+def _to_turn(row: sqlite3.Row) -> Turn:
+    params: dict[str, Any] = json.loads(row["params"])
+    params["stop"] = tuple(params["stop"])
+    params["stop_token_ids"] = tuple(params["stop_token_ids"])
+    return Turn(
+        episode_id=row["episode_id"],
+        index=row["turn_index"],
+        prompt_ids=unpack_integers(row["prompt_ids"]),
+        output_ids_T=unpack_integers(row["output_ids"]),
+        logprobs_T=unpack_floats(row["logprobs"]),
+        weight_versions_T=unpack_integers(row["weight_versions"]),
+        finish_reason=FinishReason(row["finish_reason"]),
+        params=SamplingParams(**params),
+        messages=tuple(json.loads(row["messages"])),
+        reply=json.loads(row["reply"]),
+        tools=tuple(json.loads(row["tools"])),
+        parent=row["parent"],
+        fork_reason=None if row["fork_reason"] is None else ForkReason(row["fork_reason"]),
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def _to_batch(row: sqlite3.Row) -> BatchRow:
+    return BatchRow(
+        batch_id=row["batch_id"],
+        step=row["step"],
+        state=BatchState(row["state"]),
+        reason=row["reason"],
+        sealed_at=row["sealed_at"],
+        finished_at=row["finished_at"],
+        weight_version=row["weight_version"],
+        metrics=json.loads(row["metrics"]),
+    )

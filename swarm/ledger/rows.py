@@ -1,0 +1,155 @@
+"""What the ledger returns: frozen rows, one class per table.
+
+Place in the flow: the server reads these to answer requests and to go on after a crash. They know nothing of SQL.
+All times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from swarm.schemas import EpisodeState
+from swarm.types import EpisodeType, Turn
+
+
+class BatchState(StrEnum):
+    """A sealed batch ends trained or failed. A trained one is rewound when the server resumes from older weights."""
+
+    SEALED = "sealed"
+    TRAINED = "trained"
+    FAILED = "failed"
+    REWOUND = "rewound"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One run of a job. `job` is as given, `resolved` has every default filled in."""
+
+    job_id: int
+    job: Mapping[str, Any]
+    resolved: Mapping[str, Any]
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """One change of the engine state. `reason` is None where nobody gave one."""
+
+    state: str
+    reason: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRow:
+    """One episode. Fields after `deadline_at` are filled in as it lives; None means that has not happened.
+
+    `api_key_sha256` is the hex digest of the episode's key, never the key. `outcome` says why it was aborted, expired
+    or dropped. `turns` counts recorded model calls, `weight_versions` are all that sampled one of its tokens.
+    """
+
+    episode_id: str
+    episode_type: EpisodeType
+    client_id: str
+    api_key_sha256: str
+    begun_at: float
+    idle_timeout_s: float
+    deadline_at: float
+    state: EpisodeState = EpisodeState.RUNNING
+    task_id: str | None = None
+    idempotency_key: str | None = None
+    payload_digest: str | None = None
+    reward: float | None = None
+    is_success: bool | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    outcome: str | None = None
+    last_seen_at: float | None = None
+    ended_at: float | None = None
+    batch_id: str | None = None
+    advantage: float | None = None
+    turns: int = 0
+    weight_versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSlice:
+    """Some episodes, newest first; `next_cursor` is None on the last slice."""
+
+    episodes: tuple[EpisodeRow, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndReceipt:
+    """What became of an ended episode. `replayed` is True if an earlier call with the same key ended it.
+
+    `weight_versions` are all that sampled one of its tokens.
+    """
+
+    replayed: bool
+    state: EpisodeState
+    outcome: str | None
+    batch_id: str | None
+    ended_at: float
+    weight_versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """One batch. `metrics` is empty and `finished_at` and `weight_version` are None until it was trained."""
+
+    batch_id: str
+    step: int
+    state: BatchState
+    reason: str | None
+    sealed_at: float
+    finished_at: float | None
+    weight_version: int | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """The metrics of one finished step."""
+
+    step: int
+    weight_version: int
+    at: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One noteworthy event, such as a control call. `detail` is JSON."""
+
+    event_id: int
+    kind: str
+    detail: Mapping[str, Any]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedEpisode:
+    """An episode that waits for a batch, with every turn it took."""
+
+    row: EpisodeRow
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """What a restarted server goes on with. `step` and `weight_version` are those of the last finished batch, or 0.
+
+    `expired` are the episodes that were running, `returned` the ids of batches that were sealed and never finished;
+    their episodes are among `completed`, oldest end first.
+    """
+
+    job: JobRow | None
+    step: int
+    weight_version: int
+    expired: tuple[str, ...]
+    returned: tuple[str, ...]
+    completed: tuple[CompletedEpisode, ...]

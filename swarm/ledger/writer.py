@@ -1,0 +1,167 @@
+"""Writer: the one thread that changes the database, committing whatever waits as one group.
+
+Place in the flow: the ledger submits operations, the writer runs them in order and reports once they are on disk. It
+knows nothing of what an operation does.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from swarm.errors import LedgerError, SwarmError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Operation = Callable[[sqlite3.Connection], T]
+
+# Bounds the time of one transaction, and so the wait of the first operation in it.
+MAX_GROUP = 1000
+# Turns of tens of kilobytes each: bounds the memory while a disk is full.
+MAX_WAITING = 10_000
+CLOSE_TIMEOUT_S = 30.0
+
+# What a single operation can do wrong; every other sqlite3.Error concerns the file and so the whole group.
+_OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """`future` is None for an operation that nobody waits for: it is kept and tried again instead of failing."""
+
+    operation: Operation[Any]
+    future: Future[Any] | None
+    result: Any = None
+    error: Exception | None = field(default=None)
+
+
+class Writer:
+    """Owns `connection` from construction to `close`. `submit` and `submit_and_forget` may be called by any thread."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._queue: SimpleQueue[_Pending | None] = SimpleQueue()
+        self._kept: list[_Pending] = []
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation[T]) -> Future[T]:
+        """The future ends once the operation is on disk, or with the SwarmError that kept it from that."""
+        future: Future[T] = Future()
+        self._put(_Pending(operation, future))
+        return future
+
+    def submit_and_forget(self, operation: Operation[None]) -> None:
+        """Run in order with the others; kept and tried again while the disk refuses. Raises LedgerError if too many
+        wait."""
+        waiting = self._queue.qsize() + len(self._kept)
+        if waiting >= MAX_WAITING:
+            raise LedgerError(f"{waiting} writes wait for the disk: free space, or look for an error in the log")
+        self._put(_Pending(operation, None))
+
+    def close(self) -> None:
+        """Finish what was submitted, then close the connection. Idempotent."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _put(self, pending: _Pending) -> None:
+        with self._closing:
+            if self._closed:
+                raise LedgerError("the ledger is closed")
+            self._queue.put(pending)
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            group, is_open = self._next_group()
+            self._commit(group)
+        if self._kept:
+            logger.error("%d writes were lost: the disk refused them until the end", len(self._kept))
+        self._connection.close()
+
+    def _next_group(self) -> tuple[list[_Pending], bool]:
+        group = self._kept
+        self._kept = []
+        pending = self._queue.get()
+        while pending is not None:
+            if pending.future is None or pending.future.set_running_or_notify_cancel():
+                group.append(pending)
+            if len(group) >= MAX_GROUP:
+                return group, True
+            try:
+                pending = self._queue.get_nowait()
+            except Empty:
+                return group, True
+        return group, False
+
+    def _commit(self, group: list[_Pending]) -> None:
+        if not group:
+            return
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for pending in group:
+                self._attempt(pending)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._give_up(group, error)
+            return
+        for pending in group:
+            _answer(pending)
+
+    def _attempt(self, pending: _Pending) -> None:
+        """Run one operation; its own failure undoes it alone, a failure of the file (sqlite3.Error) is passed on."""
+        connection = self._connection
+        pending.result, pending.error = None, None
+        connection.execute("SAVEPOINT operation")
+        try:
+            pending.result = pending.operation(connection)
+        except SwarmError as error:
+            pending.error = error
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and not isinstance(error, _OWN_ERRORS):
+                raise
+            pending.error = LedgerError(f"refused by the ledger: {type(error).__name__}: {error}")
+            pending.error.__cause__ = error
+        if pending.error is not None:
+            connection.execute("ROLLBACK TO operation")
+        connection.execute("RELEASE operation")
+
+    def _give_up(self, group: list[_Pending], error: sqlite3.Error) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            logger.exception("the ledger cannot roll back")
+        logger.error("the ledger cannot write: %s", error)
+        for pending in group:
+            if pending.future is None:
+                self._kept.append(pending)
+            else:
+                failure = LedgerError(
+                    f"the ledger cannot write ({error}): nothing was stored; free space and try again"
+                )
+                failure.__cause__ = error
+                pending.future.set_exception(failure)
+
+
+def _answer(pending: _Pending) -> None:
+    if pending.future is None:
+        if pending.error is not None:
+            logger.error("a write was refused", exc_info=pending.error)
+    elif pending.error is not None:
+        pending.future.set_exception(pending.error)
+    else:
+        pending.future.set_result(pending.result)

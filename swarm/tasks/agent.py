@@ -1,0 +1,133 @@
+"""The reference agent: attempts any family's task over the plain OpenAI chat protocol.
+
+Place in the flow: client side, between an episode's `base_url` and `api_key` and a task's `Exchange`. The conversation
+is a generator that yields request bodies and is sent assistant messages; the two `run_agent` functions only carry them
+over HTTP. Knows nothing of episodes: whoever began one ends it with the returned output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, cast
+
+import httpx
+
+from swarm.errors import ServerUnreachable, error_class
+from swarm.tasks.base import TaskFamily
+from swarm.types import Message, Task, WorkflowOutput
+
+# A server may hold a request while its weights change; beyond this the attempt fails.
+REQUEST_TIMEOUT = httpx.Timeout(180.0, connect=10.0)
+
+Conversation = Generator[dict[str, Any], Message, WorkflowOutput]
+
+
+def converse(
+    family: TaskFamily, task: Task, *, model: str = "default", temperature: float | None = None
+) -> Conversation:
+    """Yield chat/completions request bodies, receive assistant messages, return the rewarded output.
+
+    A `temperature` of None leaves the choice to the server.
+    """
+    exchange = family.open(task)
+    messages = list(exchange.messages)
+    options: dict[str, Any] = {"model": model, "max_tokens": family.max_tokens}
+    if temperature is not None:
+        options["temperature"] = temperature
+    if family.tools:
+        options["tools"] = list(family.tools)
+    following: tuple[Message, ...] | None = ()
+    while following is not None:
+        messages.extend(following)
+        reply = yield {**options, "messages": list(messages)}
+        messages.append(_as_history(reply))
+        following = exchange.reply(reply)
+    return WorkflowOutput(
+        reward=exchange.reward,
+        is_success=exchange.reward > 0,
+        metadata={"task_id": task.task_id, "turns": exchange.turns},
+    )
+
+
+def run_agent(
+    family: TaskFamily,
+    task: Task,
+    *,
+    base_url: str,
+    api_key: str,
+    model: str = "default",
+    http: httpx.Client | None = None,
+    temperature: float | None = None,
+) -> WorkflowOutput:
+    """Attempt `task` with the model behind `base_url`; pass a shared `http` client to keep connections alive.
+
+    Raises ServerUnreachable if no answer comes, or the domain error the server names. Neither is ever a reward.
+    """
+    if http is None:
+        with httpx.Client(timeout=REQUEST_TIMEOUT) as own:
+            return run_agent(
+                family, task, base_url=base_url, api_key=api_key, model=model, http=own, temperature=temperature
+            )
+    url, headers = _endpoint(base_url, api_key)
+    conversation = converse(family, task, model=model, temperature=temperature)
+    try:
+        body = next(conversation)
+        while True:
+            response = http.post(url, json=body, headers=headers)
+            body = conversation.send(_assistant_message(response))
+    except StopIteration as finished:
+        return finished.value
+    except httpx.TransportError as error:
+        raise _unreachable(url, error) from error
+
+
+async def run_agent_async(
+    family: TaskFamily,
+    task: Task,
+    *,
+    base_url: str,
+    api_key: str,
+    http: httpx.AsyncClient,
+    model: str = "default",
+    temperature: float | None = None,
+) -> WorkflowOutput:
+    """`run_agent` for one asyncio loop; `http` is shared by all attempts of the loop."""
+    url, headers = _endpoint(base_url, api_key)
+    conversation = converse(family, task, model=model, temperature=temperature)
+    try:
+        body = next(conversation)
+        while True:
+            response = await http.post(url, json=body, headers=headers)
+            body = conversation.send(_assistant_message(response))
+    except StopIteration as finished:
+        return finished.value
+    except httpx.TransportError as error:
+        raise _unreachable(url, error) from error
+
+
+def _endpoint(base_url: str, api_key: str) -> tuple[str, dict[str, str]]:
+    return f"{base_url.rstrip('/')}/chat/completions", {"Authorization": f"Bearer {api_key}"}
+
+
+def _as_history(reply: Message) -> Message:
+    """The reply as a later request repeats it: the server's own values, without the fields that only replies have."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.get("content")}
+    if reply.get("tool_calls"):
+        message["tool_calls"] = reply["tool_calls"]
+    return message
+
+
+def _unreachable(url: str, error: httpx.TransportError) -> ServerUnreachable:
+    return ServerUnreachable(f"no answer from {url}: {type(error).__name__}: {error}; is the server running?")
+
+
+def _assistant_message(response: httpx.Response) -> Message:
+    try:
+        body: Any = response.json()
+        if response.is_success:
+            return cast(Message, body["choices"][0]["message"])
+        error = body["error"]
+        code, message = str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        code, message = "", f"HTTP {response.status_code} without a chat completion: {response.text[:200]!r}"
+    raise error_class(code)(message)

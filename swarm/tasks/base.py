@@ -1,0 +1,172 @@
+"""What every task family shares: problems, seeded splits that never overlap, and the exchange that pays the reward.
+
+Place in the flow: client side. A client draws `Task`s from a family, an agent answers the messages of the task's
+`Exchange`, and the exchange computes the reward from the task alone. Knows nothing of HTTP, episodes or training.
+
+Splits are disjoint by construction: the hash of a problem's canonical content decides which one it belongs to, whatever
+the seed, the order or the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from random import Random
+from typing import Any, ClassVar
+
+from swarm.errors import BadRequest
+from swarm.types import Message, Task, ToolSpec
+
+# A pass over a split ends when this many draws in a row brought no new problem: large enough to meet nearly every
+# problem of the smallest split (some 250), small enough to cost milliseconds.
+REPEATS_ENDING_A_PASS = 1000
+
+
+class Split(StrEnum):
+    """`train` is for learning, `validation` for choosing between runs, `test` for the final figure."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+# Of every ten hash buckets, eight train.
+_BUCKETS = (Split.TRAIN,) * 8 + (Split.VALIDATION, Split.TEST)
+
+
+def stable_digest(content: str) -> int:
+    """SHA-256 of `content` as an integer: the same in every process, unlike `hash`."""
+    return int.from_bytes(hashlib.sha256(content.encode()).digest())
+
+
+def split_of(content: str) -> Split:
+    """The one split that a problem with this canonical content belongs to."""
+    return _BUCKETS[stable_digest(content) % len(_BUCKETS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem. `content` identifies it within its family; `facts` are all a verifier needs, as JSON values."""
+
+    content: str
+    query: str
+    facts: Mapping[str, Any]
+
+
+class Exchange(ABC):
+    """One attempt at one task: `messages` open it, `reply` takes the agent's answers, `reward` is 1.0 or 0.0.
+
+    The reward stays 0.0 until the task is solved, so an attempt cut short has earned nothing.
+    """
+
+    def __init__(self, task: Task, max_turns: int) -> None:
+        self.task = task
+        self.messages: tuple[Message, ...] = ({"role": "user", "content": task.main_query},)
+        self.reward = 0.0
+        self.turns = 0
+        self.is_over = False
+        self._max_turns = max_turns
+
+    def reply(self, message: Message) -> tuple[Message, ...] | None:
+        """Take one assistant message; return the messages that follow it, or None when the attempt is over.
+
+        Raises BadRequest if it was over already.
+        """
+        if self.is_over:
+            raise BadRequest("this attempt is over; open the task again for another one")
+        self.turns += 1
+        following = self.respond(message)
+        self.is_over = following is None or self.turns >= self._max_turns
+        return None if self.is_over else following
+
+    @abstractmethod
+    def respond(self, message: Message) -> tuple[Message, ...] | None:
+        """Judge one answer: set `reward` if it solves the task; None ends the attempt."""
+
+
+class TaskFamily(ABC):
+    """A kind of problem with a verifiable reward.
+
+    `max_turns` bounds the agent's answers per attempt; `max_tokens` is enough for each of them.
+    """
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    tools: ClassVar[tuple[ToolSpec, ...]] = ()
+    max_turns: ClassVar[int] = 1
+    max_tokens: ClassVar[int] = 12
+
+    @abstractmethod
+    def draw(self, rng: Random) -> Problem:
+        """One random problem of any split."""
+
+    @abstractmethod
+    def start(self, task: Task) -> Exchange:
+        """A new attempt at a task known to be of this family."""
+
+    def open(self, task: Task) -> Exchange:
+        """A new attempt at `task`. Raises BadRequest if the task is not of this family."""
+        if task.metadata.get("family") != self.name:
+            raise BadRequest(f"task {task.task_id!r} is not of family {self.name!r}; take tasks from its tasks()")
+        return self.start(task)
+
+    def stream(self, split: Split | str, seed: int = 0) -> Iterator[Task]:
+        """Endless tasks of one split in an order fixed by `seed`; one returns only when the split is used up.
+
+        Raises BadRequest for an unknown split.
+        """
+        return self._draw_forever(_parse_split(split), seed)
+
+    def tasks(self, split: Split | str, count: int, seed: int = 0, offset: int = 0) -> list[Task]:
+        """`count` tasks of the stream of `split` and `seed`, after the first `offset`.
+
+        Takes time proportional to offset + count; a long run iterates over `stream` instead. Raises BadRequest for an
+        unknown split or a negative number.
+        """
+        if count < 0 or offset < 0:
+            raise BadRequest(f"count and offset must not be negative, got count={count}, offset={offset}")
+        return list(islice(self.stream(split, seed), offset, offset + count))
+
+    def _draw_forever(self, split: Split, seed: int) -> Iterator[Task]:
+        rng = Random(f"{self.name}/{split}/{seed}")
+        seen: set[str] = set()
+        repeats = 0
+        while True:
+            problem = self.draw(rng)
+            if split_of(problem.content) is not split:
+                continue
+            if problem.content in seen and repeats < REPEATS_ENDING_A_PASS:
+                repeats += 1
+                continue
+            if repeats >= REPEATS_ENDING_A_PASS:
+                seen.clear()
+            repeats = 0
+            seen.add(problem.content)
+            yield self._make_task(problem, split)
+
+    def _make_task(self, problem: Problem, split: Split) -> Task:
+        digest = f"{stable_digest(problem.content):064x}"[:16]
+        metadata = {"family": self.name, "split": split.value, **problem.facts}
+        return Task(main_query=problem.query, task_id=f"{self.name}/{split}/{digest}", metadata=metadata)
+
+
+def text_of(message: Message) -> str:
+    """The stripped text of a message; empty if it has none."""
+    content = message.get("content")
+    return content.strip() if isinstance(content, str) else ""
+
+
+def user_message(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def _parse_split(split: Split | str) -> Split:
+    try:
+        return Split(split)
+    except ValueError:
+        names = ", ".join(Split)
+        raise BadRequest(f"unknown split {str(split)!r}; choose one of: {names}", param="split") from None

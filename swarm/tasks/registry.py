@@ -1,0 +1,28 @@
+"""The task families by name.
+
+Place in the flow: what clients, evaluators and the researcher look families up with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from swarm.errors import NotFound
+from swarm.tasks.base import TaskFamily
+from swarm.tasks.calc import Calc
+from swarm.tasks.multi_turn import Chain, Guess
+from swarm.tasks.single import Add, Copy, Count, Reverse, Sort
+
+TASK_FAMILIES: Mapping[str, TaskFamily] = MappingProxyType(
+    {family.name: family for family in (Reverse(), Copy(), Sort(), Add(), Count(), Calc(), Guess(), Chain())}
+)
+
+
+def task_family(name: str) -> TaskFamily:
+    """The family called `name`. Raises NotFound, listing the names there are."""
+    try:
+        return TASK_FAMILIES[name]
+    except KeyError:
+        names = ", ".join(TASK_FAMILIES)
+        raise NotFound(f"unknown task family {name!r}; choose one of: {names}", param="task") from None

@@ -1,0 +1,61 @@
+"""Chat messages in one canonical shape, and fingerprints that tell whether one conversation begins with another.
+
+Place in the flow: below codec.py and tree.py. Knows the OpenAI message shape; knows nothing of templates or tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from swarm.types import Message, ToolSpec
+
+
+def content_text(content: object) -> str:
+    """The text of a message's `content`: a string, None, or a list of text parts, which are joined without a gap."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = cast("Iterable[object]", content)
+    return "".join(
+        part if isinstance(part, str) else str(cast("Mapping[str, Any]", part).get("text", "")) for part in parts
+    )
+
+
+def canonical_message(message: Message) -> dict[str, Any]:
+    """The same message with its content as text and without fields that are null or empty lists."""
+    kept = {key: value for key, value in message.items() if value is not None and value != []}
+    kept["content"] = content_text(message.get("content"))
+    return kept
+
+
+def fingerprint(message: Message) -> str:
+    """What the model saw or said: role, text, and the name and argument text of each tool call.
+
+    Call ids and extra fields are left out: they are not sampled, and where a template shows them the codec's
+    comparison of rendered texts decides.
+    """
+    calls = [
+        (call.get("function", {}).get("name"), call.get("function", {}).get("arguments"))
+        for call in message.get("tool_calls") or ()
+    ]
+    seen = (message.get("role"), content_text(message.get("content")), calls)
+    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
+
+
+def prefix_fingerprints(messages: Sequence[Message]) -> list[str]:
+    """Entry i identifies `messages[: i + 1]`, in order."""
+    chained = hashlib.sha256()
+    prefixes: list[str] = []
+    for message in messages:
+        chained.update(fingerprint(message).encode())
+        prefixes.append(chained.hexdigest())
+    return prefixes
+
+
+def same_tools(left: Sequence[ToolSpec], right: Sequence[ToolSpec]) -> bool:
+    """Whether two tool lists are equal, whatever the order of their keys."""
+    return list(left) == list(right)

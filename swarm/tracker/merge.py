@@ -1,0 +1,126 @@
+"""An episode's turns to training samples: each sampled token is trained exactly once (docs/merging.md).
+
+Place in the flow: between the token tree and the batch. Pure functions of recorded turns; knows nothing of rewards,
+tokenizers or models.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from swarm.types import FinishReason, ForkReason, Sample, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """What merging saved. `forks` counts the turns that start a sample of their own, without the episode's first.
+
+    `turns` are those with something to train; `branches` counts further continuations of an already continued turn;
+    `tokens_before` are the lengths of one sample per turn.
+    """
+
+    turns: int
+    samples: int
+    tokens_before: int
+    tokens_after: int
+    branches: int
+    forks: Mapping[ForkReason, int]
+
+
+def merge(turns: Iterable[Turn]) -> tuple[Sample, ...]:
+    """One sample per leaf of the tree, in the order of the leaves' indices.
+
+    A token that several leaves share is trained by the first of them and is context in the others. Aborted turns are
+    context at most. Raises ValueError if a turn does not begin with its parent's tokens.
+    """
+    by_index = _by_index(turns)
+    _check_parents(by_index)
+    trained: set[int] = set()
+    samples: list[Sample] = []
+    for leaf in _leaves(by_index):
+        path = [turn for turn in _path(leaf, by_index) if _trains(turn) and turn.index not in trained]
+        trained.update(turn.index for turn in path)
+        samples.append(_sample(leaf, path))
+    return tuple(samples)
+
+
+def unmerged(turns: Iterable[Turn]) -> tuple[Sample, ...]:
+    """One sample per turn that trains: its whole prompt as context, its sampled tokens trained."""
+    by_index = _by_index(turns)
+    return tuple(_sample(turn, [turn]) for turn in by_index.values() if _trains(turn))
+
+
+def report(turns: Iterable[Turn]) -> MergeReport:
+    """Counts for one episode. Raises ValueError as `merge` does."""
+    by_index = _by_index(turns)
+    before, after = unmerged(by_index.values()), merge(by_index.values())
+    trained = [turn for turn in by_index.values() if _trains(turn)]
+    roots = {_path(leaf, by_index)[0].index for leaf in _leaves(by_index)}
+    return MergeReport(
+        turns=len(trained),
+        samples=len(after),
+        tokens_before=sum(len(sample.token_ids_T) for sample in before),
+        tokens_after=sum(len(sample.token_ids_T) for sample in after),
+        branches=len(after) - len(roots),
+        forks=Counter(
+            turn.fork_reason for index in sorted(roots)[1:] if (turn := by_index[index]).fork_reason is not None
+        ),
+    )
+
+
+def _by_index(turns: Iterable[Turn]) -> dict[int, Turn]:
+    """Turns in the order of their indices, each once."""
+    found: dict[int, Turn] = {}
+    for turn in sorted(turns, key=lambda turn: turn.index):
+        if found.setdefault(turn.index, turn) != turn:
+            raise ValueError(f"two different turns have the index {turn.index}")
+    return found
+
+
+def _check_parents(by_index: Mapping[int, Turn]) -> None:
+    for turn in by_index.values():
+        if turn.parent is None:
+            continue
+        parent = by_index.get(turn.parent)
+        if parent is None or parent.index >= turn.index:
+            raise ValueError(f"turn {turn.index} has no earlier turn {turn.parent} as its parent")
+        before = parent.prompt_ids + parent.output_ids_T
+        if turn.prompt_ids[: len(before)] != before:
+            raise ValueError(f"the prompt of turn {turn.index} does not begin with the tokens of turn {turn.parent}")
+
+
+def _trains(turn: Turn) -> bool:
+    return turn.finish_reason is not FinishReason.ABORT and bool(turn.output_ids_T)
+
+
+def _leaves(by_index: Mapping[int, Turn]) -> list[Turn]:
+    """Turns that train and that no other such turn descends from."""
+    inner: set[int] = set()
+    for turn in by_index.values():
+        if _trains(turn):
+            inner.update(ancestor.index for ancestor in _path(turn, by_index)[:-1])
+    return [turn for turn in by_index.values() if _trains(turn) and turn.index not in inner]
+
+
+def _path(turn: Turn, by_index: Mapping[int, Turn]) -> list[Turn]:
+    """The turn and its ancestors, the root first."""
+    path = [turn]
+    while (parent := path[-1].parent) is not None:
+        path.append(by_index[parent])
+    return path[::-1]
+
+
+def _sample(leaf: Turn, trained: Sequence[Turn]) -> Sample:
+    """The tokens of `leaf` with its prompt; trained are the outputs of the given turns, which lie on its path."""
+    token_ids = leaf.prompt_ids + leaf.output_ids_T
+    length = len(token_ids)
+    mask, logprobs, versions, indices = [False] * length, [0.0] * length, [-1] * length, [-1] * length
+    for turn in trained:
+        start, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.output_ids_T)
+        mask[start:end] = [True] * (end - start)
+        logprobs[start:end] = turn.logprobs_T
+        versions[start:end] = turn.weight_versions_T
+        indices[start:end] = [turn.index] * (end - start)
+    return Sample(leaf.episode_id, token_ids, tuple(mask), tuple(logprobs), tuple(versions), tuple(indices))

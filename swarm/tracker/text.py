@@ -1,0 +1,90 @@
+"""Sampled token ids to text as they arrive: whole characters only, and nothing of a stop string.
+
+Place in the flow: below codec.py, which makes one stream per completion. Knows nothing of templates or tool calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+_BROKEN = "\ufffd"
+# A UTF-8 character has at most four bytes and a token at least one, so what lies further back is decided.
+_CHARACTER_TOKENS = 4
+_PENDING_TOKENS = 16
+
+
+class TextStream:
+    """Detokenizer of one completion. However the ids are cut into pushes, the pieces join to the same text.
+
+    With several stop strings the one that is complete first ends the text.
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], is_visible: Callable[[int], bool], stop: Sequence[str] = ()
+    ) -> None:
+        self._decode = decode
+        self._is_visible = is_visible
+        self._stop = tuple(stop)
+        # Some tokenizers drop a leading space, so new tokens are decoded behind those of the previous piece.
+        self._context: list[int] = []
+        self._context_text = ""
+        self._pending: list[int] = []
+        self._held = ""
+        self.stopped = False
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Text that is now certain to be shown."""
+        self._pending.extend(token for token in token_ids if self._is_visible(token))
+        return self._release(self._decoded(), final=False)
+
+    def finish(self) -> str:
+        """The rest, when no more tokens come; what is left of an incomplete character shows as U+FFFD."""
+        return self._release(self._take(len(self._pending)), final=True)
+
+    def _decoded(self) -> str:
+        if not self._pending:
+            return ""
+        if not self._pending_text(len(self._pending)).endswith(_BROKEN):
+            return self._take(len(self._pending))
+        if len(self._pending) <= _PENDING_TOKENS:
+            return ""
+        return self._take_decided()
+
+    def _take_decided(self) -> str:
+        """Of many tokens that end in a broken character, those that no later byte can mend."""
+        count = len(self._pending) - _CHARACTER_TOKENS
+        head, tail = self._pending_text(count), self._decode(self._pending[count:])
+        return self._take(count) if head + tail == self._pending_text(len(self._pending)) else ""
+
+    def _pending_text(self, count: int) -> str:
+        return self._decode(self._context + self._pending[:count])[len(self._context_text) :]
+
+    def _take(self, count: int) -> str:
+        if count == 0:
+            return ""
+        text = self._pending_text(count)
+        self._context, self._pending = self._pending[:count], self._pending[count:]
+        self._context_text = self._decode(self._context)
+        return text
+
+    def _release(self, text: str, *, final: bool) -> str:
+        if self.stopped:
+            return ""
+        if not self._stop:
+            return text
+        seen = self._held + text
+        ends = [(seen.find(stop) + len(stop), seen.find(stop)) for stop in self._stop if stop in seen]
+        if ends:
+            self.stopped = True
+            return seen[: min(ends)[1]]
+        kept = 0 if final else max(overlap(seen, stop) for stop in self._stop)
+        self._held = seen[len(seen) - kept :]
+        return seen[: len(seen) - kept]
+
+
+def overlap(text: str, mark: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `mark`, short of the whole of it."""
+    for length in range(min(len(text), len(mark) - 1), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0

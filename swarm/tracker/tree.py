@@ -1,0 +1,103 @@
+"""The token tree of one episode: where a new request continues, and the turns recorded so far.
+
+Place in the flow: the gateway asks `locate` before it calls the engine and `add`s the turn afterwards; merge.py cuts
+the turns into samples. Knows nothing of engines, rewards or storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarm.tracker.codec import Codec
+from swarm.tracker.conversation import fingerprint, prefix_fingerprints
+from swarm.types import ForkReason, Message, ToolSpec, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What to sample from. `index` is the new turn's; `parent` is the turn whose ids the prompt extends exactly.
+
+    Without a parent, `fork_reason` says why.
+    """
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    parent: int | None
+    fork_reason: ForkReason | None
+
+
+class EpisodeTree:
+    """The turns of one episode. Requests may overlap: a turn can be extended once it was added.
+
+    Not thread-safe: used from one event loop.
+    """
+
+    def __init__(self, episode_id: str) -> None:
+        self.episode_id = episode_id
+        self._turns: dict[int, Turn] = {}
+        self._next_index = 0
+        # From the messages of a turn with its reply to the turns that said so, in the order they were added.
+        self._by_history: dict[str, list[int]] = {}
+        self._openings: set[str] = set()
+        self._replies: set[str] = set()
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """All added turns by index."""
+        return tuple(self._turns[index] for index in sorted(self._turns))
+
+    def locate(self, messages: Sequence[Message], tools: Sequence[ToolSpec], codec: Codec) -> Prompt:
+        """The prompt of a request and its place in the tree: behind the longest earlier turn that it extends.
+
+        Each call allots the next index; one whose turn is never added leaves a gap. Raises BadRequest if the chat
+        template refuses the messages.
+        """
+        reason: ForkReason | None = None
+        for candidate in self._candidates(messages):
+            extension = codec.extend(candidate, messages, tools)
+            if extension.prompt_ids is not None:
+                return Prompt(self._allot(), extension.prompt_ids, candidate.index, None)
+            reason = reason or extension.reason
+        prompt_ids = codec.render(messages, tools)
+        return Prompt(self._allot(), prompt_ids, None, reason or self._reason_without_candidate(messages))
+
+    def add(self, turn: Turn) -> None:
+        """Record a finished turn. Raises ValueError if its index is taken or its parent was never added."""
+        if turn.index in self._turns:
+            raise ValueError(f"turn {turn.index} of episode {self.episode_id} was added before")
+        if turn.parent is not None and turn.parent not in self._turns:
+            raise ValueError(f"turn {turn.index} of episode {self.episode_id} has no parent {turn.parent}")
+        self._turns[turn.index] = turn
+        self._next_index = max(self._next_index, turn.index + 1)
+        history = prefix_fingerprints([*turn.messages, turn.reply])
+        self._by_history.setdefault(history[-1], []).append(turn.index)
+        self._openings.add(_opening(turn.messages))
+        self._replies.add(fingerprint(turn.reply))
+
+    def _candidates(self, messages: Sequence[Message]) -> list[Turn]:
+        """Turns whose messages and reply begin `messages`: the longest first, of equals the latest."""
+        found: list[Turn] = []
+        for prefix in reversed(prefix_fingerprints(messages)):
+            found.extend(self._turns[index] for index in reversed(self._by_history.get(prefix, ())))
+        return found
+
+    def _reason_without_candidate(self, messages: Sequence[Message]) -> ForkReason:
+        """Edited, if the request shows a reply and began like an earlier turn or quotes an earlier turn's reply."""
+        replies = {fingerprint(message) for message in messages if message.get("role") == "assistant"}
+        if replies and (_opening(messages) in self._openings or replies & self._replies):
+            return ForkReason.EDITED_HISTORY
+        return ForkReason.NEW_CONVERSATION
+
+    def _allot(self) -> int:
+        index, self._next_index = self._next_index, self._next_index + 1
+        return index
+
+
+def _opening(messages: Sequence[Message]) -> str:
+    """Identifies the messages up to the first that is no instruction."""
+    prefixes = prefix_fingerprints(messages)
+    for message, prefix in zip(messages, prefixes, strict=True):
+        if message.get("role") not in {"system", "developer"}:
+            return prefix
+    return prefixes[-1] if prefixes else ""

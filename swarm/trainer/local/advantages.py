@@ -1,0 +1,76 @@
+"""How much better than expected each episode was: verl's advantage estimators over the rows of a batch.
+
+Place in the flow: computed once per step over the whole batch, before minibatches are drawn. This module knows
+nothing of models, tokens or optimizers.
+
+Where it differs from verl: a group that cannot tell its episodes apart teaches nothing. verl's estimators give a lone
+survivor its raw reward (grpo, rloo, opo, gpg, reinforce_plus_plus_baseline) or refuse it (grpo_passk), and rounding
+can give the members of a constant group a common small value. Here a group of one is left out of the estimator and
+gets advantage 0, and a group whose rewards are all equal (in float32, as verl computes) takes part and is then set to
+0. The one exception is reinforce_plus_plus, which has no groups: its baseline is the whole batch.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+from swarm.config import TrainJob
+from swarm.trainer.local.rows import Row
+
+GROUP_FREE = frozenset({"reinforce_plus_plus"})
+
+
+def compute_advantages(rows: Sequence[Row], job: TrainJob) -> torch.Tensor:
+    """Advantages [E, L] in float32 on the CPU, 0 past the end of a row; L is the longest row.
+
+    Each episode's reward stands on its last sampled token. A row whose advantage is not finite (rewards near the
+    limit of float32) gets NaN nowhere: it is set to 0.
+    """
+    width = max(row.tokens for row in rows)
+    tokens_E = torch.tensor([row.tokens for row in rows])
+    mask_EL = (torch.arange(width)[None] < tokens_E[:, None]).float()
+    rewards_E = torch.tensor([row.reward for row in rows], dtype=torch.float32)
+    rewards_EL = torch.zeros_like(mask_EL)
+    rewards_EL[torch.arange(len(rows)), tokens_E - 1] = rewards_E
+    groups_E = np.asarray([row.group for row in rows], dtype=np.int64)
+    if job.algorithm in GROUP_FREE:
+        advantages_EL = _estimate(rewards_EL, mask_EL, groups_E, job)
+    else:
+        advantages_EL = torch.zeros_like(mask_EL)
+        kept = torch.from_numpy(np.bincount(groups_E)[groups_E] > 1)
+        if kept.any():
+            advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job)
+        advantages_EL[_in_constant_group(rewards_E.numpy(), groups_E)] = 0.0
+    advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+    return advantages_EL
+
+
+def _estimate(rewards_EL: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob) -> torch.Tensor:
+    # Groups go in as integers: verl's vectorized estimators would merge the task ids "7" and "07".
+    advantages_EL, _returns = get_adv_estimator_fn(job.algorithm)(
+        token_level_rewards=rewards_EL,
+        response_mask=mask_EL,
+        index=groups_E,
+        norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+        config=AlgoConfig(
+            adv_estimator=job.algorithm,
+            gamma=job.gamma,
+            norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+        ),
+    )
+    return advantages_EL.float()
+
+
+def _in_constant_group(rewards_E: np.ndarray, groups_E: np.ndarray) -> torch.Tensor:
+    highest_G = np.full(groups_E.max() + 1, -np.inf, dtype=np.float32)
+    lowest_G = np.full_like(highest_G, np.inf)
+    np.maximum.at(highest_G, groups_E, rewards_E)
+    np.minimum.at(lowest_G, groups_E, rewards_E)
+    return torch.from_numpy((highest_G == lowest_G)[groups_E])

@@ -1,0 +1,104 @@
+"""The numbers a step reports: flat names, verl's wherever verl has the number.
+
+Place in the flow: the learner describes each batch here and collects what its updates measured. This module knows
+nothing of models or optimizers.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from swarm.trainer.local.rows import Row
+from swarm.types import TrainBatch
+
+
+class Meter:
+    """Sums, weighted means, maxima and counts under one flat set of names."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._totals: defaultdict[str, float] = defaultdict(float)
+        self._weights: defaultdict[str, float] = defaultdict(float)
+        self._maxima: dict[str, float] = {}
+
+    def add(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._sums[name] += value
+
+    def count(self, name: str) -> None:
+        self._sums[name] += 1.0
+
+    def average(self, values: Mapping[str, float], weight: float = 1.0) -> None:
+        for name, value in values.items():
+            self._totals[name] += weight * value
+            self._weights[name] += weight
+
+    def maximum(self, name: str, value: float) -> None:
+        self._maxima[name] = max(value, self._maxima.get(name, value))
+
+    def include(self, update: Meter) -> None:
+        """Take in one update's numbers: its sums are averaged over updates, its means keep their weights."""
+        self.average(update._sums)
+        for name, total in update._totals.items():
+            self._totals[name] += total
+            self._weights[name] += update._weights[name]
+        for name, value in update._maxima.items():
+            self.maximum(name, value)
+
+    def read(self) -> dict[str, float]:
+        means = {name: total / self._weights[name] for name, total in self._totals.items()}
+        return {**self._sums, **means, **self._maxima}
+
+
+def describe_batch(batch: TrainBatch, rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[str, float]:
+    """Scores, advantages, lengths, and what merging saved, of a batch with at least one row."""
+    rewards = torch.tensor([row.reward for row in rows], dtype=torch.float64)
+    lengths = torch.tensor([float(row.tokens) for row in rows])
+    mask_EL = torch.arange(advantages_EL.shape[1])[None] < lengths[:, None]
+    informative = {row.group for row, advantages_L in zip(rows, advantages_EL, strict=True) if advantages_L.any()}
+    samples = [sample for episode in batch.episodes for sample in episode.samples]
+    return {
+        **_spread("critic/score", rewards),
+        "critic/score/std": rewards.std(correction=0).item(),
+        **_spread("critic/advantages", advantages_EL[mask_EL]),
+        **_spread("response_length", lengths),
+        "num_turns/mean": sum(row.turns for row in rows) / len(rows),
+        "rollout/episodes": float(len(rows)),
+        "rollout/groups": float(len(batch.groups)),
+        "rollout/groups_zero_advantage": float(len(batch.groups) - len(informative)),
+        "rollout/turns": float(sum(row.turns for row in rows)),
+        "rollout/trained_tokens": lengths.sum().item(),
+        "merge/samples": float(len(samples)),
+        "merge/tokens": float(sum(len(sample.token_ids_T) for sample in samples)),
+        "merge/tokens_unmerged": float(sum(_unmerged_tokens(sample.turn_indices_T) for sample in samples)),
+    }
+
+
+def mean_advantages(rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[str, float]:
+    """Episode id to the mean advantage of its tokens."""
+    return {
+        row.episode_id: advantages_L[: row.tokens].mean().item()
+        for row, advantages_L in zip(rows, advantages_EL, strict=True)
+    }
+
+
+def _spread(name: str, values: torch.Tensor) -> dict[str, float]:
+    return {
+        f"{name}/mean": values.mean().item(),
+        f"{name}/max": values.max().item(),
+        f"{name}/min": values.min().item(),
+    }
+
+
+def _unmerged_tokens(turn_indices_T: Sequence[int]) -> int:
+    """Length of this sample's turns if each were a sample of its own: its whole prefix up to its last token."""
+    ends: dict[int, int] = {}
+    for position, turn in enumerate(turn_indices_T):
+        if turn >= 0:
+            ends[turn] = position + 1
+    return sum(ends.values())

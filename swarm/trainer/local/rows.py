@@ -1,0 +1,175 @@
+"""From a sealed batch to what the loss sees: one row per episode, one column per sampled token.
+
+Place in the flow: the learner builds the rows of a batch once, orders them into microbatches, and collates each into
+index tensors. verl calls a row a sequence; here a row is an *episode*, whatever samples its tokens came in. A token's
+column is its rank in (turn, position), so the same episode gives the same row whether its turns were merged into one
+sample or stored one by one, and every sequence-level loss and aggregation comes out the same.
+
+Array suffixes: `_T` tokens of a sample, `_K` trained tokens of a sample, `_L` columns of a row, `_N` trained tokens of
+a microbatch, `_S` samples of a microbatch, `_R` rows of a microbatch.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from swarm.errors import EngineFailure
+from swarm.types import FinishedEpisode, Sample, TrainBatch
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSample:
+    """One sample, cut after its last trained token. Token `positions_K[k]` belongs in column `columns_K[k]`."""
+
+    token_ids_T: IntArray
+    positions_K: IntArray
+    columns_K: IntArray
+
+    @property
+    def inputs(self) -> int:
+        """Tokens to run: the last trained token is only predicted, never read."""
+        return len(self.token_ids_T) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One episode. `group` numbers its group within the batch; `old_logprobs_L` are those recorded at sampling."""
+
+    episode_id: str
+    group: int
+    reward: float
+    turns: int
+    samples: tuple[ScoredSample, ...]
+    old_logprobs_L: FloatArray
+
+    @property
+    def tokens(self) -> int:
+        return len(self.old_logprobs_L)
+
+    @property
+    def longest(self) -> int:
+        return max(sample.inputs for sample in self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Tensors of one forward and backward pass.
+
+    `input_ids_ST` is right-padded with 0. Trained token n has id `targets_N[n]`; it is predicted at flat index
+    `sources_N[n]` of the [S, T] inputs and belongs at flat index `cells_N[n]` of the [R, L] rows.
+    """
+
+    input_ids_ST: torch.Tensor
+    sources_N: torch.Tensor
+    targets_N: torch.Tensor
+    cells_N: torch.Tensor
+    mask_RL: torch.Tensor
+    old_logprobs_RL: torch.Tensor
+    advantages_RL: torch.Tensor
+
+    def spread(self, values_N: torch.Tensor) -> torch.Tensor:
+        """Values of trained tokens as an [R, L] matrix, 0 elsewhere. Differentiable."""
+        flat = values_N.new_zeros(self.mask_RL.numel())
+        return flat.index_copy(0, self.cells_N, values_N).view(self.mask_RL.shape)
+
+
+def build_rows(batch: TrainBatch) -> list[Row]:
+    """One row per episode, in the order of `batch.episodes`. Raises EngineFailure for tokens that cannot be trained."""
+    return [_build_row(episode, number) for number, group in enumerate(batch.groups) for episode in group.episodes]
+
+
+def plan_microbatches(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> list[list[int]]:
+    """Split the rows numbered `chosen` into lists of similar length with at most `max_tokens` padded tokens each.
+
+    Rows are never split: one that is longer than the limit makes a microbatch of its own. None means no limit.
+    """
+    plans: list[list[int]] = []
+    current: list[int] = []
+    samples = 0
+    for number in sorted(chosen, key=lambda number: (rows[number].longest, number)):
+        row = rows[number]
+        if current and max_tokens is not None and (samples + len(row.samples)) * row.longest > max_tokens:
+            plans.append(current)
+            current, samples = [], 0
+        current.append(number)
+        samples += len(row.samples)
+    return [*plans, current] if current else plans
+
+
+def collate(
+    rows: Sequence[Row], chosen: Sequence[int], advantages_EL: torch.Tensor, device: torch.device
+) -> MicroBatch:
+    """The microbatch of the rows numbered `chosen`; `advantages_EL` has one line per row of the whole batch."""
+    picked = [rows[number] for number in chosen]
+    width = max(row.longest for row in picked)
+    columns = max(row.tokens for row in picked)
+    samples = [sample for row in picked for sample in row.samples]
+    input_ids_ST = np.zeros((len(samples), width), dtype=np.int64)
+    for line, sample in enumerate(samples):
+        input_ids_ST[line, : sample.inputs] = sample.token_ids_T[:-1]
+    sources_N = np.concatenate([line * width + sample.positions_K - 1 for line, sample in enumerate(samples)])
+    targets_N = np.concatenate([sample.token_ids_T[sample.positions_K] for sample in samples])
+    cells_N = np.concatenate(
+        [line * columns + sample.columns_K for line, row in enumerate(picked) for sample in row.samples]
+    )
+    mask_RL = np.zeros((len(picked), columns), dtype=np.bool_)
+    old_RL = np.zeros((len(picked), columns), dtype=np.float32)
+    for line, row in enumerate(picked):
+        mask_RL[line, : row.tokens] = True
+        old_RL[line, : row.tokens] = row.old_logprobs_L
+    return MicroBatch(
+        input_ids_ST=torch.from_numpy(input_ids_ST).to(device),
+        sources_N=torch.from_numpy(sources_N).to(device),
+        targets_N=torch.from_numpy(targets_N).to(device),
+        cells_N=torch.from_numpy(cells_N).to(device),
+        mask_RL=torch.from_numpy(mask_RL).to(device),
+        old_logprobs_RL=torch.from_numpy(old_RL).to(device),
+        advantages_RL=advantages_EL[list(chosen), :columns].to(device),
+    )
+
+
+def _build_row(episode: FinishedEpisode, group: int) -> Row:
+    trained = [sample for sample in episode.samples if any(sample.loss_mask_T)]
+    if not trained:
+        raise EngineFailure(f"episode {episode.episode_id} has no sampled token to train on")
+    positions = [_trained_positions(sample) for sample in trained]
+    turns_N = np.concatenate(
+        [np.asarray(s.turn_indices_T, dtype=np.int64)[p] for s, p in zip(trained, positions, strict=True)]
+    )
+    # Stable: within a turn, which never spans two samples, the order of the sequence is kept.
+    ranks_N = np.empty_like(turns_N)
+    ranks_N[np.argsort(turns_N, kind="stable")] = np.arange(len(turns_N))
+    old_logprobs_L = np.empty(len(turns_N), dtype=np.float32)
+    samples: list[ScoredSample] = []
+    start = 0
+    for sample, positions_K in zip(trained, positions, strict=True):
+        columns_K = ranks_N[start : start + len(positions_K)]
+        start += len(positions_K)
+        old_logprobs_L[columns_K] = np.asarray(sample.logprobs_T, dtype=np.float32)[positions_K]
+        token_ids_T = np.asarray(sample.token_ids_T[: positions_K[-1] + 1], dtype=np.int64)
+        samples.append(ScoredSample(token_ids_T, positions_K, columns_K))
+    return Row(
+        episode_id=episode.episode_id,
+        group=group,
+        reward=episode.reward,
+        turns=len(np.unique(turns_N)),
+        samples=tuple(samples),
+        old_logprobs_L=old_logprobs_L,
+    )
+
+
+def _trained_positions(sample: Sample) -> IntArray:
+    positions_K = np.flatnonzero(np.asarray(sample.loss_mask_T, dtype=np.bool_)).astype(np.int64)
+    if positions_K[0] == 0:
+        raise EngineFailure(f"episode {sample.episode_id}: the first token of a sample has no context to predict it")
+    return positions_K

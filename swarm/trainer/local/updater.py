@@ -1,0 +1,108 @@
+"""One minibatch: forward and backward passes over its microbatches, then one optimizer update.
+
+Place in the flow: the learner draws minibatches and hands them over one by one. This module knows nothing of how
+advantages were computed, of epochs or of checkpoints.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from swarm.config import TrainJob
+from swarm.trainer.local.losses import Loss, MiniBatchSize, Objective, Scores
+from swarm.trainer.local.metrics import Meter
+from swarm.trainer.local.optimizer import PolicyOptimizer
+from swarm.trainer.local.rows import MicroBatch, Row, collate, plan_microbatches
+from swarm.trainer.local.scoring import TokenScorer
+
+Pulse = Callable[[], None]
+"""Called after every microbatch, so that a caller can show life, or raise to give the step up."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """What all minibatches of a step share. `advantages_EL` has one line per row."""
+
+    rows: Sequence[Row]
+    advantages_EL: torch.Tensor
+    lr: float
+    pulse: Pulse
+
+
+class MiniBatchUpdater:
+    """Policy, reference and optimizer of one learner."""
+
+    def __init__(
+        self,
+        policy: TokenScorer,
+        reference: TokenScorer | None,
+        optimizer: PolicyOptimizer,
+        job: TrainJob,
+        device: torch.device,
+    ) -> None:
+        self._policy = policy
+        self._reference = reference
+        self._optimizer = optimizer
+        self._objective = Objective(job)
+        self._entropy_gradient = job.entropy_coeff != 0
+        self._max_tokens = None if self._objective.needs_whole_minibatch else job.ppo_max_token_len
+        self._device = device
+
+    def run(self, step: StepInput, chosen: Sequence[int], meter: Meter, *, on_policy: bool) -> None:
+        """Update the weights with the rows numbered `chosen`.
+
+        The weights stay as they are if nothing can move them (`actor/updates_without_signal`) or if the loss or its
+        gradient is not finite (`actor/updates_not_finite`). `on_policy` says that no update of this step came before,
+        so that logprobs ought to equal the recorded ones; the gap is then measured.
+        """
+        with_signal = [number for number in chosen if step.advantages_EL[number].any()]
+        if not with_signal and not self._objective.trains_zero_advantage:
+            meter.count("actor/updates_without_signal")
+            return
+        size = MiniBatchSize(rows=len(chosen), tokens=sum(step.rows[number].tokens for number in chosen))
+        trained = chosen if self._objective.needs_all_rows else with_signal
+        measured = Meter()
+        for numbers in plan_microbatches(step.rows, trained, self._max_tokens):
+            micro = collate(step.rows, numbers, step.advantages_EL, self._device)
+            loss, scores = self._score(micro, size)
+            if not torch.isfinite(loss.total):
+                self._optimizer.discard()
+                meter.count("actor/updates_not_finite")
+                return
+            loss.total.backward()
+            measured.add(loss.sums)
+            measured.average(loss.means, weight=float(micro.mask_RL.sum()))
+            if on_policy:
+                _measure_gap(measured, micro, scores)
+            step.pulse()
+        norm = self._optimizer.update(step.lr)
+        if norm is None:
+            meter.count("actor/updates_not_finite")
+            return
+        meter.count("actor/updates")
+        meter.average({"actor/grad_norm": norm})
+        meter.include(measured)
+
+    def _score(self, micro: MicroBatch, size: MiniBatchSize) -> tuple[Loss, Scores]:
+        policy = self._policy(micro, entropy_gradient=self._entropy_gradient)
+        reference_RL = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference_RL = micro.spread(self._reference(micro).logprobs_N)
+        scores = Scores(micro.spread(policy.logprobs_N), micro.spread(policy.entropies_N), reference_RL)
+        return self._objective(micro, scores, size), scores
+
+
+def _measure_gap(meter: Meter, micro: MicroBatch, scores: Scores) -> None:
+    """Distance between the logprobs recorded by the engine and those of the same weights here."""
+    new_N = scores.logprobs_RL.detach()[micro.mask_RL]
+    old_N = micro.old_logprobs_RL[micro.mask_RL]
+    gap_N = (new_N - old_N).abs()
+    meter.maximum("training/rollout_logprob_gap_max", gap_N.max().item())
+    meter.maximum("training/rollout_probs_diff_max", (new_N.exp() - old_N.exp()).abs().max().item())
+    meter.average({"training/rollout_logprob_gap_mean": gap_N.mean().item()}, weight=float(len(gap_N)))

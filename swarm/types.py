@@ -1,0 +1,195 @@
+"""What flows through the service: frozen dataclasses, no behaviour beyond derived values.
+
+Place in the flow: bottom of the package. The gateway makes a `Turn` of every model call, the tracker makes `Sample`s of
+an episode's turns, the batch makes a `TrainBatch` of finished episodes, the trainer answers with a `StepReport` and the
+engine serves the next `weight_version`. This module knows nothing of HTTP, storage, tensors or tokenizers.
+
+Array suffixes: fields named `*_T` are aligned with one another, one entry per token of the same sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Message = Mapping[str, Any]
+"""One chat message in the OpenAI shape: role, content, tool_calls, tool_call_id, name."""
+
+ToolSpec = Mapping[str, Any]
+"""One tool in the OpenAI shape: {"type": "function", "function": {name, description, parameters}}."""
+
+
+class EpisodeType(StrEnum):
+    """`train` episodes fill batches; `eval` episodes never train."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+class FinishReason(StrEnum):
+    """Why the engine stopped sampling: a stop token or string, the token limit, or an abort."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class ForkReason(StrEnum):
+    """Why a turn does not extend an earlier turn of its episode token by token."""
+
+    NEW_CONVERSATION = "new_conversation"
+    EDITED_HISTORY = "edited_history"
+    TEMPLATE_REWRITE = "template_rewrite"
+    TOOLS_CHANGED = "tools_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem to attempt. Episodes of the same `task_id` form the group whose rewards are compared."""
+
+    main_query: str
+    task_id: str
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowOutput:
+    """What an agent reports at the end of an episode: a finite scalar reward, and whether it solved the task."""
+
+    reward: float
+    is_success: bool | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample one completion. `top_k` 0 means off; `seed` None means unseeded.
+
+    `stop_token_ids` end the completion and are part of it; a `stop` string ends it when the decoded text contains it.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """A piece of a completion, in sampling order. `finish_reason` is set on the last piece only.
+
+    `logprobs_T` are natural logs under the actual sampling distribution (after temperature, top-k and top-p).
+    """
+
+    token_ids_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]
+    weight_versions_T: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One logical model call of an episode, exactly as sampled. Produced by the gateway, kept by tracker and ledger.
+
+    `parent` is the index of the earlier turn whose prompt and completion this prompt extends exactly; without one,
+    `fork_reason` says why. `prompt_ids` holds the whole prompt.
+    """
+
+    episode_id: str
+    index: int
+    prompt_ids: tuple[int, ...]
+    output_ids_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]
+    weight_versions_T: tuple[int, ...]
+    finish_reason: FinishReason
+    params: SamplingParams
+    messages: tuple[Message, ...]
+    reply: Message
+    tools: tuple[ToolSpec, ...]
+    parent: int | None
+    fork_reason: ForkReason | None
+    started_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One training sequence cut from an episode's token tree. All `*_T` fields have the length of `token_ids_T`.
+
+    `loss_mask_T` is True on tokens that this sample trains; each sampled token of an episode is True in exactly one
+    sample. Where it is False, `logprobs_T` is 0.0 and `weight_versions_T` and `turn_indices_T` are -1.
+    """
+
+    episode_id: str
+    token_ids_T: tuple[int, ...]
+    loss_mask_T: tuple[bool, ...]
+    logprobs_T: tuple[float, ...]
+    weight_versions_T: tuple[int, ...]
+    turn_indices_T: tuple[int, ...]
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.loss_mask_T)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEpisode:
+    """An ended train episode with its samples, ready for admission to a batch. Times are seconds since the epoch."""
+
+    episode_id: str
+    task_id: str
+    client_id: str
+    reward: float
+    is_success: bool | None
+    samples: tuple[Sample, ...]
+    ended_at: float
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(sample.trained_tokens for sample in self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The surviving episodes of one task in one batch."""
+
+    task_id: str
+    episodes: tuple[FinishedEpisode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """A sealed batch: what one optimizer step (of one or more minibatches) learns from."""
+
+    batch_id: str
+    step: int
+    groups: tuple[Group, ...]
+
+    @property
+    def episodes(self) -> tuple[FinishedEpisode, ...]:
+        return tuple(episode for group in self.groups for episode in group.episodes)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightVersion:
+    """A published set of weights. Version 0 is the base model; every finished step publishes the next."""
+
+    version: int
+    step: int
+    published_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the trainer learned in one step. `advantages` maps episode id to the mean advantage of its tokens."""
+
+    batch_id: str
+    step: int
+    weight_version: WeightVersion
+    metrics: Mapping[str, float]
+    advantages: Mapping[str, float]

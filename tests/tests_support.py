@@ -1,0 +1,63 @@
+"""Plain HTTP calls that several suites make: what a client in any language would send."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+
+
+def begin(http: httpx.Client, **body: Any) -> dict[str, Any]:
+    reply = http.post("/v1/swarm/episodes/begin", json=body)
+    assert reply.status_code == 201, reply.text
+    return reply.json()
+
+
+def chat(http: httpx.Client, episode: dict[str, Any], messages: str | list[Any], **body: Any) -> dict[str, Any]:
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    reply = http.post(
+        "/v1/chat/completions",
+        headers={"authorization": f"Bearer {episode['api_key']}"},
+        json={"model": "default", "messages": messages, **body},
+    )
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def end(
+    http: httpx.Client, episode: dict[str, Any], *, task_id: str, reward: float, call: bool = False
+) -> dict[str, Any]:
+    if call:
+        chat(http, episode, f"Solve {task_id}")
+    reply = http.post(f"/v1/swarm/episodes/{episode['episode_id']}/end", json={"task_id": task_id, "reward": reward})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def run_batch(http: httpx.Client, *, tasks: int, repeats: int, name: str = "task") -> None:
+    for task in range(tasks):
+        for repeat in range(repeats):
+            end(http, begin(http), task_id=f"{name}-{task}", reward=float(repeat % 2), call=True)
+
+
+def wait_for_state(http: httpx.Client, state: str, timeout_s: float = 60) -> dict[str, Any]:
+    return _wait(http, lambda status: status["state"] == state, f"state {state}", timeout_s)
+
+
+def wait_for_step(http: httpx.Client, step: int, timeout_s: float = 60) -> dict[str, Any]:
+    return _wait(
+        http, lambda status: status["step"] >= step and status["state"] == "ROLLING", f"step {step}", timeout_s
+    )
+
+
+def _wait(http: httpx.Client, reached: Any, what: str, timeout_s: float) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        status = http.get("/v1/swarm/status").json()
+        if reached(status):
+            return status
+        assert status["state"] != "FAILED", status["reason"]
+        assert time.monotonic() < deadline, f"no {what} within {timeout_s} s: {status}"
+        time.sleep(0.02)

@@ -1,0 +1,177 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from experiments_db import (
+    EpisodeSample,
+    EpisodeSummary,
+    Evaluation,
+    Experiment,
+    ExperimentStore,
+    InvalidRecord,
+    NotFound,
+    Run,
+    Study,
+)
+
+
+def evaluate(store: ExperimentStore, run: Run, **changes: object) -> Evaluation:
+    values: dict[str, object] = {
+        "phase": "final",
+        "split": "validation",
+        "metric": "accuracy",
+        "weight_version": 30,
+        "episodes": 64,
+        "successes": 48,
+        "mean": 0.75,
+        "stderr": 0.05,
+        "evaluator_hash": "abc",
+    }
+    return store.record_evaluation(run.id, **(values | changes))  # type: ignore[arg-type]
+
+
+def make_episode(run: Run, episode_id: str, step: int = 0, kind: str = "train") -> EpisodeSample:
+    summary = EpisodeSummary(
+        run_id=run.id,
+        episode_id=episode_id,
+        kind=kind,
+        split="train",
+        step=step,
+        task_id="t1",
+        reward=1.0,
+        is_success=True,
+        advantage=0.5,
+        weight_version=step,
+        created_at=1.5,
+    )
+    return EpisodeSample(
+        summary=summary,
+        messages=({"role": "user", "content": "umkehren: Öl"}, {"role": "assistant", "content": "lÖ"}),
+        samples=({"token_ids": [1, 2], "loss_mask": [False, True], "logprobs": [0.0, -0.25]},),
+    )
+
+
+def test_metrics_come_back_by_name_and_step(store: ExperimentStore, run: Run) -> None:
+    store.record_metrics(run.id, {2: {"reward": 0.5, "kl": 0.01}, 1: {"reward": 0.25}})
+    assert [(p.name, p.step, p.value) for p in store.list_metrics([run.id])] == [
+        ("kl", 2, 0.01),
+        ("reward", 1, 0.25),
+        ("reward", 2, 0.5),
+    ]
+    assert store.metric_names([run.id]) == ["kl", "reward"]
+    latest = store.latest_metrics(run.id)
+    assert {name: point.step for name, point in latest.items()} == {"kl": 2, "reward": 2}
+
+
+def test_repeated_point_replaces_the_first(store: ExperimentStore, run: Run) -> None:
+    store.record_metrics(run.id, {1: {"reward": 0.25}})
+    store.record_metrics(run.id, {1: {"reward": 0.75}, 2: {"reward": 1.0}})
+    assert [p.value for p in store.list_metrics([run.id])] == [0.75, 1.0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_point_that_is_not_finite_is_kept_without_a_value(store: ExperimentStore, run: Run, value: float) -> None:
+    store.record_metrics(run.id, {1: {"loss": value}})
+    assert [p.value for p in store.list_metrics([run.id])] == [None]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+def test_any_finite_value_is_kept_to_the_last_bit(store: ExperimentStore, run: Run, value: float) -> None:
+    store.record_metrics(run.id, {1: {"x": value}})
+    assert store.latest_metrics(run.id)["x"].value == value
+
+
+def test_many_points_are_stored_in_one_call_and_filtered_in_the_database(store: ExperimentStore, run: Run) -> None:
+    store.record_metrics(run.id, {step: {f"m{i}": step + i for i in range(5)} for step in range(1000)})
+    assert len(store.list_metrics([run.id])) == 5000
+    tail = store.list_metrics([run.id], names=["m3"], after_step=990)
+    assert [p.step for p in tail] == list(range(991, 1000))
+    assert [p.step for p in store.list_metrics([run.id], names=["m3"], limit=2, offset=10)] == [10, 11]
+    assert store.list_metrics([]) == store.list_metrics([run.id], names=[]) == []
+
+
+def test_metrics_of_an_unknown_run_are_not_found(store: ExperimentStore) -> None:
+    with pytest.raises(NotFound, match="no run 'run-nowhere'"):
+        store.record_metrics("run-nowhere", {1: {"x": 1.0}})
+
+
+def test_no_metrics_are_no_error(store: ExperimentStore, run: Run) -> None:
+    store.record_metrics(run.id, {})
+    assert store.latest_metrics(run.id) == {}
+
+
+def test_first_evaluation_of_a_phase_and_split_stands(store: ExperimentStore, run: Run) -> None:
+    first = evaluate(store, run)
+    assert evaluate(store, run, mean=1.0, successes=64) == first
+    base = evaluate(store, run, phase="base", mean=0.25, successes=16)
+    assert store.list_evaluations(run_ids=[run.id]) == [first, base]
+    assert store.find_evaluation(run.id, "final", "validation") == first
+    assert store.find_evaluation(run.id, "final", "test") is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mean": math.nan},
+        {"stderr": math.inf},
+        {"stderr": -0.1},
+        {"episodes": 0, "successes": 0},
+        {"successes": 65},
+        {"successes": -1},
+        {"split": ""},
+    ],
+)
+def test_impossible_evaluation_is_refused(store: ExperimentStore, run: Run, changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidRecord):
+        evaluate(store, run, **changes)
+    assert store.list_evaluations() == []
+
+
+def test_evaluations_are_filtered_by_study_phase_and_split(
+    store: ExperimentStore, study: Study, experiment: Experiment, run: Run
+) -> None:
+    second = store.claim_run(experiment.id, 2, "key-2")
+    elsewhere = store.create_study("elsewhere", brain="rules")
+    wanted = evaluate(store, run)
+    evaluate(store, second, phase="base")
+    evaluate(store, second, split="search")
+    assert len(store.list_evaluations(study_id=study.id)) == 3
+    assert store.list_evaluations(study_id=study.id, phase="final", split="validation") == [wanted]
+    assert store.list_evaluations(study_id=elsewhere.id) == []
+    assert store.list_evaluations(run_ids=[]) == []
+
+
+def test_episode_is_kept_token_by_token(store: ExperimentStore, run: Run) -> None:
+    episode = make_episode(run, "ep-1")
+    store.record_episodes(run.id, [episode, make_episode(run, "ep-2", step=3, kind="eval")])
+    assert store.get_episode(run.id, "ep-1") == episode
+    assert [e.episode_id for e in store.list_episodes(run.id)] == ["ep-1", "ep-2"]
+    assert [e.episode_id for e in store.list_episodes(run.id, kind="eval")] == ["ep-2"]
+    assert [e.episode_id for e in store.list_episodes(run.id, step=0)] == ["ep-1"]
+    with pytest.raises(NotFound):
+        store.get_episode(run.id, "ep-3")
+
+
+def test_repeated_episode_is_left_as_stored(store: ExperimentStore, run: Run) -> None:
+    episode = make_episode(run, "ep-1")
+    changed = replace(episode, summary=replace(episode.summary, reward=9.0))
+    store.record_episodes(run.id, [episode])
+    store.record_episodes(run.id, [changed])
+    assert store.get_episode(run.id, "ep-1") == episode
+
+
+def test_bad_episode_stores_none_of_its_batch(store: ExperimentStore, experiment: Experiment, run: Run) -> None:
+    episode = make_episode(run, "ep-1")
+    other = store.claim_run(experiment.id, 2, "key-2")
+    rewardless = replace(episode, summary=replace(episode.summary, episode_id="ep-2", reward=math.nan))
+    with pytest.raises(InvalidRecord, match="reward"):
+        store.record_episodes(run.id, [episode, rewardless])
+    with pytest.raises(InvalidRecord, match="belongs to"):
+        store.record_episodes(other.id, [episode])
+    with pytest.raises(InvalidRecord, match="cannot be stored"):
+        store.record_episodes(run.id, [episode, replace(episode, samples=({"logprobs": [math.nan]},))])
+    assert store.list_episodes(run.id) == []

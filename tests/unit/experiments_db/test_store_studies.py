@@ -1,0 +1,159 @@
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from experiments_db import (
+    Conflict,
+    Experiment,
+    ExperimentStatus,
+    ExperimentStore,
+    FrozenCharter,
+    InvalidRecord,
+    NotFound,
+    Study,
+    StudyStatus,
+    TestSplitOpened,
+    Verdict,
+    hash_json,
+)
+
+CHARTER = {"question": "Which rate is best?", "metric": "accuracy", "splits": {"search": "train"}}
+
+
+def test_new_study_is_running_and_read_back_as_it_was_written(store: ExperimentStore) -> None:
+    study = store.create_study("Größe 字 🧪", brain="rules", settings={"servers": ["http://a"], "runs": 9})
+    assert study.status is StudyStatus.RUNNING
+    assert study.settings == {"servers": ["http://a"], "runs": 9}
+    assert store.get_study(study.id) == study
+
+
+def test_records_are_frozen(study: Study) -> None:
+    with pytest.raises(FrozenInstanceError):
+        study.topic = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("topic", ["", "  \n"])
+def test_blank_topic_is_refused(store: ExperimentStore, topic: str) -> None:
+    with pytest.raises(InvalidRecord, match="topic must not be empty"):
+        store.create_study(topic, brain="rules")
+    assert store.list_studies() == []
+
+
+def test_settings_that_are_not_json_are_refused(store: ExperimentStore) -> None:
+    with pytest.raises(InvalidRecord, match="cannot be stored"):
+        store.create_study("t", brain="rules", settings={"x": object()})
+    with pytest.raises(InvalidRecord, match="cannot be stored"):
+        store.create_study("t", brain="rules", settings={"x": float("nan")})
+
+
+def test_unknown_study_is_not_found(store: ExperimentStore) -> None:
+    with pytest.raises(NotFound, match="no study 'st-nowhere'"):
+        store.get_study("st-nowhere")
+
+
+def test_studies_are_listed_newest_first_by_status_and_page(store: ExperimentStore) -> None:
+    studies = [store.create_study(f"topic {i}", brain="rules") for i in range(5)]
+    store.set_study_status(studies[2].id, StudyStatus.FAILED, "no server")
+    assert [s.topic for s in store.list_studies()] == [f"topic {i}" for i in (4, 3, 2, 1, 0)]
+    assert [s.topic for s in store.list_studies(limit=2, offset=1)] == ["topic 3", "topic 2"]
+    assert [s.id for s in store.list_studies(status=StudyStatus.FAILED)] == [studies[2].id]
+
+
+def test_ids_are_short_unique_and_sort_by_age(store: ExperimentStore) -> None:
+    ids = [store.create_study("t", brain="rules").id for _ in range(50)]
+    assert ids == sorted(set(ids))
+    assert all(study_id.startswith("st-") and len(study_id) == 16 for study_id in ids)
+
+
+def test_study_that_ends_has_an_end_time_until_it_is_resumed(store: ExperimentStore, study: Study) -> None:
+    stopped = store.set_study_status(study.id, StudyStatus.STOPPED, "asked to")
+    assert stopped.status_reason == "asked to"
+    assert stopped.finished_at == stopped.updated_at
+    resumed = store.set_study_status(study.id, StudyStatus.RUNNING)
+    assert (resumed.finished_at, resumed.status_reason) == (None, None)
+
+
+def test_charter_is_frozen_and_its_hash_ignores_key_order(store: ExperimentStore, study: Study) -> None:
+    assert store.find_charter(study.id) is None
+    charter = store.freeze_charter(study.id, CHARTER)
+    assert charter.content_hash == hash_json(dict(reversed(CHARTER.items())))
+    assert store.freeze_charter(study.id, dict(reversed(CHARTER.items()))) == charter
+    with pytest.raises(FrozenCharter):
+        store.freeze_charter(study.id, CHARTER | {"metric": "length"})
+    assert store.find_charter(study.id) == charter
+
+
+def test_charter_that_is_not_json_is_refused(store: ExperimentStore, study: Study) -> None:
+    with pytest.raises(InvalidRecord):
+        store.freeze_charter(study.id, {"threshold": float("inf")})
+    with pytest.raises(NotFound):
+        store.freeze_charter("st-nowhere", CHARTER)
+
+
+def test_test_split_opens_once_per_study(store: ExperimentStore, study: Study) -> None:
+    with pytest.raises(NotFound):
+        store.open_test_split(study.id, "confirm")
+    store.freeze_charter(study.id, CHARTER)
+    opened = store.open_test_split(study.id, "confirm")
+    assert opened.test_opened_at is not None
+    assert store.open_test_split(study.id, "confirm") == opened
+    with pytest.raises(TestSplitOpened, match="only once"):
+        store.open_test_split(study.id, "another look")
+
+
+def test_repeated_hypothesis_returns_the_first(store: ExperimentStore, study: Study) -> None:
+    first = store.create_hypothesis(study.id, "h1", "higher is better", rationale="because", iteration=1)
+    again = store.create_hypothesis(study.id, "h1", "rephrased after a crash")
+    child = store.create_hypothesis(study.id, "h2", "but not too high", parent_id=first.id, iteration=2)
+    assert again == first
+    assert store.list_hypotheses(study.id) == [first, child]
+    with pytest.raises(NotFound):
+        store.create_hypothesis(study.id, "h3", "s", parent_id="hy-nowhere")
+
+
+def test_verdict_on_a_hypothesis_can_be_replaced(store: ExperimentStore, study: Study) -> None:
+    hypothesis = store.create_hypothesis(study.id, "h1", "s")
+    assert hypothesis.verdict is None
+    store.judge_hypothesis(hypothesis.id, Verdict.INCONCLUSIVE, "too few seeds")
+    judged = store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "more seeds")
+    assert (judged.verdict, judged.verdict_reason) == (Verdict.KEEP, "more seeds")
+    assert store.get_hypothesis(hypothesis.id) == judged
+
+
+def test_repeated_experiment_returns_the_first(store: ExperimentStore, study: Study, experiment: Experiment) -> None:
+    assert experiment.status is ExperimentStatus.DRAFT
+    assert store.create_experiment(study.id, experiment.name, factors={}, job={}) == experiment
+    assert store.get_experiment(experiment.id) == experiment
+    assert store.find_experiment(study.id, experiment.name) == experiment
+    assert store.find_experiment(study.id, "none") is None
+
+
+def test_large_and_odd_client_code_is_kept_exactly(store: ExperimentStore, study: Study) -> None:
+    code = "# ünïcode 🤖 \r\n\t'quotes\" -- ; DROP TABLE runs;\n" * 40_000
+    made = store.create_experiment(study.id, "big", factors={}, job={}, client_code=code)
+    assert store.get_experiment(made.id).client_code == code
+
+
+def test_experiment_is_revised_until_it_has_a_run(store: ExperimentStore, experiment: Experiment) -> None:
+    fixed = store.revise_experiment(
+        experiment.id, client_code="x = 1\n", status=ExperimentStatus.READY, note="repaired"
+    )
+    assert (fixed.client_code, fixed.status, fixed.note) == ("x = 1\n", ExperimentStatus.READY, "repaired")
+    assert fixed.job == experiment.job
+    store.claim_run(experiment.id, 1, "key")
+    with pytest.raises(Conflict, match="has runs"):
+        store.revise_experiment(experiment.id, client_code="x = 2\n")
+    with pytest.raises(Conflict, match="has runs"):
+        store.revise_experiment(experiment.id, job={"lr": 5})
+    assert store.revise_experiment(experiment.id, note="seen", client_code="x = 1\n").note == "seen"
+
+
+def test_experiments_are_filtered_by_hypothesis_and_iteration(store: ExperimentStore, study: Study) -> None:
+    hypothesis = store.create_hypothesis(study.id, "h", "s")
+    base = store.create_experiment(study.id, "base", factors={}, job={}, is_baseline=True)
+    arm = store.create_experiment(
+        study.id, "arm", factors={}, job={}, hypothesis_id=hypothesis.id, parent_id=base.id, iteration=1
+    )
+    assert store.list_experiments(study.id) == [base, arm]
+    assert store.list_experiments(study.id, hypothesis_id=hypothesis.id) == [arm]
+    assert store.list_experiments(study.id, iteration=0) == [base]

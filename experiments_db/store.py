@@ -55,8 +55,10 @@ def open_store(
     """The store at `location`: the path of a SQLite file, or a postgresql:// URL.
 
     For writing, a missing database is created and an older one upgraded, one process at a time. For reading, nothing is
-    changed. `clock` gives seconds since the epoch. Raises NotFound (reading what is not there), SchemaTooNew, SchemaTooOld, NotAStore, InvalidRecord (no
-    valid location) or StoreUnavailable.
+    changed. `clock` gives seconds since the epoch.
+
+    Raises NotFound (reading what is not there), SchemaTooNew, SchemaTooOld, NotAStore, InvalidRecord (no valid
+    location) or StoreUnavailable.
     """
     database = connect(location, read_only=read_only)
     try:

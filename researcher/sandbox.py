@@ -84,10 +84,10 @@ class Sandbox:
         workdir = workdir.resolve()
         scheme, host, port, path = _split_url(server_url)
         user = FIRST_USER + secrets.randbelow(USERS) if self.own_user else os.getuid()
+        link = Path(tempfile.mkdtemp(prefix="swarm-sandbox-"))
         if self.own_user:
             _give_away(workdir, user)
-        link = Path(tempfile.mkdtemp(prefix="swarm-sandbox-"))
-        link.chmod(0o711)
+            link.chmod(0o711)
         inner = [URL_INSIDE + path if word == server_url else word for word in argv]
         outside = ["outside", "--socket", str(link / SOCKET_NAME), "--host", host, "--port", str(port)]
         if scheme == "https":

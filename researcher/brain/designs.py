@@ -174,7 +174,7 @@ def _make_arm(levels: Sequence[Level], job: Mapping[str, Any]) -> Arm:
     for level in levels:
         factors |= level.factors
         settings |= level.settings
-    name = ",".join(level.name for level in levels)
+    name = " ".join(level.name for level in levels)
     return Arm(name, factors, settings, rationale=f"named by the topic: {name}")
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prompts import load
 from pydantic import ValidationError
+
+from prompts import load
 from researcher.brain.designs import (
     combine_kept,
     confirm_best,
@@ -220,7 +221,8 @@ def _has_room(budget: Budget, runs: int) -> bool:
 def _question(topic: ParsedTopic, task: str) -> str:
     if not topic.factors:
         return f"Which change to the default settings trains {task} best?"
-    return f"How does {' and '.join(factor.name for factor in topic.factors)} change what is learned on {task}?"
+    names = " and ".join(factor.name for factor in topic.factors)
+    return f"How {'does' if len(topic.factors) == 1 else 'do'} {names} change what is learned on {task}?"
 
 
 def _rationale(topic: ParsedTopic) -> str:
@@ -240,8 +242,8 @@ def _hypotheses(arms: tuple[Arm, ...], charter: Charter) -> tuple[Hypothesis, ..
             grouped.setdefault(changed or arm.name, []).append(arm.name)
     return tuple(
         Hypothesis(
-            statement=f"{factor} changes the held-out reward on {charter.task}",
-            prediction=f"at least one of {', '.join(names)} differs from {baseline.name}",
+            statement=f"The held-out reward on {charter.task} depends on {factor}.",
+            prediction=f"{' or '.join(names)} differs from {baseline.name}.",
             arms=tuple(names),
         )
         for factor, names in grouped.items()

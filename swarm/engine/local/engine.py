@@ -33,34 +33,35 @@ class LocalEngine:
     """Implements `swarm.engine.base.Engine` on a worker process shared with the trainer.
 
     A completion ends with finish reason `length` at max_tokens or where the context is full, whichever comes first.
-    Starting again loads the model afresh, weight version 0, in the same process if that is still alive.
+    Starting again loads the model afresh, weight version 0, in the same process if that is still alive. `stop` ends
+    the process, or with `keep_worker` only frees the model: the next job then starts without importing the libraries.
     """
 
-    def __init__(self, worker: WorkerProcess, job: TrainJob, limits: LocalLimits) -> None:
-        self._worker = worker
+    def __init__(self, worker: WorkerProcess, job: TrainJob, limits: LocalLimits, *, keep_worker: bool = False) -> None:
+        self.worker = worker
+        self._keep_worker = keep_worker
         self._job = job
         self._limits = limits
         self._info: EngineInfo | None = None
 
     async def start(self) -> EngineInfo:
         directory = resolve_model(self._job.model)
-        await self._worker.start()
+        await self.worker.start()
         args = {
             "directory": str(directory),
             "job": self._job.model_dump_json(),
             "limits": asdict(self._limits),
         }
-        answer = await self._worker.call("load", args, timeout_s=self._limits.boot_timeout_s)
+        answer = await self.worker.call("load", args, timeout_s=self._limits.boot_timeout_s)
         self._info = unpack_info(answer)
         return self._info
 
     async def stop(self) -> None:
-        """Free the model. The process stays, ready to load the next one, until its owner stops it."""
-        if self._info is None:
-            return
         self._info = None
-        if self._worker.pid is not None:
-            await self._worker.call("unload", None, timeout_s=UNLOAD_TIMEOUT_S)
+        if not self._keep_worker:
+            await self.worker.stop()
+        elif self.worker.pid is not None:
+            await self.worker.call("unload", None, timeout_s=UNLOAD_TIMEOUT_S)
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
@@ -72,7 +73,7 @@ class LocalEngine:
                 f"the prompt has {len(prompt_ids)} tokens and the context holds {self._info.context_length}: "
                 "shorten it so that at least one token fits"
             )
-        stream = await self._worker.open_stream("generate", [list(prompt_ids), pack_params(params)])
+        stream = await self.worker.open_stream("generate", [list(prompt_ids), pack_params(params)])
         try:
             while True:
                 delta = await stream.read()

@@ -50,7 +50,7 @@ class SlotForward:
         self._columns = torch.arange(context_length, device=self._device)
 
     def fill(self, first_row: int, pieces: Sequence[Piece]) -> None:
-        """Compute keys and values of the pieces, which go to rows first_row, first_row + 1, ..., padded to one width."""
+        """Compute keys and values of pieces, one per row from `first_row` on, padded to one width."""
         width = max(len(piece.token_ids) for piece in pieces)
         ids = torch.zeros((len(pieces), width), dtype=torch.long)
         for row, piece in enumerate(pieces):

@@ -1,3 +1,4 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 """What parent and worker write into each other's pipes: msgpack messages, and how dataclasses become them.
 
 Place in the flow: process.py (parent) and the worker both encode and decode here, so that the two cannot differ.

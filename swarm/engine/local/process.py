@@ -115,8 +115,12 @@ class WorkerProcess:
         """Begin an operation that answers with tokens until a finish reason or an error."""
         link = self._require_link()
         stream = TokenStream(link, next(self._ids))
-        link.streams[stream.id] = stream
-        await link.send({"op": op, "id": stream.id, "args": args})
+        link.register(stream)
+        try:
+            await link.send({"op": op, "id": stream.id, "args": args})
+        except BaseException:
+            stream.close()
+            raise
         return stream
 
     def _require_link(self) -> _Link:
@@ -151,8 +155,8 @@ class TokenStream:
         )
 
     def close(self) -> None:
-        """Tell the worker to abort, unless the generation is over."""
-        if self._link.streams.pop(self.id, None) is not None:
+        """Tell the worker to abort, unless the generation or the worker is over."""
+        if self._link.streams.pop(self.id, None) is not None and not self._link.exited.is_set():
             self._link.post({"op": "abort", "id": self.id, "args": None})
 
     @staticmethod
@@ -177,13 +181,18 @@ class _Link:
         self._reader = asyncio.create_task(self._read())
         self._watcher = asyncio.create_task(self._watch())
 
+    def register(self, stream: TokenStream) -> None:
+        if not self.streams:
+            self._last_frame = time.monotonic()
+        self.streams[stream.id] = stream
+
     async def send(self, message: Message) -> None:
         """Write, and wait while the pipe is full. Raises EngineFailure if the worker has ended."""
         self.post(message)
         assert self.process.stdin is not None
         try:
             await self.process.stdin.drain()
-        except (ConnectionError, RuntimeError) as error:
+        except ConnectionError as error:
             raise EngineFailure(self.exit_reason or f"the worker's input is closed: {error}") from error
 
     def post(self, message: Message) -> None:
@@ -191,7 +200,6 @@ class _Link:
         if self.exited.is_set():
             raise EngineFailure(self.exit_reason or "the worker has ended")
         assert self.process.stdin is not None
-        self._last_frame = max(self._last_frame, time.monotonic() if not self.streams else self._last_frame)
         self.process.stdin.write(pack(message))
 
     def kill(self, reason: str) -> None:
@@ -223,7 +231,8 @@ class _Link:
                 self._last_frame = time.monotonic()
                 for message in unpacker.feed(data):
                     self._dispatch(message)
-        except Exception as error:  # noqa: BLE001  a frame nobody can read: the worker cannot be trusted further
+        except Exception as error:
+            # A worker that sends what nobody can read cannot be trusted further.
             logger.exception("unreadable frame from the worker")
             self.kill(f"the worker sent an unreadable frame: {error}")
         status = await self.process.wait()

@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """From logits to one token and its log-probability per request.
 
 Place in the flow: batching.py calls `sample` once per decoding step for all running requests. Each request brings its

@@ -64,29 +64,37 @@ class MiniBatchUpdater:
         if not with_signal and not self._objective.trains_zero_advantage:
             meter.count("actor/updates_without_signal")
             return
+        measured = self.accumulate(step, chosen, on_policy=on_policy)
+        norm = None if measured is None else self._optimizer.update(step.lr)
+        if measured is None or norm is None:
+            meter.count("actor/updates_not_finite")
+            return
+        meter.count("actor/updates")
+        meter.average({"actor/grad_norm": norm})
+        meter.include(measured)
+
+    def accumulate(self, step: StepInput, chosen: Sequence[int], *, on_policy: bool) -> Meter | None:
+        """Leave the gradient of this minibatch's loss in the module.
+
+        None, and no gradient, if the loss is not finite.
+        """
         size = MiniBatchSize(rows=len(chosen), tokens=sum(step.rows[number].tokens for number in chosen))
-        trained = chosen if self._objective.needs_all_rows else with_signal
+        every = self._objective.needs_all_rows
+        trained = [number for number in chosen if every or step.advantages_EL[number].any()]
         measured = Meter()
         for numbers in plan_microbatches(step.rows, trained, self._max_tokens):
             micro = collate(step.rows, numbers, step.advantages_EL, self._device)
             loss, scores = self._score(micro, size)
             if not torch.isfinite(loss.total):
                 self._optimizer.discard()
-                meter.count("actor/updates_not_finite")
-                return
+                return None
             loss.total.backward()
             measured.add(loss.sums)
             measured.average(loss.means, weight=float(micro.mask_RL.sum()))
             if on_policy:
                 _measure_gap(measured, micro, scores)
             step.pulse()
-        norm = self._optimizer.update(step.lr)
-        if norm is None:
-            meter.count("actor/updates_not_finite")
-            return
-        meter.count("actor/updates")
-        meter.average({"actor/grad_norm": norm})
-        meter.include(measured)
+        return measured
 
     def _score(self, micro: MicroBatch, size: MiniBatchSize) -> tuple[Loss, Scores]:
         policy = self._policy(micro, entropy_gradient=self._entropy_gradient)

@@ -31,12 +31,12 @@ TOKENS_PER_STEP = 1024
 # fifth to two fifths of all attempts, and with tools in less than a fifth.
 QUALITY: Mapping[str, float] = MappingProxyType(
     {
-        "reverse": 0.5,
+        "reverse": 0.38,
         "copy": 0.4,
         "sort": 0.5,
-        "add": 0.45,
-        "count": 0.5,
-        "calc": 0.6,
+        "add": 0.4,
+        "count": 0.6,
+        "calc": 0.52,
         "guess": 0.5,
         "chain": 0.5,
     }
@@ -44,7 +44,7 @@ QUALITY: Mapping[str, float] = MappingProxyType(
 
 # Letter by letter work is the hardest to learn; the guessing game hardly needs practice.
 SHARES: Mapping[str, float] = MappingProxyType(
-    {"reverse": 2.5, "copy": 1, "sort": 2, "add": 1, "count": 1, "calc": 1, "guess": 0.5, "chain": 0.7}
+    {"reverse": 2.5, "copy": 1, "sort": 2, "add": 1, "count": 2.5, "calc": 1, "guess": 0.5, "chain": 0.7}
 )
 
 Encoded = tuple[list[int], list[bool]]
@@ -54,7 +54,7 @@ Encoded = tuple[list[int], list[bool]]
 class Recipe:
     """`clean_share` of the steps see right demonstrations only; the last `decay_share` lower the rate linearly to 0."""
 
-    steps: int = 3000
+    steps: int = 3600
     seed: int = 0
     clean_share: float = 0.75
     decay_share: float = 0.4

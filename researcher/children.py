@@ -1,0 +1,127 @@
+"""Child processes that cannot outlive the researcher, and how a process is told from a later one of the same number.
+
+Place in the flow: servers.py and the launch of clients start processes here. supervise.py stands around each of them.
+This module knows nothing of what they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_SUPERVISOR = Path(__file__).with_name("supervise.py")
+STOP_TIMEOUT_S = 12.0
+"""Beyond the grace that supervise.py gives, so that it is killed only if it hangs itself."""
+
+TAIL_BYTES = 4000
+
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SWARM_TOKEN", "HF_HOME")
+
+
+class Child:
+    """A running command. `pid` is its supervisor's; ending that ends the command and all its descendants."""
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: Path, errors: Path) -> None:
+        """Standard output and error go to the files `out` and `errors`, which are appended to."""
+        with out.open("ab") as out_file, errors.open("ab") as errors_file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_SUPERVISOR), *argv],
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.PIPE,
+                stdout=out_file,
+                stderr=errors_file,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self.started = process_start(self.pid)
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs; 128 + signal where a signal ended it."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
+
+    def stop(self) -> None:
+        """End it and wait until it is gone."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        if self.wait(STOP_TIMEOUT_S) is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    """What a trusted child gets to see: paths and locale, never the key of a model provider."""
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return environment | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONUNBUFFERED": "1"} | extra
+
+
+def process_start(pid: int) -> str | None:
+    """When the process began, as the system tells it; None if there is none. Only good for comparing."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        # A zombie has ended.
+        return None if fields[0] == "Z" else fields[19]
+    except (OSError, IndexError):
+        return None if Path("/proc/self/stat").exists() else _start_from_ps(pid)
+
+
+def _start_from_ps(pid: int) -> str | None:
+    try:
+        asked = subprocess.run(
+            ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() or None
+
+
+def own_name() -> str:
+    """This process, so that another one on the same host can tell whether it is still alive."""
+    return f"{socket.gethostname()}:{os.getpid()}:{process_start(os.getpid())}"
+
+
+def is_dead(name: str) -> bool:
+    """True if `name`, from `own_name`, is a process of this host that is gone; False also where that cannot be told."""
+    host, _, process = name.partition(":")
+    pid, _, started = process.partition(":")
+    return host == socket.gethostname() and pid.isdigit() and process_start(int(pid)) != started
+
+
+def end_stale(pid: int, started: str | None) -> bool:
+    """End a process of an earlier life, if it is still the same one. Returns whether there was one."""
+    if started is None or process_start(pid) != started:
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while process_start(pid) == started and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if process_start(pid) == started:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return True
+
+
+def tail(path: Path, limit: int = TAIL_BYTES) -> str:
+    """The last `limit` bytes of a text file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - limit))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""

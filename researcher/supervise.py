@@ -1,0 +1,73 @@
+"""Runs one command and ends it, with everything it started, as soon as standard input closes.
+
+Place in the flow: children.py starts this as a script around every server and client, and keeps the writing end of its
+standard input. However the researcher dies, that end closes and nothing it started lives on. Standard library only and
+run by path, so that it starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import FrameType
+
+GRACE_S = 8.0
+"""From SIGTERM to SIGKILL: a server needs some seconds to close its ledger and its worker."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> int:
+    """Exit code of the command; 128 + signal where a signal ended it, 127 where it cannot be started."""
+    if not argv:
+        return 2
+    try:
+        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)
+    except OSError as error:
+        os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode())
+        return 127
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=_end_group, args=(child,), daemon=True).start()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_await_closing, args=(child,), daemon=True).start()
+    code = child.wait()
+    _signal_group(child, signal.SIGKILL)
+    return code if code >= 0 else 128 - code
+
+
+def _die_with_parent() -> None:
+    # Covers the one death that closing a pipe cannot: that of this process itself. Linux only; elsewhere it is absent.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _await_closing(child: subprocess.Popen[bytes]) -> None:
+    while os.read(0, 4096):
+        pass
+    _end_group(child)
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    _signal_group(child, signal.SIGTERM)
+    try:
+        child.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        _signal_group(child, signal.SIGKILL)
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    # The group outlives its leader while any of its members does.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,245 @@
+"""The file: what was acknowledged survives a kill, a full disk loses nothing, a foreign file is left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.errors import LedgerError
+from swarm.ledger import Ledger
+
+CHILD_PRELUDE = """
+import asyncio, sys, time
+from pathlib import Path
+from swarm.errors import LedgerError
+from swarm.ledger import EpisodeRow, Ledger
+from swarm.types import EpisodeType, FinishReason, SamplingParams, Turn
+
+def turn_of(episode_id, tokens=3):
+    return Turn(episode_id, 0, (1,) * tokens, (2,), (-0.5,), (0,), FinishReason.STOP, SamplingParams(4),
+                ({"role": "user", "content": "hi"},), {"role": "assistant", "content": "ho"}, (), None, None, 1.0, 2.0)
+
+async def begin(ledger, episode_id):
+    now = time.time()
+    await ledger.begin_episode(EpisodeRow(episode_id, EpisodeType.TRAIN, "c", "0" * 64, now, 240.0, now + 1800))
+
+async def end(ledger, episode_id):
+    await ledger.end_episode(episode_id, idempotency_key=episode_id, payload_digest="d", task_id="t", reward=1.0,
+                             is_success=None, metadata={}, ended_at=time.time())
+"""
+
+ENDLESS_WRITER = """
+async def work(ledger, worker):
+    for number in range(10**9):
+        episode_id = f"{worker}-{number}"
+        await begin(ledger, episode_id)
+        ledger.add_turn(turn_of(episode_id))
+        await end(ledger, episode_id)
+        sys.stdout.write(episode_id + "\\n")
+        sys.stdout.flush()
+
+async def main():
+    ledger = Ledger.open(Path(sys.argv[1]))
+    await ledger.record_job({}, {})
+    await asyncio.gather(*(work(ledger, worker) for worker in range(8)))
+
+asyncio.run(main())
+"""
+
+# A limit on the file size makes the system refuse writes exactly as a full disk does.
+FULL_DISK = """
+import resource, signal
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+async def main():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    ledger = Ledger.open(Path(sys.argv[1]))
+    await ledger.record_job({}, {})
+    await begin(ledger, "before")
+    await begin(ledger, "during")
+    await end(ledger, "before")
+    limit(max(path.stat().st_size for path in Path(sys.argv[1]).parent.iterdir()))
+    ledger.add_turn(turn_of("during", tokens=100_000))
+    try:
+        await asyncio.wait_for(end(ledger, "during"), 20)
+        print("acknowledged")
+    except LedgerError as error:
+        print(f"refused: {error}")
+    print((await ledger.episode("during")).state, len(await ledger.turns("during")))
+    limit(resource.RLIM_INFINITY)
+    await asyncio.wait_for(end(ledger, "during"), 20)
+    print((await ledger.episode("during")).state, len(await ledger.turns("during")))
+    ledger.close()
+
+asyncio.run(main())
+"""
+
+
+def start_child(script: str, path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD_PRELUDE + script, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+
+
+def test_every_acknowledged_end_survives_kill_9_exactly_once(path: Path) -> None:
+    child = start_child(ENDLESS_WRITER, path)
+    assert child.stdout is not None
+    acknowledged = [child.stdout.readline().strip() for _ in range(200)]
+    os.kill(child.pid, signal.SIGKILL)
+    rest, _ = child.communicate(timeout=20)
+    acknowledged += [line for line in rest.splitlines(keepends=False) if line and rest.endswith("\n")]
+
+    Ledger.open(path).close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        ended = connection.execute("SELECT episode_id FROM episodes WHERE state = 'completed'").fetchall()
+        turns = connection.execute("SELECT episode_id FROM turns").fetchall()
+    connection.close()
+    assert len(acknowledged) >= 200
+    assert set(acknowledged) <= {row[0] for row in ended}
+    assert len(ended) == len(set(ended))
+    assert set(ended) <= set(turns)
+
+
+def test_full_disk_refuses_the_end_stores_nothing_and_recovers_with_every_turn(path: Path) -> None:
+    child = start_child(FULL_DISK, path)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    refusal, during, after = out.splitlines()
+    assert refusal.startswith("refused: the ledger cannot write")
+    assert during == "running 0"
+    assert after == "completed 1"
+
+
+def test_second_opener_is_refused_by_the_pid_of_the_first(ledger: Ledger, path: Path) -> None:
+    with pytest.raises(LedgerError, match=f"in use by process {os.getpid()}"):
+        Ledger.open(path)
+
+
+def test_lock_is_free_after_close_and_after_a_kill(path: Path) -> None:
+    child = start_child(ENDLESS_WRITER, path)
+    assert child.stdout is not None
+    child.stdout.readline()
+    with pytest.raises(LedgerError, match=f"in use by process {child.pid}"):
+        Ledger.open(path)
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate(timeout=20)
+    for _ in range(2):
+        Ledger.open(path).close()
+
+
+def test_newer_schema_is_refused_and_the_file_untouched(path: Path) -> None:
+    Ledger.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = digest(path)
+    with pytest.raises(LedgerError, match=r"newer version \(schema 99"):
+        Ledger.open(path)
+    assert digest(path) == before
+
+
+@pytest.mark.parametrize("damage", ["header", "page", "truncated", "text"])
+def test_damaged_file_is_refused_in_one_line_and_untouched(
+    script: Any, ledger: Ledger, path: Path, damage: str
+) -> None:
+    script.complete(*(f"e{number}" for number in range(20)))
+    ledger.close()
+    content = bytearray(path.read_bytes())
+    if damage == "header":
+        content[:16] = b"X" * 16
+    elif damage == "page":
+        content[4096 * 2 : 4096 * 6] = os.urandom(4096 * 4)
+    elif damage == "truncated":
+        del content[len(content) // 2 :]
+    else:
+        content[:] = b"these are my holiday notes\n" * 100
+    path.write_bytes(content)
+    before = digest(path)
+    with pytest.raises(LedgerError) as refusal:
+        Ledger.open(path)
+    assert "\n" not in refusal.value.message
+    assert str(path) in refusal.value.message
+    assert digest(path) == before
+
+
+def test_database_of_another_program_is_refused_and_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+    connection.close()
+    before = digest(path)
+    with pytest.raises(LedgerError, match="not a ledger"):
+        Ledger.open(path)
+    assert digest(path) == before
+
+
+def test_directory_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        Ledger.open(tmp_path)
+
+
+def test_closed_ledger_refuses_writes_and_closes_twice(script: Any, ledger: Ledger) -> None:
+    ledger.close()
+    ledger.close()
+    with pytest.raises(LedgerError, match="closed"):
+        script.begin("e1")
+
+
+def test_group_commit_takes_two_thousand_ends_a_second(script: Any, ledger: Ledger) -> None:
+    import asyncio
+
+    count = 2000
+    ids = [f"e{number}" for number in range(count)]
+
+    async def fill() -> None:
+        from swarm.ledger import EpisodeRow
+        from swarm.types import EpisodeType
+
+        rows = [EpisodeRow(name, EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9) for name in ids]
+        await asyncio.gather(*(ledger.begin_episode(row) for row in rows))
+
+    async def end_all() -> None:
+        ends = [
+            ledger.end_episode(
+                name,
+                idempotency_key=name,
+                payload_digest="d",
+                task_id="t",
+                reward=1.0,
+                is_success=None,
+                metadata={},
+                ended_at=1.0,
+            )
+            for name in ids
+        ]
+        await asyncio.gather(*ends)
+
+    script.wait(fill())
+    best = 0.0
+    for _ in range(3):
+        started_at = time.perf_counter()
+        script.wait(end_all())
+        best = max(best, count / (time.perf_counter() - started_at))
+        if best >= 2000:
+            break
+    assert best >= 2000
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

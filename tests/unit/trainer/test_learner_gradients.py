@@ -1,0 +1,269 @@
+"""The gradient of a step against a plain, obvious implementation, and under merging and microbatching."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from swarm.config import TrainJob
+from swarm.trainer.local.advantages import compute_advantages
+from swarm.trainer.local.optimizer import PolicyOptimizer
+from swarm.trainer.local.rows import build_rows
+from swarm.trainer.local.scoring import TokenScorer
+from swarm.trainer.local.updater import MiniBatchUpdater, StepInput
+from swarm.types import FinishedEpisode, TrainBatch
+
+MakeModel = Callable[..., torch.nn.Module]
+MakeBatch = Callable[..., TrainBatch]
+EVERY_LOSS = ["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
+EVERY_AGGREGATION = [
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+]
+
+
+def flat_gradient(module: torch.nn.Module) -> torch.Tensor:
+    grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in module.parameters()]
+    return torch.cat([grad.flatten().double() for grad in grads])
+
+
+def learner_gradient(
+    module: torch.nn.Module, job: TrainJob, batch: TrainBatch, reference: torch.nn.Module | None = None
+) -> tuple[float, torch.Tensor]:
+    """Policy loss and gradient of the whole batch as one minibatch, by the learner's own parts."""
+    job = job.resolve()
+    module.zero_grad()
+    updater = MiniBatchUpdater(
+        policy=TokenScorer(module, temperature=job.temperature),
+        reference=None if reference is None else TokenScorer(reference, temperature=job.temperature),
+        optimizer=PolicyOptimizer(module, job),
+        job=job,
+        device=torch.device("cpu"),
+    )
+    rows = build_rows(batch)
+    step = StepInput(rows, compute_advantages(rows, job), lr=0.0, pulse=lambda: None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        measured = updater.accumulate(step, range(len(rows)), on_policy=True)
+    assert measured is not None
+    return measured.read()["actor/pg_loss"], flat_gradient(module)
+
+
+def plain_logprobs(
+    module: torch.nn.Module, episode: FinishedEpisode, temperature: float
+) -> list[tuple[torch.Tensor, torch.Tensor, float]]:
+    """(logprob, entropy, recorded logprob) of every trained token, one sample and one token at a time."""
+    tokens = []
+    for sample in episode.samples:
+        logits = module(input_ids=torch.tensor([sample.token_ids_T])).logits[0] / temperature
+        for position, trained in enumerate(sample.loss_mask_T):
+            if trained:
+                distribution = torch.distributions.Categorical(logits=logits[position - 1])
+                token = torch.tensor(sample.token_ids_T[position])
+                tokens.append((distribution.log_prob(token), distribution.entropy(), sample.logprobs_T[position]))
+    return tokens
+
+
+def ppo_term(logprob: torch.Tensor, old: float, advantage: float) -> torch.Tensor:
+    """Clipped surrogate with dual clip: eps 0.2, c 3."""
+    ratio = (logprob - old).exp()
+    loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(0.8, 1.2))
+    return torch.minimum(loss, torch.tensor(-3.0 * advantage)) if advantage < 0 else loss
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((got - expected).norm() / expected.norm()).item()
+
+
+def group_advantages(rewards: list[float], *, normalise: bool) -> list[float]:
+    mean = statistics.mean(rewards)
+    deviation = statistics.stdev(rewards) + 1e-6 if normalise else 1.0
+    return [(reward - mean) / deviation for reward in rewards]
+
+
+def plain_token_mean(module: torch.nn.Module, batch: TrainBatch, temperature: float = 1.0) -> torch.Tensor:
+    """GRPO with token-mean aggregation: the mean of the clipped terms over all sampled tokens of the batch."""
+    terms = []
+    for group in batch.groups:
+        advantages = group_advantages([episode.reward for episode in group.episodes], normalise=True)
+        for episode, advantage in zip(group.episodes, advantages, strict=True):
+            terms += [ppo_term(lp, old, advantage) for lp, _, old in plain_logprobs(module, episode, temperature)]
+    return torch.stack(terms).mean()
+
+
+def plain_dr_grpo(module: torch.nn.Module, batch: TrainBatch) -> torch.Tensor:
+    """Dr.GRPO: no division by the deviation; sum over an episode's tokens over a constant; mean over episodes."""
+    totals = []
+    for group in batch.groups:
+        advantages = group_advantages([episode.reward for episode in group.episodes], normalise=False)
+        for episode, advantage in zip(group.episodes, advantages, strict=True):
+            terms = [ppo_term(lp, old, advantage) for lp, _, old in plain_logprobs(module, episode, 1.0)]
+            totals.append(torch.stack(terms).sum() / 40)
+    return torch.stack(totals).mean()
+
+
+def plain_rloo(module: torch.nn.Module, batch: TrainBatch) -> torch.Tensor:
+    """Leave-one-out baseline; mean over each episode's tokens; mean over episodes."""
+    totals = []
+    for group in batch.groups:
+        rewards = [episode.reward for episode in group.episodes]
+        for number, episode in enumerate(group.episodes):
+            others = rewards[:number] + rewards[number + 1 :]
+            advantage = episode.reward - statistics.mean(others)
+            terms = [ppo_term(lp, old, advantage) for lp, _, old in plain_logprobs(module, episode, 1.0)]
+            totals.append(torch.stack(terms).mean())
+    return torch.stack(totals).mean()
+
+
+def plain_kl_and_entropy(module: torch.nn.Module, reference: torch.nn.Module, batch: TrainBatch) -> torch.Tensor:
+    """What the KL (k3) and entropy terms add to the token-mean loss."""
+    terms = []
+    for episode in batch.episodes:
+        with torch.no_grad():
+            frozen = plain_logprobs(reference, episode, 1.0)
+        for (logprob, entropy, _), (ref, _, _) in zip(plain_logprobs(module, episode, 1.0), frozen, strict=True):
+            k3 = (ref - logprob).exp() - (ref - logprob) - 1
+            terms.append(0.1 * k3 - 0.03 * entropy)
+    return torch.stack(terms).mean()
+
+
+def plain_gradient(module: torch.nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:
+    module.zero_grad()
+    value = loss()
+    value.backward()
+    return value.item(), flat_gradient(module)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_grpo_gradient_equals_a_plain_implementation(
+    make_model: MakeModel, make_batch: MakeBatch, temperature: float
+) -> None:
+    model, batch = make_model(), make_batch(temperature=temperature)
+    job = TrainJob(algorithm="grpo", temperature=temperature)
+    loss, gradient = learner_gradient(model, job, batch)
+    plain_loss, plain = plain_gradient(model, lambda: plain_token_mean(model, batch, temperature))
+    error = relative_error(gradient, plain)
+    assert error < 1e-5, f"relative gradient error {error:.2e}"
+    assert loss == pytest.approx(plain_loss, abs=1e-6)
+
+
+def test_dr_grpo_gradient_equals_a_plain_implementation(make_model: MakeModel, make_batch: MakeBatch) -> None:
+    model, batch = make_model(), make_batch()
+    job = TrainJob(
+        algorithm="grpo",
+        norm_adv_by_std_in_grpo=False,
+        loss_agg_mode="seq-mean-token-sum-norm",
+        loss_scale_factor=40,
+    )
+    loss, gradient = learner_gradient(model, job, batch)
+    plain_loss, plain = plain_gradient(model, lambda: plain_dr_grpo(model, batch))
+    error = relative_error(gradient, plain)
+    assert error < 1e-5, f"relative gradient error {error:.2e}"
+    assert loss == pytest.approx(plain_loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "rloo_vectorized"])
+def test_rloo_gradient_equals_a_plain_implementation(
+    make_model: MakeModel, make_batch: MakeBatch, algorithm: str
+) -> None:
+    model, batch = make_model(), make_batch()
+    job = TrainJob.model_validate({"algorithm": algorithm, "loss_agg_mode": "seq-mean-token-mean"})
+    loss, gradient = learner_gradient(model, job, batch)
+    plain_loss, plain = plain_gradient(model, lambda: plain_rloo(model, batch))
+    error = relative_error(gradient, plain)
+    assert error < 1e-5, f"relative gradient error {error:.2e}"
+    assert loss == pytest.approx(plain_loss, abs=1e-6)
+
+
+def test_kl_and_entropy_terms_equal_a_plain_implementation(make_model: MakeModel, make_batch: MakeBatch) -> None:
+    model, reference, batch = make_model(seed=0), make_model(seed=1), make_batch()
+    job = TrainJob(use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="low_var_kl", entropy_coeff=0.03)
+    _, gradient = learner_gradient(model, job, batch, reference)
+    _, plain = plain_gradient(
+        model, lambda: plain_token_mean(model, batch) + plain_kl_and_entropy(model, reference, batch)
+    )
+    error = relative_error(gradient, plain)
+    assert error < 1e-5, f"relative gradient error {error:.2e}"
+
+
+@pytest.mark.parametrize("aggregation", EVERY_AGGREGATION)
+@pytest.mark.parametrize("policy_loss", EVERY_LOSS)
+def test_merging_does_not_change_loss_or_gradient(
+    make_model: MakeModel,
+    make_batch: MakeBatch,
+    policy_loss: str,
+    aggregation: str,
+) -> None:
+    if policy_loss == "geo_mean" and aggregation != "token-mean":
+        pytest.skip("refused by TrainJob")
+    job = TrainJob.model_validate({"policy_loss": policy_loss, "loss_agg_mode": aggregation})
+    model = make_model()
+    merged, together = learner_gradient(model, job, make_batch(merged=True))
+    unmerged, apart = learner_gradient(model, job, make_batch(merged=False))
+    error = relative_error(together, apart)
+    assert error < 1e-5, f"relative gradient error {error:.2e}"
+    assert merged == pytest.approx(unmerged, abs=1e-5)
+
+
+def test_merging_does_not_change_kl_and_entropy_terms(make_model: MakeModel, make_batch: MakeBatch) -> None:
+    job = TrainJob(use_kl_loss=True, kl_loss_coef=0.1, entropy_coeff=0.03, loss_agg_mode="seq-mean-token-mean")
+    model, reference = make_model(seed=0), make_model(seed=1)
+    _, together = learner_gradient(model, job, make_batch(merged=True), reference)
+    _, apart = learner_gradient(model, job, make_batch(merged=False), reference)
+    error = relative_error(together, apart)
+    assert error < 1e-5, f"relative gradient error {error:.2e}"
+
+
+@pytest.mark.parametrize("aggregation", EVERY_AGGREGATION)
+@pytest.mark.parametrize("policy_loss", EVERY_LOSS)
+def test_microbatching_does_not_change_loss_or_gradient(
+    make_model: MakeModel,
+    make_batch: MakeBatch,
+    policy_loss: str,
+    aggregation: str,
+) -> None:
+    if policy_loss == "geo_mean" and aggregation != "token-mean":
+        pytest.skip("refused by TrainJob")
+    job = TrainJob.model_validate({"policy_loss": policy_loss, "loss_agg_mode": aggregation})
+    model, batch = make_model(), make_batch()
+    whole, at_once = learner_gradient(model, job, batch)
+    parts, in_parts = learner_gradient(model, job.model_copy(update={"ppo_max_token_len": 64}), batch)
+    error = relative_error(in_parts, at_once)
+    assert error < 1e-6, f"relative gradient error {error:.2e}"
+    assert parts == pytest.approx(whole, abs=1e-6)
+
+
+def test_rows_of_zero_advantage_skip_the_forward_pass_but_count_in_the_mean(
+    make_model: MakeModel, make_batch: MakeBatch
+) -> None:
+    model, batch = make_model(), make_batch([(1, 0), (1, 1, 1), (0, 0), (0.5, 1)])
+    run: list[int] = []
+    watch = model.base_model.register_forward_hook(  # type: ignore[operator, union-attr]
+        lambda _module, _args, kwargs, _output: run.append(kwargs["input_ids"].shape[0]), with_kwargs=True
+    )
+    _, gradient = learner_gradient(model, TrainJob(), batch)
+    watch.remove()
+    probe, *forward = run
+    informative = [len(e.samples) for g in (batch.groups[0], batch.groups[3]) for e in g.episodes]
+    assert (probe, sum(forward)) == (1, sum(informative))
+    _, plain = plain_gradient(model, lambda: plain_with_zeros(model, batch))
+    error = relative_error(gradient, plain)
+    assert error < 1e-5, f"relative gradient error {error:.2e}"
+
+
+def plain_with_zeros(module: torch.nn.Module, batch: TrainBatch) -> torch.Tensor:
+    """Token-mean GRPO in which constant groups stay in the mean with advantage 0."""
+    terms = []
+    for group in batch.groups:
+        rewards = [episode.reward for episode in group.episodes]
+        constant = len(set(rewards)) == 1
+        advantages = [0.0] * len(rewards) if constant else group_advantages(rewards, normalise=True)
+        for episode, advantage in zip(group.episodes, advantages, strict=True):
+            terms += [ppo_term(lp, old, advantage) for lp, _, old in plain_logprobs(module, episode, 1.0)]
+    return torch.stack(terms).mean()

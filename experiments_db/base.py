@@ -26,9 +26,6 @@ from experiments_db.records import Lease
 RowT = TypeVar("RowT", bound=Base)
 RecordT = TypeVar("RecordT")
 
-INSERT_CHUNK = 1000
-"""Rows per statement, below the number of bound values that SQLite and PostgreSQL accept."""
-
 ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
@@ -120,15 +117,16 @@ def insert_rows(
     replace: Collection[str] = (),
 ) -> None:
     """Insert; where the unique columns `key` are taken, keep the stored row but for its columns `replace`."""
+    if not values:
+        return
     is_postgresql = session.get_bind().dialect.name == "postgresql"
-    for start in range(0, len(values), INSERT_CHUNK):
-        chunk = list(values[start : start + INSERT_CHUNK])
-        statement = (postgresql.insert if is_postgresql else sqlite.insert)(row).values(chunk)
-        if replace:
-            columns = {name: statement.excluded[name] for name in replace}
-            session.execute(statement.on_conflict_do_update(index_elements=key, set_=columns))
-        else:
-            session.execute(statement.on_conflict_do_nothing(index_elements=key))
+    statement = (postgresql.insert if is_postgresql else sqlite.insert)(row.__table__)
+    if replace:
+        columns = {name: statement.excluded[name] for name in replace}
+        statement = statement.on_conflict_do_update(index_elements=key, set_=columns)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=key)
+    session.execute(statement, [dict(value) for value in values])
 
 
 def find_by(session: Session, row: type[RowT], **columns: Any) -> RowT | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
 from experiments_db.errors import InvalidRecord, NotAStore, NotFound, ReadOnlyStore, StoreError, StoreUnavailable
@@ -113,6 +113,9 @@ class Database:
             yield
         except SQLAlchemyError as error:
             raise _translate(error, str(self)) from error
+        except (UnicodeEncodeError, OverflowError) as error:
+            # The SQLite driver raises these as they are: half a surrogate pair, an integer of more than 64 bits.
+            raise InvalidRecord(f"a value cannot be stored: {error}") from error
 
 
 def connect(location: str | Path, *, read_only: bool) -> Database:
@@ -218,7 +221,7 @@ def _translate(error: SQLAlchemyError, name: str) -> StoreError:
     if isinstance(error, DBAPIError):
         if "readonly" in str(error.orig) or "read-only" in str(error.orig):
             return ReadOnlyStore(f"{name} cannot be written: {_one_line(error.orig)}")
-        if type(error.orig).__name__ in ("DataError", "ProgrammingError", "OverflowError", "InterfaceError"):
+        if isinstance(error, DataError) or "binding parameter" in str(error.orig):
             return InvalidRecord(f"a value cannot be stored: {_one_line(error.orig)}")
         return StoreUnavailable(f"{name} is not usable: {_one_line(error.orig)}")
     if isinstance(error, StatementError):

@@ -6,12 +6,14 @@ with a new file in migrations/versions; a test compares the two.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Dialect,
     Enum,
     Float,
     ForeignKey,
@@ -20,6 +22,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Text,
+    TypeDecorator,
     UniqueConstraint,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -39,6 +42,19 @@ def _enum(values: type[StrEnum]) -> Enum:
     return Enum(values, native_enum=False, length=ENUM_LENGTH, values_callable=_member_values)
 
 
+class Json(TypeDecorator[Any]):
+    """A JSON column that refuses, before anything is sent, what is not JSON; None is NULL."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        if value is not None:
+            # An error in here is reported as one of the statement; the drivers' own serializing is not.
+            json.dumps(value, allow_nan=False)
+        return value
+
+
 class Base(DeclarativeBase):
     metadata = MetaData(
         naming_convention={
@@ -49,8 +65,8 @@ class Base(DeclarativeBase):
         }
     )
     type_annotation_map: ClassVar[dict[Any, Any]] = {
-        dict[str, Any]: JSON,
-        list[Any]: JSON,
+        dict[str, Any]: Json,
+        list[Any]: Json,
         str: Text,
         # Seeds and sizes exceed 32 bits; only plain INTEGER numbers rows by itself on SQLite, where it has 64 bits.
         int: BigInteger().with_variant(Integer, "sqlite"),
@@ -157,8 +173,7 @@ class RunRow(Base):
     pid: Mapped[int | None]
     log_path: Mapped[str | None]
     exit_reason: Mapped[str | None]
-    # Without none_as_null an absent diagnosis would be stored as the JSON text "null".
-    diagnosis: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    diagnosis: Mapped[dict[str, Any] | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
     started_at: Mapped[float | None]

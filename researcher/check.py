@@ -1,7 +1,7 @@
 """Whether a client program may be launched: what can be found wrong with it without a real run.
 
-Place in the flow: between `write_client` and `launch`. Stages: parse, lint, imports, job, and preflight, which feeds one
-training step to a swarm server with the fake engine. This is hygiene, it saves runs and gives a brain something to
+Place in the flow: between `write_client` and `launch`. Stages: parse, lint, imports, job, and preflight, which feeds
+one training step to a swarm server with the fake engine. This is hygiene: it saves runs and gives a brain something to
 repair; what keeps the host safe is the sandbox. It knows nothing of brains, studies or the database.
 """
 
@@ -19,8 +19,6 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from researcher.errors import ResearchError
 from researcher.sandbox import Sandbox, SandboxedCommand, plain_command
@@ -42,10 +40,10 @@ LINT_RULES = "E9,F5,F6,F7,F82"
 SWARM_MODULES = frozenset({"swarm", "swarm.tasks", "swarm.errors", "swarm.types"})
 ALLOWED_MODULES = frozenset(
     {
-        "__future__", "abc", "argparse", "asyncio", "base64", "bisect", "collections", "concurrent", "contextlib", "copy",
-        "csv", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "html",
-        "itertools", "json", "logging", "math", "numbers", "operator", "os", "pathlib", "pprint", "queue", "random", "re",
-        "secrets", "statistics", "string", "sys", "textwrap", "threading", "time", "traceback", "types", "typing",
+        "__future__", "abc", "argparse", "asyncio", "base64", "bisect", "collections", "concurrent", "contextlib",
+        "copy", "csv", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "html",
+        "itertools", "json", "logging", "math", "numbers", "operator", "os", "pathlib", "pprint", "queue", "random",
+        "re", "secrets", "statistics", "string", "sys", "textwrap", "threading", "time", "traceback", "types", "typing",
         "unicodedata", "uuid", "warnings", "httpx", "openai", "pydantic", "yaml",
     }
 )  # fmt: skip
@@ -204,7 +202,7 @@ def _run_client(folder: Path, sandbox: Sandbox | None, url: str) -> str:
     """Empty if the client ended by itself with exit code 0, or what went wrong with its last words."""
     argv = [sys.executable, "client.py", "--server", url, "--job", "job.yaml", "--seed", "0"]
     if sandbox is None:
-        command = plain_command(argv, server_url=url)
+        command = plain_command(argv)
     else:
         command = sandbox.command(argv, workdir=folder, server_url=url)
     log = folder / "output.log"

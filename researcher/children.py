@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 _SUPERVISOR = Path(__file__).with_name("supervise.py")
@@ -28,8 +28,21 @@ _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL
 class Child:
     """A running command. `pid` is its supervisor's; ending that ends the command and all its descendants."""
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: Path, errors: Path) -> None:
-        """Standard output and error go to the files `out` and `errors`, which are appended to."""
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        out: Path,
+        errors: Path,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
+        """Standard output and error go to the files `out` and `errors`, which are appended to.
+
+        `stop` calls `on_stop` once the process is gone.
+        """
+        self._on_stop = on_stop
         with out.open("ab") as out_file, errors.open("ab") as errors_file:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_SUPERVISOR), *argv],
@@ -53,13 +66,16 @@ class Child:
         return None
 
     def stop(self) -> None:
-        """End it and wait until it is gone."""
+        """End it and wait until it is gone. Idempotent."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
         if self.wait(STOP_TIMEOUT_S) is None:
             self._process.kill()
             self._process.wait()
+        if self._on_stop is not None:
+            self._on_stop()
+            self._on_stop = None
 
 
 def child_environment(**extra: str) -> dict[str, str]:

@@ -45,7 +45,7 @@ class Limits:
 
     tasks: int = 512
     memory_bytes: int = 2 * 2**30
-    address_bytes: int = 8 * 2**30
+    address_bytes: int = 16 * 2**30
     file_bytes: int = 256 * 2**20
     disk_bytes: int = 1 * 2**30
     tmp_bytes: int = 256 * 2**20
@@ -140,12 +140,9 @@ def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
     )
 
 
-def plain_command(
-    argv: Sequence[str], *, server_url: str, token: str | None = None, home: Path | None = None
-) -> SandboxedCommand:
+def plain_command(argv: Sequence[str], *, token: str | None = None) -> SandboxedCommand:
     """`argv` without a sandbox, for our own clients or where a person waived it; the environment is as bare."""
-    del server_url
-    environment = _environment(token) | {"HOME": str(home or Path.home()), "TMPDIR": tempfile.gettempdir()}
+    environment = _environment(token) | {"HOME": str(Path.home()), "TMPDIR": tempfile.gettempdir()}
     return SandboxedCommand(tuple(argv), environment, lambda: None)
 
 
@@ -158,6 +155,8 @@ def _environment(token: str | None) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "LANG": "C.UTF-8",
+        # An arena per thread would use up the address space of a client with many workers.
+        "MALLOC_ARENA_MAX": "4",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
@@ -181,7 +180,18 @@ def _candidates(bwrap: str) -> list[Sandbox]:
 
 
 def _base_mounts(tmp_bytes: str) -> list[str]:
-    flags = ["--hostname", "sandbox", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
+    flags = [
+        *_parents([*SYSTEM_FILES, HOME_INSIDE]),
+        "--hostname",
+        "sandbox",
+        "--proc",
+        "/proc",
+        "--ro-bind",
+        "/proc/sys",
+        "/proc/sys",
+        "--dev",
+        "/dev",
+    ]
     for folder in ("/dev/shm", "/tmp", HOME_INSIDE):
         flags += ["--perms", "1777", "--size", tmp_bytes, "--tmpfs", folder]
     flags += ["--remount-ro", "/dev", "--ro-bind", "/usr", "/usr"]

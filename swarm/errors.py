@@ -18,6 +18,7 @@
     ├── EngineFailure               the engine or trainer broke; the server says FAILED and why
     ├── CheckpointError             a checkpoint cannot be written or read
     ├── LedgerError                 the durable record cannot be opened, read or written
+    │   └── LedgerInUse             another process holds it
     └── ServerUnreachable           client side only: no answer from the server
 
 Domain code raises these; the gateway alone maps `code` to an HTTP status and the client maps it back to the same
@@ -110,6 +111,10 @@ class CheckpointError(SwarmError):
 
 class LedgerError(SwarmError):
     code = "ledger_error"
+
+
+class LedgerInUse(LedgerError):
+    code = "ledger_in_use"
 
 
 class ServerUnreachable(SwarmError):

@@ -87,6 +87,10 @@ def stop_engine(server: Server) -> Plan[Acknowledged]:
     return exchange(server, Call("POST", f"{API_PREFIX}/engine/stop", answer_s=60.0), Acknowledged)
 
 
+def shut_down(server: Server) -> Plan[Acknowledged]:
+    return exchange(server, Call("POST", f"{API_PREFIX}/shutdown", idempotent=False), Acknowledged)
+
+
 def save_checkpoint(server: Server, timeout_s: float) -> Plan[CheckpointResponse]:
     call = Call("POST", f"{API_PREFIX}/engine/checkpoint", idempotent=False, answer_s=timeout_s)
     return exchange(server, call, CheckpointResponse)

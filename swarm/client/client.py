@@ -204,6 +204,10 @@ class SwarmClient:
         """Abort what runs and free the model; the job stays known. Idempotent."""
         return self._run(calls.stop_engine(self._server))
 
+    def shut_down(self) -> Acknowledged:
+        """Stop the engine, then the server process itself."""
+        return self._run(calls.shut_down(self._server))
+
     def save_checkpoint(self, *, timeout: float = 600.0) -> CheckpointResponse:
         """Write weights, optimizer and step to the server's disk. Raises IllegalTransition unless it is ROLLING."""
         return self._run(calls.save_checkpoint(self._server, timeout))
@@ -338,6 +342,9 @@ class AsyncSwarmClient:
 
     async def stop_engine(self) -> Acknowledged:
         return await self._run(calls.stop_engine(self._server))
+
+    async def shut_down(self) -> Acknowledged:
+        return await self._run(calls.shut_down(self._server))
 
     async def save_checkpoint(self, *, timeout: float = 600.0) -> CheckpointResponse:
         return await self._run(calls.save_checkpoint(self._server, timeout))

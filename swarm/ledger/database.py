@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO
 
-from swarm.errors import LedgerError
+from swarm.errors import LedgerError, LedgerInUse
 
 SCHEMA_VERSION = 1
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
@@ -130,7 +130,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 def hold_lock(path: Path) -> IO[str]:
     """Lock `<path>.lock` for this process until the returned file is closed; the system frees it if the process dies.
 
-    Raises LedgerError naming the process that holds it.
+    Raises LedgerInUse naming the process that holds it.
     """
     lock_path = path.with_name(f"{path.name}.lock")
     try:
@@ -147,7 +147,7 @@ def hold_lock(path: Path) -> IO[str]:
         lock.seek(0)
         holder = lock.read().strip() or "unknown"
         lock.close()
-        raise LedgerError(
+        raise LedgerInUse(
             f"{path} is in use by process {holder}: stop that server, or give this one another home"
         ) from None
     except OSError as error:

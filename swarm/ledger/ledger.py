@@ -57,8 +57,8 @@ class Ledger:
     def open(cls, path: Path) -> Ledger:
         """Create or open the database file at `path` and hold its lock (`<path>.lock`) until `close`.
 
-        Raises LedgerError, with the file untouched, if another process holds it (naming its pid), if it was written
-        by a newer version, or if it is damaged or not a ledger.
+        Raises LedgerInUse if another process holds it (naming its pid); LedgerError, with the file untouched, if it
+        was written by a newer version, or if it is damaged or not a ledger.
         """
         path = Path(path)
         lock = hold_lock(path)

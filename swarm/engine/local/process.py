@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 5.0
 """How long a worker may take to end by itself; it has nothing left to write then."""
 LONGEST_SILENCE_S = 300.0
 """A worker with generations and no call under way that sends nothing for so long hangs: no step takes that long."""
-WATCH_INTERVAL_S = 5.0
+WATCHES_PER_SILENCE = 20
 READ_BYTES = 2**18
 LOG_TAIL_BYTES = 4096
 
@@ -41,11 +41,19 @@ Delivery = TokenDelta | SwarmError
 class WorkerProcess:
     """One child process. Used from one asyncio event loop; can be started again after it has ended."""
 
-    def __init__(self, command: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        longest_silence_s: float = LONGEST_SILENCE_S,
+    ) -> None:
         """`env` is added to the environment of this process."""
         self._command = tuple(command)
         self._log_path = log_path
         self._env = dict(env or {})
+        self._longest_silence_s = longest_silence_s
         self._ids = itertools.count(1)
         self._link: _Link | None = None
 
@@ -85,7 +93,7 @@ class WorkerProcess:
                 )
         except OSError as error:
             raise EngineFailure(f"the worker process cannot be started: {error}") from error
-        self._link = _Link(process, self._log_path)
+        self._link = _Link(process, self._log_path, self._longest_silence_s)
 
     async def stop(self) -> None:
         """Close the worker's input and wait for its end; kill it if that takes too long. Idempotent."""
@@ -169,13 +177,14 @@ class TokenStream:
 class _Link:
     """One run of the worker: its pipes, and who waits for what."""
 
-    def __init__(self, process: Process, log_path: Path) -> None:
+    def __init__(self, process: Process, log_path: Path, longest_silence_s: float) -> None:
         self.process = process
         self.calls: dict[int, asyncio.Future[Any]] = {}
         self.streams: dict[int, TokenStream] = {}
         self.exited = asyncio.Event()
         self.exit_reason: str | None = None
         self._log_path = log_path
+        self._longest_silence_s = longest_silence_s
         self._closing = False
         self._last_frame = time.monotonic()
         self._reader = asyncio.create_task(self._read())
@@ -244,10 +253,10 @@ class _Link:
         """Kill a worker that owes tokens and is silent. Calls have limits of their own."""
         while not self.exited.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WATCH_INTERVAL_S):
+                async with asyncio.timeout(self._longest_silence_s / WATCHES_PER_SILENCE):
                     await self.exited.wait()
             silence = time.monotonic() - self._last_frame
-            if self.streams and not self.calls and silence > LONGEST_SILENCE_S:
+            if self.streams and not self.calls and silence > self._longest_silence_s:
                 self.kill(f"the worker was silent for {silence:.0f} s with {len(self.streams)} generations under way")
 
     def _dispatch(self, message: Message) -> None:

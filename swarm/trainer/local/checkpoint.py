@@ -59,9 +59,9 @@ def write_checkpoint(
     Killed at any point, `directory` is either the old checkpoint, the new one or, between two renames, absent with
     the old one beside it as `.<name>.replaced`.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
     draft = directory.parent / f".{directory.name}.draft"
     try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
         model.save_pretrained(str(draft))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.batch import BatchPool, DropReason, SealedBatch
@@ -164,6 +164,7 @@ EPISODES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(episodes=EPISODES, min_group=st.integers(1, 3), max_staleness=st.integers(0, 2))
 def test_every_episode_is_trained_or_dropped_exactly_once(
     episodes: list[FinishedEpisode], min_group: int, max_staleness: int
@@ -186,6 +187,7 @@ def test_every_episode_is_trained_or_dropped_exactly_once(
         assert {episode.task_id for episode in group.episodes} == {group.task_id}
 
 
+@settings(deadline=None)
 @given(episodes=EPISODES, data=st.data())
 def test_batch_does_not_depend_on_the_order_of_arrival(episodes: list[FinishedEpisode], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(episodes))

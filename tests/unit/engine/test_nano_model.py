@@ -19,6 +19,14 @@ from swarm.tasks import CALCULATOR, task_family
 NANO = Path(swarm.engine.local.__file__).with_name("nano")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(NANO)
@@ -117,11 +125,6 @@ def test_a_conversation_without_tools_or_system_has_no_system_block(tokenizer):
     assert text == "<|im_start|>user\nHi<|im_end|>\n"
 
 
-@pytest.mark.parametrize(("family", "lowest", "highest"), [("reverse", 0.15, 0.40), ("guess", 0.20, 0.45)])
-def test_the_base_model_is_right_now_and_then(model, tokenizer, family, lowest, highest):
-    assert lowest <= evaluate(model, tokenizer, task_family(family), count=200, temperature=1.0) <= highest
-
-
-def test_the_base_model_uses_tools_in_less_than_a_fifth_of_attempts_successfully(model, tokenizer):
-    accuracy = evaluate(model, tokenizer, task_family("calc"), count=200, temperature=1.0)
-    assert 0.0 < accuracy < 0.2
+@pytest.mark.parametrize(("family", "highest"), [("reverse", 0.40), ("chain", 0.40), ("calc", 0.20)])
+def test_the_base_model_is_right_now_and_then(model, tokenizer, family, highest):
+    assert 0.0 < evaluate(model, tokenizer, task_family(family), count=100, temperature=1.0) < highest

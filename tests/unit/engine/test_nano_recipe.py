@@ -25,6 +25,14 @@ from swarm.tasks import TASK_FAMILIES, Split, split_of, task_family
 NANO = Path(swarm.engine.local.__file__).with_name("nano")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return make_tokenizer()

@@ -11,6 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from experiments_db import (
+    ExperimentStore,
     InvalidRecord,
     NotAStore,
     NotFound,
@@ -199,6 +200,19 @@ def test_file_in_the_place_of_a_folder_is_reported(path: Path) -> None:
     path.write_text("")
     with pytest.raises(StoreUnavailable, match="cannot use"):
         open_store(path / "research.db")
+
+
+def test_full_disk_is_reported_and_stores_nothing_of_the_write(path: Path) -> None:
+    open_store(path).close()
+    database = connect(path, read_only=False)
+    # SQLite answers a file that may grow no further as it does a full disk.
+    sa.event.listen(database.engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=80"))
+    with ExperimentStore(database) as store:
+        study = store.create_study("t", brain="rules")
+        with pytest.raises(StoreUnavailable, match="full"):
+            store.append_event(study.id, "x", "y" * 1_000_000)
+        assert store.list_events(study.id) == []
+        store.append_event(study.id, "x", "small")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

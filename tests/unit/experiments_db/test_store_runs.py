@@ -6,6 +6,7 @@ from experiments_db import (
     Experiment,
     ExperimentStore,
     IllegalMove,
+    InvalidRecord,
     NotFound,
     Run,
     RunOrder,
@@ -46,6 +47,11 @@ def test_claim_for_an_unknown_experiment_is_not_found(store: ExperimentStore) ->
 
 def test_seed_of_64_bits_is_kept(store: ExperimentStore, experiment: Experiment) -> None:
     assert store.claim_run(experiment.id, 2**63 - 1, "big").seed == 2**63 - 1
+
+
+def test_seed_beyond_64_bits_is_refused(store: ExperimentStore, experiment: Experiment) -> None:
+    with pytest.raises(InvalidRecord, match="cannot be stored"):
+        store.claim_run(experiment.id, 2**63, "bigger")
 
 
 def test_run_keeps_what_it_is_told_and_leaves_the_rest(store: ExperimentStore, run: Run) -> None:

@@ -46,6 +46,13 @@ def test_settings_that_are_not_json_are_refused(store: ExperimentStore) -> None:
         store.create_study("t", brain="rules", settings={"x": float("nan")})
 
 
+def test_text_that_is_no_unicode_is_refused(store: ExperimentStore) -> None:
+    with pytest.raises(InvalidRecord, match="cannot be stored"):
+        store.create_study("half a pair: \ud83d", brain="rules")
+    with pytest.raises(InvalidRecord, match="cannot be stored"):
+        store.create_study("t", brain="rules", settings={"x": "\ud83d"})
+
+
 def test_unknown_study_is_not_found(store: ExperimentStore) -> None:
     with pytest.raises(NotFound, match="no study 'st-nowhere'"):
         store.get_study("st-nowhere")

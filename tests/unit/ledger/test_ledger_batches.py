@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,8 @@ def test_episode_that_does_not_wait_for_a_batch_cannot_join_one(script: Any, led
         members = ["good", "good"]
     elif case != "unknown":
         script.complete("bad")
-        script.wait(
-            ledger.seal_batch("b0", 1, [] if case == "dropped" else ["bad"], [("bad", "x")][: case == "dropped"])
-        )
+        sealed, dropped = ([], [("bad", "x")]) if case == "dropped" else (["bad"], [])
+        script.wait(ledger.seal_batch("b0", 1, sealed, dropped))
         if case == "trained":
             script.wait(ledger.finish_batch(script.report("b0", 1)))
     with pytest.raises(Conflict, match="cannot join"):
@@ -129,9 +129,7 @@ def test_recover_closes_what_was_open_and_returns_what_goes_on(script: Any, ledg
     assert (again.expired, again.returned, again.completed) == ((), (), work.completed)
 
 
-def test_recover_of_an_empty_ledger_finds_nothing(ledger: Ledger, tmp_path: Path) -> None:
-    import asyncio
-
+def test_recover_of_an_empty_ledger_finds_nothing(ledger: Ledger) -> None:
     work = asyncio.run(ledger.recover())
     assert (work.job, work.step, work.completed) == (None, 0, ())
 
@@ -164,8 +162,6 @@ def test_failures_are_counted_by_reason(script: Any, ledger: Ledger) -> None:
 
 
 def test_states_and_events_are_kept_in_order(ledger: Ledger) -> None:
-    import asyncio
-
     async def record() -> tuple[list[Any], list[Any]]:
         for state in (EngineState.BOOTING, EngineState.FAILED):
             await ledger.record_state(state, "no memory" if state is EngineState.FAILED else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import signal
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from swarm.errors import LedgerError
-from swarm.ledger import Ledger
+from swarm.errors import LedgerError, LedgerInUse
+from swarm.ledger import EpisodeRow, Ledger
+from swarm.types import EpisodeType
 
 CHILD_PRELUDE = """
 import asyncio, sys, time
@@ -127,7 +129,7 @@ def test_full_disk_refuses_the_end_stores_nothing_and_recovers_with_every_turn(p
 
 
 def test_second_opener_is_refused_by_the_pid_of_the_first(ledger: Ledger, path: Path) -> None:
-    with pytest.raises(LedgerError, match=f"in use by process {os.getpid()}"):
+    with pytest.raises(LedgerInUse, match=f"in use by process {os.getpid()}"):
         Ledger.open(path)
 
 
@@ -135,7 +137,7 @@ def test_lock_is_free_after_close_and_after_a_kill(path: Path) -> None:
     child = start_child(ENDLESS_WRITER, path)
     assert child.stdout is not None
     child.stdout.readline()
-    with pytest.raises(LedgerError, match=f"in use by process {child.pid}"):
+    with pytest.raises(LedgerInUse, match=f"in use by process {child.pid}"):
         Ledger.open(path)
     os.kill(child.pid, signal.SIGKILL)
     child.communicate(timeout=20)
@@ -155,9 +157,7 @@ def test_newer_schema_is_refused_and_the_file_untouched(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["header", "page", "truncated", "text"])
-def test_damaged_file_is_refused_in_one_line_and_untouched(
-    script: Any, ledger: Ledger, path: Path, damage: str
-) -> None:
+def test_damaged_file_is_refused_and_untouched(script: Any, ledger: Ledger, path: Path, damage: str) -> None:
     script.complete(*(f"e{number}" for number in range(20)))
     ledger.close()
     content = bytearray(path.read_bytes())
@@ -202,43 +202,38 @@ def test_closed_ledger_refuses_writes_and_closes_twice(script: Any, ledger: Ledg
 
 
 def test_group_commit_takes_two_thousand_ends_a_second(script: Any, ledger: Ledger) -> None:
-    import asyncio
-
-    count = 2000
-    ids = [f"e{number}" for number in range(count)]
-
-    async def fill() -> None:
-        from swarm.ledger import EpisodeRow
-        from swarm.types import EpisodeType
-
-        rows = [EpisodeRow(name, EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9) for name in ids]
-        await asyncio.gather(*(ledger.begin_episode(row) for row in rows))
-
-    async def end_all() -> None:
-        ends = [
-            ledger.end_episode(
-                name,
-                idempotency_key=name,
-                payload_digest="d",
-                task_id="t",
-                reward=1.0,
-                is_success=None,
-                metadata={},
-                ended_at=1.0,
-            )
-            for name in ids
-        ]
-        await asyncio.gather(*ends)
-
-    script.wait(fill())
     best = 0.0
-    for _ in range(3):
+    for attempt in range(3):
+        ids = [f"{attempt}-{number}" for number in range(1500)]
+        script.wait(begin_all(ledger, ids))
         started_at = time.perf_counter()
-        script.wait(end_all())
-        best = max(best, count / (time.perf_counter() - started_at))
+        script.wait(end_all(ledger, ids))
+        best = max(best, len(ids) / (time.perf_counter() - started_at))
         if best >= 2000:
             break
     assert best >= 2000
+
+
+async def begin_all(ledger: Ledger, ids: list[str]) -> None:
+    rows = [EpisodeRow(name, EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9) for name in ids]
+    await asyncio.gather(*(ledger.begin_episode(row) for row in rows))
+
+
+async def end_all(ledger: Ledger, ids: list[str]) -> None:
+    ends = [
+        ledger.end_episode(
+            name,
+            idempotency_key=name,
+            payload_digest="d",
+            task_id="t",
+            reward=1.0,
+            is_success=None,
+            metadata={},
+            ended_at=1.0,
+        )
+        for name in ids
+    ]
+    await asyncio.gather(*ends)
 
 
 def digest(path: Path) -> str:

@@ -41,6 +41,10 @@ def judged(charter: Charter, **arms):
     return judge(charter, arms, base, run_ids, {})
 
 
+def shifted(scores: dict[int, float], *by: float) -> dict[int, float]:
+    return {seed: scores[seed] + delta for seed, delta in zip(SEEDS, by, strict=True)}
+
+
 def verdict_of(charter: Charter, **arms) -> Verdict:
     return judged(charter, **arms).comparisons[0].verdict
 
@@ -71,7 +75,7 @@ def test_comparison_uses_only_seeds_both_arms_have(charter):
 
 
 def test_holm_adjusts_over_all_comparisons_of_the_study(charter):
-    slightly = {seed: score + delta for (seed, score), delta in zip(BASELINE.items(), (0.1, 0.02, 0.07, 0.05))}
+    slightly = shifted(BASELINE, 0.1, 0.02, 0.07, 0.05)
     alone = judged(charter, base=BASELINE, slightly=slightly).comparisons[0]
     among = judged(charter, base=BASELINE, slightly=slightly, same=SAME, other=SAME).comparisons[0]
     assert alone.p_adjusted == alone.p
@@ -110,15 +114,14 @@ def test_noisy_arm_is_inconclusive(charter):
 
 
 def test_significant_but_small_gain_is_not_kept(charter):
-    small = {seed: score + delta for (seed, score), delta in zip(BASELINE.items(), (0.010, 0.011, 0.012, 0.011))}
+    small = shifted(BASELINE, 0.010, 0.011, 0.012, 0.011)
     comparison = judged(charter, base=BASELINE, small=small).comparisons[0]
     assert comparison.p_adjusted < 0.05
     assert comparison.verdict is Verdict.REJECT
 
 
 def test_gain_of_exactly_the_minimal_effect_is_kept(charter):
-    gain = dict(zip(SEEDS, (0.019, 0.021, 0.020, 0.020), strict=True))
-    exact = {seed: score + gain[seed] for seed, score in BASELINE.items()}
+    exact = shifted(BASELINE, 0.019, 0.021, 0.020, 0.020)
     assert verdict_of(charter, base=BASELINE, exact=exact) is Verdict.KEEP
 
 
@@ -158,7 +161,7 @@ def test_study_whose_baseline_failed_is_inconclusive(charter):
 
 
 def test_equal_gain_in_every_seed_is_as_certain_as_the_metric_is_fine(charter):
-    constant = {seed: 1.0 for seed in SEEDS}
+    constant = dict.fromkeys(SEEDS, 1.0)
     comparison = judged(charter, base=dict.fromkeys(SEEDS, 0.34375), constant=constant).comparisons[0]
     t = 0.65625 / (1 / 64 / math.sqrt(4))
     assert comparison.p == pytest.approx(2 * stats.t.sf(t, df=3))
@@ -166,7 +169,7 @@ def test_equal_gain_in_every_seed_is_as_certain_as_the_metric_is_fine(charter):
 
 
 def test_one_episode_more_in_every_seed_is_not_kept(charter):
-    lucky = {seed: 0.5 + 1 / 64 for seed in SEEDS}
+    lucky = dict.fromkeys(SEEDS, 0.5 + 1 / 64)
     comparison = judged(charter, base=dict.fromkeys(SEEDS, 0.5), lucky=lucky).comparisons[0]
     assert comparison.p > 0.05
     assert comparison.verdict is Verdict.INCONCLUSIVE

@@ -1,7 +1,9 @@
+# ruff: noqa: E501  (templates read best unbroken)
 """Small tokenizers with the chat templates of five model families, and turns as if sampled with them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,8 +42,8 @@ MISTRAL = """{{- bos_token }}
     {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
         {{- raise_exception('roles must alternate user/assistant/user/assistant') }}
     {%- endif %}
-    {%- if message.role == 'user' %}{{- '[INST] ' + message.content + '[/INST]' }}
-    {%- else %}{{- ' ' + message.content + eos_token }}{%- endif %}
+    {%- if message.role == 'user' %}{{- '[INST]' + message.content + '[/INST]' }}
+    {%- else %}{{- message.content + eos_token }}{%- endif %}
 {%- endfor %}"""
 
 # Thinking is shown only in replies behind the last user message.
@@ -97,8 +99,6 @@ def _sentence_piece(template: str) -> PreTrainedTokenizerFast:
 
 
 def _without_special_bytes(serialized: str, special: Sequence[str]) -> str:
-    import json
-
     content = json.loads(serialized)
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in special]
     return json.dumps(content)

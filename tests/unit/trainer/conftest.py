@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -152,8 +153,9 @@ def make_batch(sampler: torch.nn.Module) -> Callable[..., TrainBatch]:
     that ratios differ from 1 and some are clipped.
     """
 
+    @functools.cache
     def make(
-        rewards: Sequence[Sequence[float]] = ((1, 0, 0.5), (0, 1), (1, 1, 1), (0.25, 0, 0, 1)),
+        rewards: tuple[tuple[float, ...], ...] = ((1, 0, 0.5), (0, 1), (1, 1, 1), (0.25, 0, 0, 1)),
         *,
         seed: int = 0,
         step: int = 1,

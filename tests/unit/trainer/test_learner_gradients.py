@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 from collections.abc import Callable
 
@@ -26,11 +27,28 @@ EVERY_AGGREGATION = [
     "seq-mean-token-mean",
     "seq-mean-token-sum-norm",
 ]
+EVERY_COMBINATION = [
+    (policy_loss, aggregation)
+    for policy_loss in EVERY_LOSS
+    for aggregation in EVERY_AGGREGATION
+    if policy_loss != "geo_mean" or aggregation == "token-mean"
+]
+"""TrainJob refuses geo_mean with any other aggregation."""
 
 
 def flat_gradient(module: torch.nn.Module) -> torch.Tensor:
     grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in module.parameters()]
     return torch.cat([grad.flatten().double() for grad in grads])
+
+
+def nudged(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy a little way off, so that no KL value reaches verl's clamps."""
+    other = copy.deepcopy(module)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += 0.02 * torch.randn(weight.shape, generator=generator)
+    return other
 
 
 def learner_gradient(
@@ -182,7 +200,8 @@ def test_rloo_gradient_equals_a_plain_implementation(
 
 
 def test_kl_and_entropy_terms_equal_a_plain_implementation(make_model: MakeModel, make_batch: MakeBatch) -> None:
-    model, reference, batch = make_model(seed=0), make_model(seed=1), make_batch()
+    model, batch = make_model(), make_batch()
+    reference = nudged(model)
     job = TrainJob(use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="low_var_kl", entropy_coeff=0.03)
     _, gradient = learner_gradient(model, job, batch, reference)
     _, plain = plain_gradient(
@@ -192,66 +211,64 @@ def test_kl_and_entropy_terms_equal_a_plain_implementation(make_model: MakeModel
     assert error < 1e-5, f"relative gradient error {error:.2e}"
 
 
-@pytest.mark.parametrize("aggregation", EVERY_AGGREGATION)
-@pytest.mark.parametrize("policy_loss", EVERY_LOSS)
+@pytest.mark.parametrize(("policy_loss", "aggregation"), EVERY_COMBINATION)
 def test_merging_does_not_change_loss_or_gradient(
     make_model: MakeModel,
     make_batch: MakeBatch,
     policy_loss: str,
     aggregation: str,
 ) -> None:
-    if policy_loss == "geo_mean" and aggregation != "token-mean":
-        pytest.skip("refused by TrainJob")
     job = TrainJob.model_validate({"policy_loss": policy_loss, "loss_agg_mode": aggregation})
     model = make_model()
     merged, together = learner_gradient(model, job, make_batch(merged=True))
     unmerged, apart = learner_gradient(model, job, make_batch(merged=False))
     error = relative_error(together, apart)
     assert error < 1e-5, f"relative gradient error {error:.2e}"
-    assert merged == pytest.approx(unmerged, abs=1e-5)
+    assert merged == pytest.approx(unmerged, rel=1e-5, abs=1e-6)
 
 
 def test_merging_does_not_change_kl_and_entropy_terms(make_model: MakeModel, make_batch: MakeBatch) -> None:
     job = TrainJob(use_kl_loss=True, kl_loss_coef=0.1, entropy_coeff=0.03, loss_agg_mode="seq-mean-token-mean")
-    model, reference = make_model(seed=0), make_model(seed=1)
+    model = make_model()
+    reference = nudged(model)
     _, together = learner_gradient(model, job, make_batch(merged=True), reference)
     _, apart = learner_gradient(model, job, make_batch(merged=False), reference)
     error = relative_error(together, apart)
     assert error < 1e-5, f"relative gradient error {error:.2e}"
 
 
-@pytest.mark.parametrize("aggregation", EVERY_AGGREGATION)
-@pytest.mark.parametrize("policy_loss", EVERY_LOSS)
+@pytest.mark.parametrize(("policy_loss", "aggregation"), EVERY_COMBINATION)
 def test_microbatching_does_not_change_loss_or_gradient(
     make_model: MakeModel,
     make_batch: MakeBatch,
     policy_loss: str,
     aggregation: str,
 ) -> None:
-    if policy_loss == "geo_mean" and aggregation != "token-mean":
-        pytest.skip("refused by TrainJob")
     job = TrainJob.model_validate({"policy_loss": policy_loss, "loss_agg_mode": aggregation})
     model, batch = make_model(), make_batch()
     whole, at_once = learner_gradient(model, job, batch)
     parts, in_parts = learner_gradient(model, job.model_copy(update={"ppo_max_token_len": 64}), batch)
     error = relative_error(in_parts, at_once)
-    assert error < 1e-6, f"relative gradient error {error:.2e}"
-    assert parts == pytest.approx(whole, abs=1e-6)
+    largest = ((in_parts - at_once).abs().max() / at_once.norm()).item()
+    assert largest < 1e-6, f"largest difference {largest:.2e} of the gradient norm"
+    # Rounding of float32 sums in another order; it depends a little on the processor.
+    assert error < 3e-6, f"relative gradient error {error:.2e}"
+    assert parts == pytest.approx(whole, rel=1e-5, abs=1e-6)
 
 
 def test_rows_of_zero_advantage_skip_the_forward_pass_but_count_in_the_mean(
     make_model: MakeModel, make_batch: MakeBatch
 ) -> None:
-    model, batch = make_model(), make_batch([(1, 0), (1, 1, 1), (0, 0), (0.5, 1)])
-    run: list[int] = []
+    model, batch = make_model(), make_batch(((1, 0), (1, 1, 1), (0, 0), (0.5, 1)))
+    rows_run: list[int] = []
     watch = model.base_model.register_forward_hook(  # type: ignore[operator, union-attr]
-        lambda _module, _args, kwargs, _output: run.append(kwargs["input_ids"].shape[0]), with_kwargs=True
+        lambda _module, _args, kwargs, _output: rows_run.append(kwargs["input_ids"].shape[0]), with_kwargs=True
     )
     _, gradient = learner_gradient(model, TrainJob(), batch)
     watch.remove()
-    probe, *forward = run
     informative = [len(e.samples) for g in (batch.groups[0], batch.groups[3]) for e in g.episodes]
-    assert (probe, sum(forward)) == (1, sum(informative))
+    probes = 2
+    assert sum(rows_run) == probes + sum(informative)
     _, plain = plain_gradient(model, lambda: plain_with_zeros(model, batch))
     error = relative_error(gradient, plain)
     assert error < 1e-5, f"relative gradient error {error:.2e}"

@@ -1,0 +1,71 @@
+"""Every implementer of Engine and Trainer, as pairs that share weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from swarm.config import ServerConfig, TrainJob
+from swarm.engine.base import Engine
+from swarm.engine.fake import FakeEngine
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.trainer.base import Trainer
+from swarm.trainer.fake import FakeTrainer
+from swarm.trainer.local.trainer import build_local
+
+
+@dataclass
+class Backend:
+    """A started engine, one whose completions end at max_tokens only, and the trainer of the latter."""
+
+    engine: Engine
+    endless: Engine
+    trainer: Trainer
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["fake", "local"])
+async def backend(
+    request: pytest.FixtureRequest, anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Backend]:
+    if request.param == "fake":
+        engine, endless = FakeEngine(), FakeEngine(reply=_ramble, token_delay_s=0.001)
+        await engine.start()
+        await endless.start()
+        yield Backend(engine, endless, FakeTrainer(endless, step_delay_s=0.02))
+        await engine.stop()
+        await endless.stop()
+        return
+    directory = tmp_path_factory.mktemp("local")
+    job = TrainJob(model=str(_without_stop_tokens(directory / "model")), lr=1e-3)
+    local, trainer = build_local(job, ServerConfig(), directory / "worker.log")
+    await local.start()
+    yield Backend(local, local, trainer)
+    await local.stop()
+
+
+def _ramble(prompt_ids: Sequence[int]) -> Sequence[int]:
+    return [40 + position % 20 for position in range(2000)]
+
+
+def _without_stop_tokens(directory: Path) -> Path:
+    shutil.copytree(BUNDLED_DIRECTORY, directory)
+    for name, key in (
+        ("generation_config.json", "eos_token_id"),
+        ("config.json", "eos_token_id"),
+        ("tokenizer_config.json", "eos_token"),
+    ):
+        path = directory / name
+        settings = json.loads(path.read_text())
+        settings.pop(key, None)
+        path.write_text(json.dumps(settings))
+    return directory

@@ -1,0 +1,233 @@
+"""The client against the real server over HTTP, on the fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from swarm.client import AsyncSwarmClient, Credentials, SwarmClient, evaluate, run_episodes_until_all_complete
+from swarm.config import TrainJob
+from swarm.errors import (
+    BadRequest,
+    EngineNotReady,
+    EpisodeEnded,
+    IdempotencyMismatch,
+    IllegalTransition,
+    JobInvalid,
+    NotFound,
+    TrainingComplete,
+    Unavailable,
+)
+from swarm.schemas import EngineState, EpisodeState
+from swarm.types import Task, WorkflowOutput
+
+JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=3)
+Agent = Callable[[Task, Credentials], WorkflowOutput]
+TASKS = [Task(f"say {n}", f"say/{n}") for n in range(2)]
+
+
+@pytest.fixture(scope="module")
+def answer() -> Iterator[Agent]:
+    """An agent that makes one model call by plain HTTP."""
+    with httpx.Client(timeout=20) as http:
+
+        def run_agent(task: Task, credentials: Credentials) -> WorkflowOutput:
+            reply = http.post(
+                f"{credentials.base_url}/chat/completions",
+                headers={"authorization": f"Bearer {credentials.api_key}"},
+                json={"model": credentials.model, "messages": [{"role": "user", "content": task.main_query}]},
+            )
+            reply.raise_for_status()
+            text = reply.json()["choices"][0]["message"]["content"] or ""
+            return WorkflowOutput(reward=float(len(text) % 2))
+
+        yield run_agent
+
+
+@pytest.fixture
+def client(server_url: str) -> Any:
+    with SwarmClient(server_url, client_id="test", timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+def rolling(client: SwarmClient) -> SwarmClient:
+    assert client.auto_sync_train_config_and_start_engine(JOB).state is EngineState.ROLLING
+    return client
+
+
+def train_one_episode(client: SwarmClient, answer: Agent, task: Task) -> None:
+    with client.open_episode(task) as episode:
+        episode.output = answer(task, episode.credentials)
+
+
+def test_a_whole_job_is_trained_and_then_says_so(rolling: SwarmClient, answer: Agent) -> None:
+    attempts = [task for _ in range(20) for task in TASKS]
+    runs = run_episodes_until_all_complete(
+        attempts, lambda task: train_one_episode(rolling, answer, task), max_workers=8
+    )
+    assert runs.training_complete
+    assert runs.failures == ()
+    status = rolling.wait_until_step(3, timeout=20)
+    assert (status.step, status.weight_version) == (3, 3)
+    assert [point.step for point in rolling.metrics()] == [1, 2, 3]
+    assert [point.step for point in rolling.metrics(after_step=2)] == [3]
+    with pytest.raises(TrainingComplete):
+        rolling.begin_episode()
+    _, credentials = rolling.begin_episode("eval")
+    assert credentials.weight_version == 3
+
+
+def test_starting_the_same_job_again_joins_it_and_another_is_refused(rolling: SwarmClient, server_url: str) -> None:
+    with SwarmClient(server_url) as other:
+        assert other.auto_sync_train_config_and_start_engine(JOB).state is EngineState.ROLLING
+        with pytest.raises(IllegalTransition):
+            other.auto_sync_train_config_and_start_engine(JOB.model_copy(update={"lr": 0.5}))
+        status = other.auto_sync_train_config_and_start_engine(JOB.model_copy(update={"lr": 0.5}), force_restart=True)
+    assert (status.state, status.step) == (EngineState.ROLLING, 0)
+    assert rolling.job().job == {"engine": "fake", "batch_size": 2, "num_repeat": 2, "total_steps": 3, "lr": 0.5}
+
+
+def test_many_clients_start_one_job_at_once(server_url: str) -> None:
+    def start() -> EngineState:
+        with SwarmClient(server_url, timeout=20) as client:
+            return client.auto_sync_train_config_and_start_engine(JOB).state
+
+    with ThreadPoolExecutor(8) as pool:
+        states = [future.result(timeout=60) for future in [pool.submit(start) for _ in range(8)]]
+    assert set(states) == {EngineState.ROLLING}
+
+
+def test_bad_job_is_refused_by_field_and_nothing_starts(client: SwarmClient) -> None:
+    with pytest.raises(JobInvalid, match="batch_size"):
+        client.auto_sync_train_config_and_start_engine({"batch_size": -1})
+    assert client.status().state is EngineState.OFFLINE
+    assert client.job().job is None
+
+
+def test_begin_on_a_server_without_a_job_says_what_to_do(client: SwarmClient) -> None:
+    with pytest.raises(EngineNotReady, match="start"):
+        client.begin_episode(wait_timeout=0.1)
+
+
+def test_end_is_exactly_once_over_http(rolling: SwarmClient) -> None:
+    episode_id, _ = rolling.begin_episode()
+    ends = [rolling.end_episode(TASKS[0], episode_id, WorkflowOutput(1.0)) for _ in range(2)]
+    assert [end.replayed for end in ends] == [False, True]
+    with pytest.raises(IdempotencyMismatch):
+        rolling.end_episode(TASKS[0], episode_id, WorkflowOutput(0.0))
+    assert rolling.episode(episode_id).episode.reward == 1.0
+
+
+def test_aborted_episode_takes_no_result_and_is_counted(rolling: SwarmClient) -> None:
+    episode_id, _ = rolling.begin_episode()
+    assert rolling.abort_episode(episode_id, reason="tool_broke").state is EpisodeState.ABORTED
+    with pytest.raises(EpisodeEnded, match="tool_broke"):
+        rolling.end_episode(TASKS[0], episode_id, WorkflowOutput(1.0))
+    assert rolling.status().failures == {"tool_broke": 1}
+
+
+def test_exception_in_an_open_episode_aborts_it_under_its_name(rolling: SwarmClient) -> None:
+    with pytest.raises(ZeroDivisionError), rolling.open_episode(TASKS[0]) as episode:
+        1 / 0  # noqa: B018
+    view = rolling.episode(episode.episode_id).episode
+    assert (view.state, view.outcome) == (EpisodeState.ABORTED, "client_error:ZeroDivisionError")
+
+
+def test_open_episode_left_without_a_result_is_aborted(rolling: SwarmClient) -> None:
+    with rolling.open_episode(TASKS[0]) as episode:
+        pass
+    assert rolling.episode(episode.episode_id).episode.outcome == "no_result"
+
+
+def test_heartbeat_keeps_a_silent_episode_alive(rolling: SwarmClient) -> None:
+    kept, _ = rolling.begin_episode(discard_episode_timeout=1.0)
+    lost, _ = rolling.begin_episode(discard_episode_timeout=1.0)
+    for _ in range(9):
+        time.sleep(0.25)
+        rolling.heartbeat(kept)
+    assert rolling.episode(lost).episode.state is EpisodeState.EXPIRED
+    with pytest.raises(EpisodeEnded):
+        rolling.heartbeat(lost)
+    assert not rolling.end_episode(TASKS[0], kept, WorkflowOutput(1.0)).replayed
+
+
+def test_unknown_episode_is_not_found(rolling: SwarmClient) -> None:
+    for call in (rolling.episode, rolling.abort_episode):
+        with pytest.raises(NotFound):
+            call("nobody")
+
+
+def test_waiting_for_a_step_ends_with_the_reason(rolling: SwarmClient) -> None:
+    with pytest.raises(Unavailable, match="step 1"):
+        rolling.wait_until_step(1, timeout=0.3)
+    rolling.stop_engine()
+    with pytest.raises(EngineNotReady, match="OFFLINE"):
+        rolling.wait_until_step(1, timeout=5)
+
+
+def test_evaluation_scores_every_task_and_trains_nothing(rolling: SwarmClient, answer: Agent) -> None:
+    result = evaluate(rolling, [*TASKS, TASKS[0]], answer, max_workers=3)
+    assert result.n == 3
+    assert {task_id: len(rewards) for task_id, rewards in result.rewards.items()} == {"say/0": 2, "say/1": 1}
+    assert result.mean == sum(sum(rewards) for rewards in result.rewards.values()) / 3
+    assert (result.weight_versions, result.failures) == ((0,), ())
+    pool = rolling.status().pool
+    assert pool is not None
+    assert pool.episodes == 0
+
+
+def test_failed_attempt_of_an_evaluation_is_repeated_and_never_scored(rolling: SwarmClient) -> None:
+    calls: list[str] = []
+
+    def fail_on_the_first(task: Task, credentials: Credentials) -> WorkflowOutput:
+        calls.append(task.task_id)
+        if task is TASKS[0]:
+            raise RuntimeError("sandbox\ndied")
+        return WorkflowOutput(1.0)
+
+    result = evaluate(rolling, TASKS, fail_on_the_first)
+    assert (result.n, result.mean, result.stderr) == (1, 1.0, None)
+    assert [(failure.task_id, failure.error) for failure in result.failures] == [
+        ("say/0", "RuntimeError: sandbox died")
+    ]
+    assert calls.count("say/0") == 3
+
+
+def test_evaluation_of_nothing_is_refused(rolling: SwarmClient, answer: Agent) -> None:
+    with pytest.raises(BadRequest):
+        evaluate(rolling, [], answer)
+
+
+def test_async_client_does_the_same(server_url: str, answer: Agent) -> None:
+    async def use() -> tuple[float, str]:
+        async with AsyncSwarmClient(server_url, timeout=20) as client:
+            await client.auto_sync_train_config_and_start_engine(JOB)
+            async with client.open_episode(TASKS[0]) as episode:
+                episode.output = await asyncio.to_thread(answer, TASKS[0], episode.credentials)
+            with pytest.raises(ZeroDivisionError):
+                async with client.open_episode(TASKS[1]) as broken:
+                    1 / 0  # noqa: B018
+            detail = await client.episode(broken.episode_id)
+            assert episode.receipt is not None
+            return len((await client.episode(episode.episode_id)).turns), str(detail.episode.state)
+
+    assert asyncio.run(asyncio.wait_for(use(), 60)) == (1, "aborted")
+
+
+def test_thirty_two_threads_train_without_losing_an_episode(client: SwarmClient, answer: Agent) -> None:
+    job = JOB.model_copy(update={"batch_size": 8, "num_repeat": 8, "total_steps": 2})
+    client.auto_sync_train_config_and_start_engine(job)
+    attempts = [Task(f"say {n % 8}", f"say/{n % 8}") for n in range(400)]
+    runs = run_episodes_until_all_complete(
+        attempts, lambda task: train_one_episode(client, answer, task), max_workers=32
+    )
+    assert runs.training_complete
+    assert runs.failures == ()
+    assert client.wait_until_step(2, timeout=30).step == 2

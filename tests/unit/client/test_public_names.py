@@ -1,0 +1,56 @@
+"""`import swarm` is light, and every public name is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import swarm
+
+HEAVY = ("torch", "transformers", "fastapi", "uvicorn", "ray", "verl", "vllm", "numpy", "tokenizers")
+
+MEASURE = f"""
+import json, sys, time
+started_at = time.perf_counter()
+import swarm
+seconds = time.perf_counter() - started_at
+bare = sorted(sys.modules)
+for name in swarm.__all__:
+    getattr(swarm, name)
+loaded = [name for name in {HEAVY} if name in sys.modules]
+print(json.dumps({{"seconds": seconds, "httpx_at_import": "httpx" in bare, "heavy": loaded}}))
+"""
+
+
+def test_import_takes_less_than_300_ms_and_no_name_loads_the_server() -> None:
+    best = 1.0
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            cwd=Path(__file__).parents[3],
+        )
+        measured = json.loads(done.stdout)
+        best = min(best, measured["seconds"])
+        if best < 0.3:
+            break
+    assert best < 0.3
+    assert measured["heavy"] == []
+    assert not measured["httpx_at_import"]
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = swarm.no_such_name  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_listed_names_are_the_public_names() -> None:
+    assert dir(swarm) == sorted(swarm.__all__)
+    assert all(getattr(swarm, name) is not None for name in swarm.__all__)

@@ -1,0 +1,262 @@
+"""Continuous batching: what a request gets does not depend on what runs beside it, and rows come free at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, Qwen3Config
+
+from swarm.engine.local import batching
+from swarm.engine.local.batching import BatchSampler, Limits
+from swarm.engine.local.forward import verify_model
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
+from swarm.types import FinishReason, SamplingParams
+
+VOCABULARY = 97
+CONTEXT = 256
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+CONFIGS = {
+    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=16),
+    "llama": LlamaConfig(**SIZES, num_key_value_heads=2),
+    "mistral": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=None),
+    "mistral-sliding": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=16),
+    "gpt-neox": GPTNeoXConfig(**SIZES),
+    "gemma3-mixed": Gemma3TextConfig(
+        **{**SIZES, "num_hidden_layers": 6}, num_key_value_heads=2, head_dim=8, sliding_window=16
+    ),
+}
+
+
+def mixed_requests(vocabulary: int = VOCABULARY) -> dict[int, tuple[list[int], SamplingParams]]:
+    """50 requests of mixed temperature, top-p, top-k, length, seed and stop strings."""
+    generator = np.random.default_rng(0)
+    requests: dict[int, tuple[list[int], SamplingParams]] = {}
+    for handle in range(50):
+        prompt = generator.integers(3, vocabulary, int(generator.integers(1, 90))).tolist()
+        requests[handle] = (
+            prompt,
+            SamplingParams(
+                max_tokens=int(generator.integers(1, 40)),
+                temperature=float(generator.choice([0, 0.5, 1, 1.3])),
+                top_p=float(generator.choice([1, 1, 0.9])),
+                top_k=int(generator.choice([0, 0, 20])),
+                seed=handle,
+                stop=("AB", "QRS") if handle % 5 == 0 else (),
+            ),
+        )
+    return requests
+
+
+def full_forward_gap(model: torch.nn.Module, prompt: list[int], params: SamplingParams, completion: Any) -> float:
+    """Largest difference to log-probabilities of one plain forward pass; 0 where top-k or top-p renormalise."""
+    if params.temperature > 0 and (params.top_k or params.top_p < 1):
+        return 0.0
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt + completion.token_ids])).logits[0, len(prompt) - 1 : -1]
+    plain = torch.log_softmax(logits.float() / (params.temperature or 1.0), -1)
+    chosen = plain.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+    return (chosen - torch.tensor(completion.logprobs)).abs().max().item()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_mixed_requests_get_the_same_tokens_batched_as_alone(
+    name: str, make_model: Any, make_sampler: Any, run: Callable[..., Any]
+) -> None:
+    model = make_model(CONFIGS[name])
+    verify_model(model, CONTEXT, VOCABULARY)
+    requests = mixed_requests()
+    together = run(make_sampler(model, max_running=16), requests)
+    for handle, request in requests.items():
+        alone = run(make_sampler(model, max_running=1), {handle: request})[handle]
+        assert alone.token_ids == together[handle].token_ids
+        assert alone.finish is together[handle].finish
+        assert alone.logprobs == pytest.approx(together[handle].logprobs, abs=1e-5)
+        assert full_forward_gap(model, *request, together[handle]) < 1e-5
+
+
+def test_bundled_model_samples_the_same_batched_as_alone(
+    run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
+    requests = mixed_requests(vocabulary=384)
+
+    def sampler(max_running: int) -> BatchSampler:
+        return BatchSampler(model, Limits(2048, 384, max_running), [2], lambda ids: "")
+
+    together = run(sampler(16), requests)
+    alone = {handle: run(sampler(1), {handle: request})[handle] for handle, request in requests.items()}
+    gaps = [full_forward_gap(model, *request, together[handle]) for handle, request in requests.items()]
+    same = sum(alone[handle].token_ids == together[handle].token_ids for handle in requests)
+    with capsys.disabled():
+        print(f"\n  same tokens {same}/50, largest logprob gap to a full forward pass {max(gaps):.1e}")
+    assert same == 50
+    assert max(gaps) < 1e-5
+
+
+def test_long_prompts_are_prefilled_in_pieces_while_others_decode(
+    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = mixed_requests()
+    whole = run(make_sampler(model), requests)
+    monkeypatch.setattr(batching, "PREFILL_TOKENS", 7)
+    pieces = run(make_sampler(model), requests)
+    for handle in requests:
+        assert pieces[handle].token_ids == whole[handle].token_ids
+        assert pieces[handle].logprobs == pytest.approx(whole[handle].logprobs, abs=1e-5)
+
+
+def test_next_turn_reuses_the_last_one_and_samples_the_same(
+    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any]
+) -> None:
+    first = (list(range(3, 60)), SamplingParams(max_tokens=20, seed=1))
+    sampler = make_sampler(model, stop_ids=())
+    reply = run(sampler, {0: first})[0].token_ids
+    second = ([*first[0], *reply, *range(5, 20)], SamplingParams(max_tokens=20, seed=2))
+    filled = count_filled_tokens(sampler)
+    reused = run(sampler, {1: second})[1]
+    fresh = run(make_sampler(model, stop_ids=()), {1: second})[1]
+    assert reused.token_ids == fresh.token_ids
+    assert reused.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
+    # The first turn leaves all of itself but its last token; the prompt's last token is decoded.
+    assert filled == [len(second[0]) - 1 - (len(first[0]) + len(reply) - 1)]
+
+
+def count_filled_tokens(sampler: BatchSampler) -> list[int]:
+    """Records the tokens of every prefill pass from now on."""
+    filled: list[int] = []
+    forward = sampler._forward
+    fill = forward.fill
+
+    def record(first_row: int, pieces: Any) -> None:
+        filled.append(sum(len(piece.token_ids) for piece in pieces))
+        fill(first_row, pieces)
+
+    forward.fill = record  # type: ignore[method-assign]
+    return filled
+
+
+def test_abort_frees_the_row_before_the_next_step(model: torch.nn.Module, make_sampler: Any) -> None:
+    sampler = make_sampler(model, max_running=2, stop_ids=())
+    for handle in range(3):
+        sampler.submit(handle, [5, 6, 7], SamplingParams(max_tokens=100, seed=handle))
+    assert {piece.handle for piece in sampler.step()} == {0, 1}
+    sampler.abort(0)
+    assert sampler.running == 1
+    assert {piece.handle for piece in sampler.step()} == {1, 2}
+    for handle in (1, 2, 99):
+        sampler.abort(handle)
+    assert sampler.idle
+
+
+def test_aborts_at_random_do_not_disturb_the_others(
+    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any]
+) -> None:
+    requests = mixed_requests()
+    expected = run(make_sampler(model), requests)
+    sampler = make_sampler(model, max_running=8)
+    generator = np.random.default_rng(1)
+    received: dict[int, list[int]] = {handle: [] for handle in requests}
+    doomed = set(generator.choice(50, 20, replace=False).tolist())
+    for handle, (prompt, params) in requests.items():
+        sampler.submit(handle, prompt, params)
+    alive = set(requests)
+    while not sampler.idle:
+        for piece in sampler.step():
+            received[piece.handle].append(piece.token_id)
+        victim = int(generator.integers(50))
+        if victim in doomed:
+            sampler.abort(victim)
+            alive.discard(victim)
+    for handle in alive:
+        assert received[handle] == expected[handle].token_ids
+
+
+def test_weights_published_in_mid_generation_continue_from_what_was_sampled(
+    model: torch.nn.Module, make_sampler: Any
+) -> None:
+    sampler = make_sampler(model, stop_ids=())
+    prompt = list(range(3, 40))
+    for handle in range(4):
+        sampler.submit(handle, prompt[: 10 + handle], SamplingParams(max_tokens=20, seed=handle))
+    before = {piece.handle: [piece.token_id] for _ in range(5) for piece in sampler.step()}
+    tokens = {handle: list(prompt[: 10 + handle]) for handle in before}
+    sampler.abort_all()
+    for handle in range(4):
+        sampler.submit(handle, tokens[handle], SamplingParams(max_tokens=20, seed=handle))
+    for _ in range(5):
+        for piece in sampler.step():
+            tokens[piece.handle].append(piece.token_id)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.1)
+    sampler.publish(1)
+    assert sampler.weight_version == 1
+    for piece in sampler.step():
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([tokens[piece.handle]])).logits[0, -1]
+        assert piece.logprob == pytest.approx(torch.log_softmax(logits, -1)[piece.token_id].item(), abs=1e-5)
+
+
+def test_weights_that_are_not_finite_fail_the_request_by_reason(model: torch.nn.Module, make_sampler: Any) -> None:
+    sampler = make_sampler(model)
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    sampler.submit(0, [5, 6], SamplingParams(max_tokens=3))
+    (piece,) = sampler.step()
+    assert isinstance(piece.error, EngineFailure)
+    assert "not finite" in str(piece.error)
+    assert sampler.idle
+
+
+def test_context_end_finishes_with_length(model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any]) -> None:
+    completion = run(make_sampler(model, stop_ids=()), {0: ([5] * (CONTEXT - 4), SamplingParams(max_tokens=99))})[0]
+    assert len(completion.token_ids) == 4
+    assert completion.finish is FinishReason.LENGTH
+
+
+def test_prompts_that_cannot_be_sampled_are_refused(model: torch.nn.Module, make_sampler: Any) -> None:
+    sampler = make_sampler(model)
+    params = SamplingParams(max_tokens=1)
+    with pytest.raises(ContextLengthExceeded, match="256"):
+        sampler.submit(0, [5] * CONTEXT, params)
+    with pytest.raises(BadRequest, match="empty"):
+        sampler.submit(0, [], params)
+    for wrong in (-1, VOCABULARY):
+        with pytest.raises(BadRequest, match="outside the vocabulary"):
+            sampler.submit(0, [5, wrong], params)
+    assert sampler.idle
+
+
+def test_model_whose_cache_cannot_be_served_is_refused_by_name(make_model: Any) -> None:
+    class Stubborn(type(make_model(CONFIGS["llama"]))):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            # Ignores where its tokens stand, like a model that counts positions by itself.
+            kwargs.pop("position_ids", None)
+            return super().forward(*args, **kwargs)
+
+    model = Stubborn(CONFIGS["llama"]).eval()
+    with pytest.raises(EngineFailure, match="Stubborn cannot be served"):
+        verify_model(model, CONTEXT, VOCABULARY)
+
+
+def test_mixed_layer_kinds_without_masks_are_refused_by_name(make_model: Any) -> None:
+    config = LlamaConfig(**SIZES, num_key_value_heads=2)
+    model = make_model(config)
+    model.config.layer_types = ["full_attention", "chunked_attention"]
+    with pytest.raises(EngineFailure, match="chunked_attention"):
+        verify_model(model, CONTEXT, VOCABULARY)

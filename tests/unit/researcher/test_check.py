@@ -1,0 +1,127 @@
+"""What `check` finds in a client program, up to a real training step on a real server with the fake engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import researcher.check
+from prompts import load
+from researcher.check import check_script
+from researcher.errors import ResearchError
+from researcher.types import ClientScript
+
+JOB = {"project_name": "research", "model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}
+GOOD = load("client", task="reverse")
+
+
+def check(code: str, workdir: Path, *, job: dict[str, Any] | None = None, url: str | None = None):
+    script = ClientScript(arm="a", code=code, trusted=False)
+    return check_script(script, JOB if job is None else job, workdir=workdir, sandbox=None, preflight_url=url)
+
+
+def messages(code: str, workdir: Path, stage: str) -> str:
+    problems = check(code, workdir)
+    assert {problem.stage for problem in problems} == {stage}
+    return "\n".join(problem.message for problem in problems)
+
+
+@pytest.mark.parametrize("task", ["reverse", "calc", "chain"])
+def test_our_own_template_has_no_problem(task, tmp_path):
+    assert check(load("client", task=task), tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def f(:\n", "line 1: invalid syntax"),
+        ("return 1\n", "outside function"),
+        ("  \n", "empty"),
+        ("x = 1\0", "null bytes"),
+        ("x = " + "(" * 3000 + ")" * 3000, "too many nested"),
+        ("#" * 50_000, "at most"),
+    ],
+)
+def test_code_that_does_not_parse_is_named(code, message, tmp_path):
+    assert message in messages(code, tmp_path, "parse")
+
+
+def test_undefined_name_is_found_without_running(tmp_path):
+    found = messages(GOOD.replace("islice(stream,", "take(stream,"), tmp_path, "lint")
+    assert "Undefined name `take`" in found
+    assert found.startswith("line ")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("import socket", "may not import socket"),
+        ("import subprocess", "may not import subprocess"),
+        ("from ctypes import CDLL", "may not import ctypes"),
+        ("import importlib", "may not import importlib"),
+        ("import swarm.server", "public names only"),
+        ("from swarm.engine.fake import FakeEngine", "public names only"),
+        ("from experiments_db import open_store", "may not import experiments_db"),
+        ("from researcher import judge", "may not import researcher"),
+        ("from swarm import Swarmclient", "swarm has no name 'Swarmclient'"),
+        ("from swarm.tasks import secret_tasks", "swarm.tasks has no name 'secret_tasks'"),
+        ("from . import other", "relative imports"),
+        ("import os; os.system('ls')", "os.system"),
+        ("from os import fork", "os.fork"),
+        ("eval('1')", "eval"),
+        ("__import__('socket')", "__import__"),
+        ("().__class__.__subclasses__()", "__subclasses__"),
+        ("FAMILY.tasks('test', 10)", "the test split is held out"),
+        ("FAMILY.stream(split='validation')", "the validation split is held out"),
+        ("FAMILY.stream(Split.TEST)", "the test split is held out"),
+    ],
+)
+def test_what_a_client_may_not_use_is_named_with_its_line(line, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(researcher.check, "LINT_RULES", "E9")
+    found = messages(f"from swarm.tasks import Split\n{line}\n", tmp_path, "imports")
+    assert message in found
+    assert "line 2" in found
+
+
+def test_job_that_cannot_be_run_is_named(tmp_path):
+    [problem] = check(GOOD, tmp_path, job={**JOB, "batch_size": -1})
+    assert problem.stage == "job"
+    assert "batch_size" in problem.message
+    [problem] = check(GOOD, tmp_path, job={**JOB, "learning_rate": 1})
+    assert "learning_rate: unknown setting" in problem.message
+
+
+def test_preflight_trains_one_step_and_leaves_the_server_free(tmp_path, start_server):
+    server = start_server()
+    assert check(GOOD, tmp_path / "arm", url=server.url) == ()
+    assert check(load("client", task="calc"), tmp_path / "arm", url=server.url) == ()
+    assert list((tmp_path / "arm").iterdir()) == []
+
+
+def test_preflight_reports_the_last_words_of_a_client_that_fails(tmp_path, start_server):
+    broken = GOOD.replace("client.auto_sync_train_config_and_start_engine(job)", "client.start_training(job)")
+    [problem] = check(broken, tmp_path, url=start_server().url)
+    assert problem.stage == "preflight"
+    assert "exit code 1" in problem.message
+    assert "'SwarmClient' object has no attribute 'start_training'" in problem.message
+    assert "\n" not in problem.message
+
+
+def test_preflight_rejects_a_client_that_ends_without_training(tmp_path, start_server):
+    idle = GOOD.replace("train(client, job, arguments.seed)", "pass")
+    [problem] = check(idle, tmp_path, url=start_server().url)
+    assert "before one batch was complete" in problem.message
+
+
+def test_preflight_ends_a_client_that_hangs(tmp_path, start_server, monkeypatch):
+    monkeypatch.setattr(researcher.check, "PREFLIGHT_TIMEOUT_S", 3.0)
+    hanging = GOOD.replace("train(client, job, arguments.seed)", "import time; time.sleep(600)")
+    [problem] = check(hanging, tmp_path, url=start_server().url)
+    assert "did not end within 3 s" in problem.message
+
+
+def test_unreachable_preflight_server_is_not_the_clients_fault(tmp_path, monkeypatch):
+    with pytest.raises(ResearchError, match="preflight server"):
+        check(GOOD, tmp_path, url="http://127.0.0.1:9")

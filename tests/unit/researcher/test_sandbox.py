@@ -1,0 +1,349 @@
+"""What code from a language model can reach: the one server, and nothing else of this machine."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from researcher.errors import SandboxUnavailable, ServerProblem
+from researcher.sandbox import Limits, Sandbox, choose_sandbox, plain_command
+
+needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+SMALL = Limits(
+    tasks=40, memory_bytes=300 * 2**20, address_bytes=3 * 2**29, file_bytes=8 * 2**20, disk_bytes=16 * 2**20, cpu_s=30
+)
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    chosen = choose_sandbox(unsafe_no_sandbox=False)
+    assert chosen is not None
+    return chosen
+
+
+@pytest.fixture
+def run(sandbox: Sandbox, server: str, tmp_path: Path) -> Run:
+    """Runs a program under the sandbox; its arguments are the server's URL and whatever else is given."""
+
+    def run_program(code: str, *arguments: str, limits: Limits = SMALL, token: str | None = None):
+        workdir = tmp_path / "work"
+        workdir.mkdir(exist_ok=True)
+        (workdir / "client.py").write_text(textwrap.dedent(code))
+        command = replace(sandbox, limits=limits).command(
+            [sys.executable, "client.py", server, *arguments], workdir=workdir, server_url=server, token=token
+        )
+        try:
+            return subprocess.run(
+                command.argv, env=command.env, cwd=workdir, capture_output=True, text=True, timeout=60, check=False
+            )
+        finally:
+            command.cleanup()
+
+    return run_program
+
+
+@needs_bwrap
+def test_a_client_talks_to_its_server_with_bodies_of_any_size(run):
+    done = run("""
+        import sys, httpx
+        with httpx.Client(base_url=sys.argv[1], timeout=30) as http:
+            for size in (1, 10, 3_000_000):
+                assert http.post("/x", content=b"a" * size).content == b"a" * size
+        print("answered")
+    """)
+    assert (done.returncode, done.stdout.strip()) == (0, "answered"), done.stderr
+
+
+@needs_bwrap
+def test_many_connections_at_once_are_carried(run):
+    done = run("""
+        import sys, httpx
+        from concurrent.futures import ThreadPoolExecutor
+        def call(i):
+            return httpx.post(sys.argv[1] + "/x", content=str(i), timeout=30).text
+        with ThreadPoolExecutor(20) as pool:
+            print(list(pool.map(call, range(60))) == [str(i) for i in range(60)])
+    """)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+@needs_bwrap
+def test_no_other_port_of_the_machine_can_be_reached(run):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as other:
+        done = run(
+            """
+            import socket, sys
+            for address in (("127.0.0.1", int(sys.argv[2])), ("1.1.1.1", 53), ("10.0.0.1", 80)):
+                try:
+                    socket.create_connection(address, timeout=3)
+                    print("reached", address)
+                except OSError:
+                    print("refused")
+            """,
+            str(other.server_port),
+        )
+    assert done.stdout.split() == ["refused"] * 3, done.stderr
+
+
+@needs_bwrap
+def test_keys_and_files_of_the_host_are_not_there(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-in-the-environment")
+    secret = tmp_path / "research.db"
+    secret.write_text("canary in a file")
+    done = run(
+        """
+        import os, sys
+        from pathlib import Path
+        print(dict(os.environ))
+        for process in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                print(process.read_bytes())
+            except OSError:
+                pass
+        for place in (sys.argv[2], "/root/.ssh", "/home", "/etc/passwd", "/etc/shadow", "/var", "/run/systemd"):
+            path = Path(place)
+            print(place, os.path.exists(place), list(path.iterdir()) if path.is_dir() else "")
+        """,
+        str(secret),
+        token="episode-token-0123456789",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "canary" not in done.stdout
+    assert "episode-token-0123456789" in done.stdout
+    seen = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("/")}
+    assert seen.pop("/home") == "True [PosixPath('/home/sandbox')]"
+    assert all(answer.startswith("False") for answer in seen.values()), seen
+
+
+@needs_bwrap
+def test_only_the_working_directory_and_temporary_files_can_be_written(run, tmp_path):
+    done = run("""
+        import os, sys, swarm.types
+        places = ["/usr/x", "/x", "/dev/x", "/proc/sys/kernel/hostname", "/run/swarm/link/x", "/run/swarm/relay.py",
+                  swarm.types.__file__, sys.executable, sys.prefix + "/x", "x", "/tmp/x", os.environ["HOME"] + "/x"]
+        for place in places:
+            try:
+                open(place, "a").close()
+                print("written", place)
+            except OSError:
+                pass
+    """)
+    assert done.stdout.split() == ["written", "x", "written", "/tmp/x", "written", "/home/sandbox/x"], done.stderr
+    assert (tmp_path / "work" / "x").exists()
+
+
+@needs_bwrap
+def test_clients_have_no_privileges(run):
+    done = run("""
+        import os
+        status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+        print(int(status["CapEff"], 16), int(status["NoNewPrivs"]), os.getresuid() == (os.getuid(),) * 3)
+        try:
+            os.setuid(0) if os.getuid() else os.mount
+        except (PermissionError, AttributeError, OSError):
+            print("refused")
+    """)
+    assert done.stdout.split()[:3] == ["0", "1", "True"], done.stderr
+
+
+@needs_bwrap
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives its clients a user of their own")
+def test_root_does_not_run_clients_as_root(run):
+    assert int(run("import os; print(os.getuid())").stdout) > 1000
+
+
+@needs_bwrap
+def test_a_fork_bomb_ends_with_its_sandbox(run):
+    before = time.monotonic()
+    done = run("""
+        import os, time
+        while True:
+            try:
+                os.fork()
+            except OSError:
+                time.sleep(0.01)
+    """)
+    assert done.returncode != 0
+    assert "more than 40 processes" in done.stderr
+    assert time.monotonic() - before < 40
+
+
+@needs_bwrap
+def test_a_file_cannot_grow_beyond_the_limit(run, tmp_path):
+    done = run("""
+        with open("large", "wb") as file:
+            while True:
+                file.write(b"x" * 2**20)
+    """)
+    assert done.returncode != 0
+    assert (tmp_path / "work" / "large").stat().st_size <= SMALL.file_bytes
+
+
+@needs_bwrap
+def test_many_files_end_the_sandbox(run):
+    done = run("""
+        import time
+        for number in range(1000):
+            open(f"part-{number}", "wb").write(b"x" * 2**20)
+            time.sleep(0.05)
+    """)
+    assert done.returncode == 125
+    assert "16 MiB of files" in done.stderr
+
+
+@needs_bwrap
+def test_memory_of_one_process_and_of_all_together_is_bounded(run):
+    alone = run("x = bytearray(2 * 2**30)")
+    assert "MemoryError" in alone.stderr
+    together = run("""
+        import os, time
+        for _ in range(8):
+            if os.fork() == 0:
+                x = bytearray(os.urandom(2**20)) * 90
+                time.sleep(60)
+        time.sleep(60)
+    """)
+    assert together.returncode == 125
+    assert "300 MiB of memory" in together.stderr
+
+
+@needs_bwrap
+def test_processes_left_behind_end_with_the_client(run, sandbox):
+    marker = f"left-behind-{time.time_ns()}"
+    done = run(
+        """
+        import subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", sys.argv[2]], start_new_session=True)
+        """,
+        marker,
+    )
+    assert done.returncode == 0
+    assert not running_with(marker)
+
+
+@needs_bwrap
+@pytest.mark.parametrize("signal", ["terminate", "kill"])
+def test_ending_the_command_ends_everything_inside(sandbox, server, tmp_path, signal):
+    marker = f"ended-{time.time_ns()}"
+    (tmp_path / "client.py").write_text("import time; print('up', flush=True); time.sleep(300)")
+    command = sandbox.command([sys.executable, "client.py", marker], workdir=tmp_path, server_url=server)
+    with subprocess.Popen(command.argv, env=command.env, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        getattr(process, signal)()
+        process.wait(20)
+    command.cleanup()
+    deadline = time.monotonic() + 10
+    while running_with(marker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not running_with(marker)
+
+
+@needs_bwrap
+def test_exit_code_and_output_of_the_client_come_through(run):
+    done = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+
+
+@needs_bwrap
+def test_a_server_that_is_gone_closes_the_connection(sandbox, tmp_path):
+    url = "http://127.0.0.1:9"
+    (tmp_path / "client.py").write_text(
+        "import sys, httpx\n"
+        "try:\n    httpx.get(sys.argv[1], timeout=10)\n"
+        "except httpx.TransportError:\n    print('gone')\n"
+    )
+    command = sandbox.command([sys.executable, "client.py", url], workdir=tmp_path, server_url=url)
+    done = subprocess.run(
+        command.argv, env=command.env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    command.cleanup()
+    assert done.stdout.strip() == "gone", done.stderr
+
+
+@needs_bwrap
+def test_cleanup_leaves_nothing_behind(sandbox, server, tmp_path):
+    before = set(Path("/tmp").glob("swarm-sandbox-*"))
+    command = sandbox.command(["true"], workdir=tmp_path, server_url=server)
+    command.cleanup()
+    command.cleanup()
+    assert set(Path("/tmp").glob("swarm-sandbox-*")) <= before
+
+
+def test_no_sandbox_is_used_only_if_a_person_said_so():
+    assert choose_sandbox(unsafe_no_sandbox=True) is None
+
+
+def test_missing_bubblewrap_names_the_fix_and_the_flag(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxUnavailable, match=r"install the package 'bubblewrap'.*--unsafe-no-sandbox"):
+        choose_sandbox(unsafe_no_sandbox=False)
+
+
+def test_bubblewrap_that_does_not_work_names_its_reason_and_the_flag(monkeypatch, tmp_path):
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SandboxUnavailable, match=r"No permissions to create new namespace.*--unsafe-no-sandbox"):
+        choose_sandbox(unsafe_no_sandbox=False)
+
+
+@pytest.mark.parametrize("url", ["server:1", "ftp://host:1", "http://host:99999999", ""])
+def test_a_url_that_is_none_is_refused(url, tmp_path):
+    with pytest.raises(ServerProblem, match="is not the URL of a server"):
+        Sandbox("/usr/bin/bwrap", ()).command(["true"], workdir=tmp_path, server_url=url)
+
+
+def test_a_plain_command_has_no_keys_in_its_environment_either(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    command = plain_command(["true"], token="t" * 16)
+    assert "sk-canary" not in str(command.env)
+    assert command.env["SWARM_TOKEN"] == "t" * 16
+
+
+def running_with(marker: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if marker.encode() in path.read_bytes() and path.parent.name != str(os.getpid()):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,226 @@
+"""A turn's prompt begins with the exact tokens of the turn it extends, whatever the chat template."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.errors import BadRequest
+from swarm.types import FinishReason, ForkReason
+
+STYLES = ("chatml", "llama3", "mistral", "qwen3", "plain")
+QUESTION = [{"role": "user", "content": "What is the weather in Paris today?"}]
+FOLLOW_UP = {"role": "user", "content": "Thanks! And tomorrow?"}
+CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
+
+
+def _continued(turn, *messages):
+    return [*turn.messages, turn.reply, *messages]
+
+
+def _ids(codec, text):
+    return codec._encode(text)
+
+
+def _sampled_as_rendered(codec, messages, reply):
+    """The ids of `reply` as a full rendering tokenizes it, up to its stop token."""
+    prompt = codec.render(messages)
+    full = _ids(codec, codec.render_text([*messages, reply], (), generation_prompt=False))
+    assert full[: len(prompt)] == prompt
+    ends = [i for i in range(len(prompt), len(full)) if full[i] in codec.stop_token_ids]
+    return full[len(prompt) : ends[0] + 1 if ends else len(full)]
+
+
+@pytest.mark.parametrize("style", ("chatml", "llama3", "mistral", "qwen3"))
+def test_extension_equals_full_rendering_when_the_reply_was_tokenized_as_rendered(codecs, make_turn, style):
+    codec = codecs[style]
+    messages = list(QUESTION)
+    previous = None
+    for index, answer in enumerate(("It is sunny.", "I do not know.", "Größe: 21")):
+        output = _sampled_as_rendered(codec, messages, {"role": "assistant", "content": answer})
+        prompt = codec.render(messages) if previous is None else codec.extend(previous, messages).prompt_ids
+        assert prompt == codec.render(messages)
+        previous = make_turn(codec, messages, output, index=index, prompt_ids=prompt)
+        messages = _continued(previous, FOLLOW_UP)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), style=st.sampled_from(STYLES))
+def test_extension_keeps_sampled_ids_and_shows_the_text_of_the_template(codecs, make_turn, data, style):
+    codec = codecs[style]
+    ordinary = st.integers(0, len(codec._tokenizer) - 1).filter(codec.is_visible)
+    messages, previous = list(QUESTION), None
+    for index in range(3):
+        prompt = codec.render(messages) if previous is None else codec.extend(previous, messages).prompt_ids
+        body = data.draw(st.lists(ordinary, max_size=8))
+        finish = data.draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]))
+        ending = [codec.stop_token_ids[-1]] if finish is FinishReason.STOP else []
+        turn = make_turn(codec, messages, body + ending, index=index, prompt_ids=prompt, finish=finish)
+        messages = _continued(turn, FOLLOW_UP)
+        extension = codec.extend(turn, messages)
+        if extension.prompt_ids is None:
+            assert "</think>" in turn.reply["content"]
+            return
+        kept = turn.prompt_ids + turn.output_ids_T
+        assert extension.prompt_ids[: len(kept)] == kept
+        added = codec.raw_text(extension.prompt_ids[len(kept) :])
+        assert FOLLOW_UP["content"] in added
+        shown = codec.render_text(messages, (), generation_prompt=True)
+        sampled = codec.render_text(turn.messages, (), generation_prompt=True) + codec.raw_text(turn.output_ids_T)
+        # The decoder of the Mistral-like tokenizer shows a space behind each special token.
+        if shown.startswith(sampled) and style != "mistral":
+            assert sampled + added == shown
+        previous = turn
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("finish", (FinishReason.LENGTH, FinishReason.ABORT))
+def test_a_reply_cut_off_is_closed_as_the_template_closes_it(codecs, make_turn, style, finish):
+    codec = codecs[style]
+    turn = make_turn(codec, QUESTION, _ids(codec, "It is"), finish=finish)
+    messages = _continued(turn, FOLLOW_UP)
+
+    extension = codec.extend(turn, messages)
+
+    added = extension.prompt_ids[len(turn.prompt_ids + turn.output_ids_T) :]
+    closing = codec.render_text(messages, (), generation_prompt=True).split("It is", 1)[1]
+    assert added == _ids(codec, closing)
+
+
+@pytest.mark.parametrize(
+    ("style", "closing"), [("chatml", "<|im_end|>\n"), ("llama3", "<|eot_id|>"), ("plain", "\n\n")]
+)
+def test_a_reply_ended_by_a_stop_string_keeps_its_ids_and_is_closed(codecs, make_turn, style, closing):
+    codec = codecs[style]
+    output = _ids(codec, "It is sunny END of it")
+    turn = make_turn(codec, QUESTION, output, stop=(" END",))
+    assert turn.reply["content"] == "It is sunny"
+
+    extension = codec.extend(turn, _continued(turn, FOLLOW_UP))
+
+    assert extension.prompt_ids[len(turn.prompt_ids) :][: len(output)] == output
+    assert codec.raw_text(extension.prompt_ids).split("END of it")[1].startswith(closing)
+
+
+def test_a_stop_string_that_begins_like_the_stop_token_does_not_confuse_the_closing(chatml, make_turn):
+    turn = make_turn(chatml, QUESTION, _ids(chatml, "sunny<"), stop=("<",))
+
+    extension = chatml.extend(turn, _continued(turn, FOLLOW_UP))
+
+    added = extension.prompt_ids[len(turn.prompt_ids + turn.output_ids_T) :]
+    assert added[0] == chatml.stop_token_ids[0]
+
+
+def test_another_stop_token_takes_the_place_of_the_templates(codecs, make_turn):
+    codec = codecs["llama3"]
+    end_of_text, end_of_turn = codec.stop_token_ids
+    turn = make_turn(codec, QUESTION, (*_ids(codec, "sunny"), end_of_text))
+
+    extension = codec.extend(turn, _continued(turn, FOLLOW_UP))
+
+    added = extension.prompt_ids[len(turn.prompt_ids + turn.output_ids_T) :]
+    assert codec.raw_text(added).startswith("<|start_header_id|>user")
+    assert end_of_turn not in added[:1]
+
+
+def test_white_space_that_the_template_trims_stays_in_the_ids(codecs, make_turn):
+    codec = codecs["llama3"]
+    output = (*_ids(codec, "  sunny \n"), codec.stop_token_ids[1])
+    turn = make_turn(codec, QUESTION, output)
+
+    extension = codec.extend(turn, _continued(turn, FOLLOW_UP))
+
+    assert extension.prompt_ids[: len(turn.prompt_ids) + len(output)] == turn.prompt_ids + output
+
+
+def test_thinking_that_the_template_removes_is_a_template_rewrite(codecs, make_turn):
+    codec = codecs["qwen3"]
+    turn = make_turn(codec, QUESTION, _ids(codec, "<think>Paris?</think>\nsunny<|im_end|>"))
+
+    forked = codec.extend(turn, _continued(turn, FOLLOW_UP))
+    kept = codec.extend(turn, _continued(turn, {"role": "tool", "content": "21 degrees"}))
+
+    assert (forked.prompt_ids, forked.reason) == (None, ForkReason.TEMPLATE_REWRITE)
+    assert kept.prompt_ids[: len(turn.prompt_ids)] == turn.prompt_ids
+
+
+def test_tool_calls_extend_whatever_their_json_looks_like(chatml, make_turn):
+    output = _ids(chatml, '<tool_call>{ "arguments":{"expression":"3*4"},"name" : "calculator" }</tool_call><|im_end|>')
+    turn = make_turn(chatml, QUESTION, output, tools=[CALCULATOR])
+    assert turn.reply["tool_calls"][0]["function"] == {"name": "calculator", "arguments": '{"expression":"3*4"}'}
+
+    extension = chatml.extend(turn, _continued(turn, {"role": "tool", "content": "12"}), [CALCULATOR])
+
+    added = extension.prompt_ids[len(turn.prompt_ids + turn.output_ids_T) :]
+    assert chatml.raw_text(added) == "\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_changed_tools_fork_with_their_own_reason(chatml, make_turn):
+    turn = make_turn(chatml, QUESTION, _ids(chatml, "sunny<|im_end|>"), tools=[CALCULATOR])
+
+    assert chatml.extend(turn, _continued(turn, FOLLOW_UP), []).reason is ForkReason.TOOLS_CHANGED
+
+
+def test_changed_tools_that_the_template_does_not_show_extend(codecs, make_turn):
+    codec = codecs["llama3"]
+    turn = make_turn(codec, QUESTION, (*_ids(codec, "sunny"), codec.stop_token_ids[1]), tools=[CALCULATOR])
+
+    assert codec.extend(turn, _continued(turn, FOLLOW_UP), []).reason is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"role": "assistant", "content": [{"type": "text", "text": "sun"}, {"type": "text", "text": "ny"}]},
+        {"content": "sunny", "role": "assistant", "refusal": None, "tool_calls": None, "annotations": []},
+        {"role": "assistant", "content": "sunny", "tool_calls": []},
+    ],
+)
+def test_an_echoed_reply_is_recognised_in_any_spelling(chatml, make_turn, reply):
+    turn = make_turn(chatml, QUESTION, _ids(chatml, "sunny<|im_end|>"))
+
+    assert chatml.extend(turn, [*QUESTION, reply, FOLLOW_UP]).reason is None
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_an_edited_history_is_not_extended(chatml, make_turn, position):
+    turn = make_turn(chatml, QUESTION, _ids(chatml, "sunny<|im_end|>"))
+    messages = _continued(turn, FOLLOW_UP)
+    messages[position] = {**messages[position], "content": "edited"}
+
+    assert chatml.extend(turn, messages).reason is ForkReason.EDITED_HISTORY
+
+
+def test_a_refusal_of_the_template_is_a_bad_request(codecs):
+    with pytest.raises(BadRequest, match="roles must alternate") as refused:
+        codecs["mistral"].render([*QUESTION, *QUESTION])
+    assert refused.value.param == "messages"
+
+
+def test_developer_is_rendered_as_system_where_the_template_does_not_know_it(chatml):
+    texts = [
+        chatml.render_text([{"role": role, "content": "Be brief."}, *QUESTION], (), generation_prompt=True)
+        for role in ("developer", "system")
+    ]
+
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("special", ["<|im_start|>", "<|endoftext|>"])
+def test_special_tokens_in_the_middle_are_hidden_from_text_and_kept_in_ids(chatml, make_turn, special):
+    output = _ids(chatml, f"sun{special}ny<|im_end|>")
+    turn = make_turn(chatml, QUESTION, output)
+    assert turn.reply["content"] == "sunny"
+
+    extension = chatml.extend(turn, _continued(turn, FOLLOW_UP))
+
+    assert extension.prompt_ids[len(turn.prompt_ids) :][: len(output)] == output
+
+
+def test_token_texts_join_to_the_raw_text(chatml):
+    ids = _ids(chatml, "<|im_start|>user\nWhat is 3*4?<|im_end|>")
+
+    assert "".join(itertools.chain(chatml.token_text(ids))) == chatml.raw_text(ids)

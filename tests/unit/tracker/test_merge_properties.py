@@ -1,0 +1,184 @@
+"""The properties of docs/merging.md, on random token trees."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.tracker.merge import merge, report, unmerged
+from swarm.types import FinishReason, ForkReason, SamplingParams, Turn
+
+TOKENS = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+
+
+def _turn(index, prompt_ids, output_ids, *, parent=None, finish=FinishReason.STOP, reason=None):
+    return Turn(
+        episode_id="episode",
+        index=index,
+        prompt_ids=tuple(prompt_ids),
+        output_ids_T=tuple(output_ids),
+        # Distinct, so that a token that is trained with another's value is noticed.
+        logprobs_T=tuple(-float(f"{index}.{position:04d}") for position in range(len(output_ids))),
+        weight_versions_T=tuple(100 * index + position for position in range(len(output_ids))),
+        finish_reason=finish,
+        params=SamplingParams(max_tokens=8),
+        messages=(),
+        reply={},
+        tools=(),
+        parent=parent,
+        fork_reason=reason or (ForkReason.NEW_CONVERSATION if parent is None else None),
+        started_at=0.0,
+        ended_at=1.0,
+    )
+
+
+@st.composite
+def episodes(draw):
+    turns = {}
+    index = 0
+    for _ in range(draw(st.integers(0, 8))):
+        index += draw(st.integers(1, 2))
+        parent = draw(st.sampled_from([None, *turns]))
+        before = () if parent is None else turns[parent].prompt_ids + turns[parent].output_ids_T
+        finish = draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT]))
+        turns[index] = _turn(index, before + draw(TOKENS), draw(TOKENS), parent=parent, finish=finish)
+    return list(turns.values())
+
+
+def _trainable(turns):
+    return [turn for turn in turns if turn.finish_reason is not FinishReason.ABORT and turn.output_ids_T]
+
+
+def _trained(samples):
+    """For each trained token: its turn, the tokens it is predicted from, itself, its logprob and version."""
+    return [
+        (sample.turn_indices_T[i], sample.token_ids_T[:i], token, sample.logprobs_T[i], sample.weight_versions_T[i])
+        for sample in samples
+        for i, token in enumerate(sample.token_ids_T)
+        if sample.loss_mask_T[i]
+    ]
+
+
+def _recorded(turns):
+    return [
+        (turn.index, turn.prompt_ids + turn.output_ids_T[:i], token, turn.logprobs_T[i], turn.weight_versions_T[i])
+        for turn in _trainable(turns)
+        for i, token in enumerate(turn.output_ids_T)
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(episodes())
+def test_every_sampled_token_is_trained_exactly_once_as_it_was_recorded(turns):
+    assert Counter(_trained(merge(turns))) == Counter(_recorded(turns))
+    assert Counter(_trained(unmerged(turns))) == Counter(_recorded(turns))
+
+
+@settings(max_examples=300, deadline=None)
+@given(episodes())
+def test_fields_are_aligned_and_empty_where_nothing_is_trained(turns):
+    for sample in merge(turns):
+        fields = (sample.loss_mask_T, sample.logprobs_T, sample.weight_versions_T, sample.turn_indices_T)
+        assert {len(field) for field in fields} == {len(sample.token_ids_T)}
+        assert sample.trained_tokens > 0
+        for trained, *values in zip(*fields, strict=True):
+            assert trained or values == [0.0, -1, -1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(episodes())
+def test_each_turn_is_the_beginning_of_a_sample(turns):
+    samples = merge(turns)
+    for turn in _trainable(turns):
+        ids = turn.prompt_ids + turn.output_ids_T
+        assert any(sample.token_ids_T[: len(ids)] == ids for sample in samples)
+
+
+@settings(max_examples=300, deadline=None)
+@given(episodes(), st.randoms(use_true_random=False))
+def test_the_order_and_the_number_of_mentions_of_turns_do_not_matter(turns, rng: random.Random):
+    again = turns * 2
+    rng.shuffle(again)
+
+    assert merge(again) == merge(turns)
+    assert unmerged(again) == unmerged(turns)
+    assert report(again) == report(turns)
+
+
+@settings(max_examples=300, deadline=None)
+@given(episodes())
+def test_merging_never_adds_tokens_or_samples(turns):
+    counts = report(turns)
+
+    assert counts.samples <= counts.turns == len(_trainable(turns))
+    assert counts.tokens_after <= counts.tokens_before
+
+
+def test_a_linear_conversation_is_one_sample():
+    first = _turn(0, (1, 2), (3, 4))
+    second = _turn(1, (1, 2, 3, 4, 5), (6,), parent=0)
+
+    (sample,) = merge([first, second])
+
+    assert sample.token_ids_T == (1, 2, 3, 4, 5, 6)
+    assert sample.loss_mask_T == (False, False, True, True, False, True)
+    assert sample.turn_indices_T == (-1, -1, 0, 0, -1, 1)
+
+
+def test_shared_tokens_are_trained_by_the_first_leaf_and_context_in_the_second():
+    root = _turn(0, (1,), (2,))
+    left = _turn(1, (1, 2, 3), (4,), parent=0)
+    right = _turn(2, (1, 2, 5), (6,), parent=0)
+
+    first, second = merge([right, left, root])
+
+    assert (first.token_ids_T, first.loss_mask_T) == ((1, 2, 3, 4), (False, True, False, True))
+    assert (second.token_ids_T, second.loss_mask_T) == ((1, 2, 5, 6), (False, False, False, True))
+
+
+def test_an_aborted_turn_is_context_of_those_that_extend_it():
+    aborted = _turn(0, (1,), (2,), finish=FinishReason.ABORT)
+    after = _turn(1, (1, 2, 3), (4,), parent=0)
+
+    (sample,) = merge([aborted, after])
+
+    assert sample.loss_mask_T == (False, False, False, True)
+
+
+def test_an_aborted_leaf_leaves_its_parent_a_sample():
+    (sample,) = merge([_turn(0, (1,), (2,)), _turn(1, (1, 2), (3,), parent=0, finish=FinishReason.ABORT)])
+
+    assert sample.token_ids_T == (1, 2)
+
+
+def test_the_report_names_what_forked():
+    turns = [
+        _turn(0, (1,), (2,)),
+        _turn(1, (1, 2, 3), (4,), parent=0),
+        _turn(2, (1, 2, 5), (6,), parent=0),
+        _turn(3, (7,), (8,), reason=ForkReason.EDITED_HISTORY),
+    ]
+
+    counts = report(turns)
+
+    assert (counts.turns, counts.samples, counts.branches) == (4, 3, 1)
+    assert (counts.tokens_before, counts.tokens_after) == (12, 10)
+    assert counts.forks == {ForkReason.EDITED_HISTORY: 1}
+
+
+@pytest.mark.parametrize(
+    ("turns", "reason"),
+    [
+        ([_turn(0, (1,), (2,)), _turn(1, (1, 9), (4,), parent=0)], "does not begin with the tokens"),
+        ([_turn(1, (1,), (2,), parent=0)], "no earlier turn 0"),
+        ([_turn(0, (1,), (2,)), _turn(0, (1,), (3,))], "two different turns"),
+    ],
+)
+def test_an_inconsistent_record_is_refused(turns, reason):
+    for function in (merge, report):
+        with pytest.raises(ValueError, match=reason):
+            function(turns)

@@ -1,0 +1,207 @@
+"""Sampled tokens to text and tool calls: the same however they arrive, and never half of anything."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.tracker.hermes import HermesStream, ToolCall, parse_call
+from swarm.tracker.reply import ReplyStream, call_id
+
+TOOLS = ({"type": "function", "function": {"name": "calculator"}},)
+
+
+def _pushed(stream, chunks):
+    parts = [part for chunk in chunks for part in stream.push(chunk)]
+    return parts + stream.finish()
+
+
+def _cut(items, widths):
+    chunks, position = [], 0
+    for width in widths:
+        chunks.append(items[position : position + width])
+        position += width
+    return [*chunks, items[position:]]
+
+
+def _joined(parts):
+    """Neighbouring pieces of content as one, so that only the order of content and calls counts."""
+    merged = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    return merged
+
+
+PIECES = st.sampled_from(
+    [
+        "<tool_call>", "</tool_call>", "<tool", "_call>", "</tool_", '{"name": "f", "arguments": {"a": 1}}', '{"name": "f"}',
+        "\n", " ", "text", "{", "}", '"', "é", "<", "{bad json}",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(pieces=st.lists(PIECES, max_size=12), widths=st.lists(st.integers(0, 9), max_size=20))
+def test_tool_calls_are_found_the_same_however_the_text_is_cut(pieces, widths):
+    text = "".join(pieces)
+
+    assert _joined(_pushed(HermesStream(), _cut(text, widths))) == _joined(_pushed(HermesStream(), [text]))
+
+
+@settings(max_examples=400, deadline=None)
+@given(pieces=st.lists(PIECES, max_size=12))
+def test_text_without_a_call_is_shown_whole(pieces):
+    text = "".join(pieces)
+    parts = _pushed(HermesStream(), [text])
+
+    if not any(isinstance(part, ToolCall) for part in parts):
+        assert "".join(parts) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    ids=st.lists(st.integers(3, 361), max_size=40),
+    widths=st.lists(st.integers(0, 5), max_size=40),
+    stop=st.lists(st.text("abct ", min_size=1, max_size=3), max_size=3),
+)
+def test_streamed_text_equals_text_at_once_for_random_tokens(chatml, ids, widths, stop):
+    whole = chatml.parse_reply(ids, TOOLS, turn_index=0, stop=stop)
+    stream = ReplyStream(chatml, parse_tools=True, stop=stop, turn_index=0)
+    parts = _pushed(stream, _cut(ids, widths))
+
+    assert stream.message == whole
+    assert "".join(part for part in parts if isinstance(part, str)) == (whole["content"] or "")
+    if "tool_calls" not in whole:
+        assert not any(mark in whole["content"] for mark in stop)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ids=st.lists(st.integers(3, 359), max_size=60))
+def test_text_without_stop_and_tools_is_the_decoded_ids(chatml, ids):
+    stream = chatml.text_stream()
+
+    assert "".join([*(stream.push([token]) for token in ids), stream.finish()]) == chatml.decode(ids)
+
+
+def test_no_piece_holds_half_of_a_character(chatml):
+    ids = chatml._encode("🙂")
+    assert len(ids) > 1
+    stream = chatml.text_stream()
+
+    assert [stream.push([token]) for token in ids] == [""] * (len(ids) - 1) + ["🙂"]
+
+
+def test_an_unfinished_character_shows_as_a_replacement_at_the_end(chatml):
+    stream = chatml.text_stream()
+
+    assert stream.push(chatml._encode("🙂")[:1]) == ""
+    assert stream.finish() == "\ufffd"
+
+
+def test_a_long_run_of_broken_bytes_is_shown_before_its_end(chatml):
+    broken = chatml._encode("🙂")[-1]
+    stream = chatml.text_stream()
+
+    pieces = [stream.push([broken]) for _ in range(100)]
+
+    assert len("".join(pieces)) > 50
+    assert "".join([*pieces, stream.finish()]) == "\ufffd" * 100
+
+
+def test_spaces_between_words_survive_a_tokenizer_that_drops_leading_spaces(codecs):
+    codec = codecs["mistral"]
+    ids = codec._encode("It is sunny in Paris")
+    stream = codec.text_stream()
+
+    assert "".join([*(stream.push([token]) for token in ids), stream.finish()]) == codec.decode(ids)
+
+
+@pytest.mark.parametrize("style", ["chatml", "mistral"])
+def test_stop_strings_across_token_borders_are_not_shown(codecs, style):
+    codec = codecs[style]
+    ids = codec._encode("The answer is 12.\nObservation: done")
+    stream = codec.text_stream(("\nObservation:",))
+
+    pieces = [stream.push([token]) for token in ids]
+
+    assert "".join([*pieces, stream.finish()]).strip() == "The answer is 12."
+    assert stream.stopped
+
+
+def test_of_several_stop_strings_the_first_complete_one_ends_the_text(chatml):
+    assert chatml.parse_reply(chatml._encode("xabc"), turn_index=0, stop=("abc", "b"))["content"] == "xa"
+
+
+def test_what_might_have_become_a_stop_string_is_shown_at_the_end(chatml):
+    assert chatml.parse_reply(chatml._encode("is END"), turn_index=0, stop=("END!",))["content"] == "is END"
+
+
+def test_content_before_a_call_streams_at_once(chatml):
+    stream = ReplyStream(chatml, parse_tools=True, stop=(), turn_index=0)
+
+    assert stream.push(chatml._encode("Let me see")) == ["Let me see"]
+    assert stream.push(chatml._encode("\n<tool_call>\n{")) == []
+
+
+def test_parallel_calls_have_distinct_fixed_ids(chatml):
+    text = (
+        '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "g"}\n</tool_call><|im_end|>'
+    )
+
+    message = chatml.parse_reply(chatml._encode(text), TOOLS, turn_index=37)
+
+    assert message["content"] is None
+    assert [(call["id"], call["function"]) for call in message["tool_calls"]] == [
+        ("call01100", {"name": "f", "arguments": "{}"}),
+        ("call01101", {"name": "g", "arguments": "{}"}),
+    ]
+
+
+def test_without_tools_a_call_is_text(chatml):
+    text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+
+    assert chatml.parse_reply(chatml._encode(text), turn_index=0) == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "", "{", "not json", "[]", "1", '{"arguments": {}}', '{"name": 1, "arguments": {}}', '{"name": "", "arguments": {}}',
+        '{"name": "f", "arguments": [1]}', '{"name": "f", "arguments": NaN}', '{"name": "f", "arguments": {"a": NaN}}',
+        '{"name": "f", "arguments": {"a": 1}} {}', '{"name": "\\ud800", "arguments": {}}', "[" * 100_000,
+        '{"name": "f", "arguments": ' + '{"a":' * 50_000, '{"name": "f", "arguments": "text"}', '{"name": "f", "arguments": ' + "9" * 5000 + "}",
+    ],
+)  # fmt: skip
+def test_what_is_no_call_stays_text(body):
+    text = f"<tool_call>{body}</tool_call>"
+
+    assert _pushed(HermesStream(), [text]) == [text]
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ('{"name": "f", "arguments": {"a":  1.50}}', '{"a":  1.50}'),
+        ('{"arguments": {"a": "}"}, "id": [1, {"x": 2}], "name": "f"}', '{"a": "}"}'),
+        ('{"name": "f", "arguments": "{\\"a\\": 1}"}', '{"a": 1}'),
+        ('\n{"name": "f", "arguments": {"a": "\\ud800"}}\n', '{"a": "\\ud800"}'),
+    ],
+)
+def test_arguments_come_back_as_the_model_wrote_them(body, arguments):
+    assert parse_call(body) == ToolCall("f", arguments)
+    json.dumps(arguments).encode()
+
+
+def test_a_complete_call_without_closing_tag_counts():
+    assert _pushed(HermesStream(), ['<tool_call>{"name": "f"}']) == [ToolCall("f", "{}")]
+
+
+@pytest.mark.parametrize(("turn", "call", "expected"), [(0, 0, "call00000"), (46655, 1295, "callzzzzz")])
+def test_call_ids_have_nine_characters(turn, call, expected):
+    assert call_id(turn, call) == expected

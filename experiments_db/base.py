@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -120,7 +120,7 @@ def insert_rows(
     if not values:
         return
     is_postgresql = session.get_bind().dialect.name == "postgresql"
-    statement = (postgresql.insert if is_postgresql else sqlite.insert)(row.__table__)
+    statement = (postgresql.insert if is_postgresql else sqlite.insert)(cast(Table, row.__table__))
     if replace:
         columns = {name: statement.excluded[name] for name in replace}
         statement = statement.on_conflict_do_update(index_elements=key, set_=columns)

@@ -162,6 +162,8 @@ def export_study(
         return [_write(_flat(frame), target / f"{name}.{format}", format) for name, frame in frames.items()]
     except OSError as error:
         raise StoreUnavailable(f"cannot export to {target}: {error.strerror or error}") from error
+    except ImportError as error:
+        raise StoreUnavailable("Parquet needs the Python package pyarrow; install it, or export as CSV") from error
 
 
 def _write(frame: pd.DataFrame, path: Path, format: ExportFormat) -> Path:

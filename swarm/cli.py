@@ -116,7 +116,7 @@ def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
-        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN")) as client:
+        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None) as client:
             snapshot = client.status()
         if as_json:
             typer.echo(snapshot.model_dump_json(indent=2))
@@ -133,7 +133,7 @@ def stop(
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
-        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN")) as client:
+        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None) as client:
             if engine_only:
                 client.stop_engine()
             else:
@@ -160,7 +160,7 @@ def evaluate_task(
             raise BadRequest(f"unknown split {split!r}: use {', '.join(Split)}", param="split")
         tasks = family.tasks(Split(split), episodes)
         began = time.monotonic()
-        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN"), client_id="swarm-eval") as client:
+        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None, client_id="swarm-eval") as client:
             result = evaluate(
                 client,
                 tasks,

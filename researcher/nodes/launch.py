@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from experiments_db import BudgetKind, Conflict, RunStatus, Severity
+from experiments_db import BudgetKind, RunStatus, Severity
 from researcher.deps import ActiveRun, Deps
 from researcher.errors import BudgetExceeded
 from researcher.nodes.write_client import is_trusted, planned_iteration
@@ -43,17 +43,14 @@ def has_work(deps: Deps, state: ResearchState) -> bool:
 def begin(deps: Deps, cell: Cell, slot: Slot, *, is_fresh: bool) -> None:
     """Claim the cell's next attempt and have it prepared; unless `is_fresh`, go on with the run that is under way."""
     assert slot.url is not None, "a slot that was taken has a server"
-    job = job_of(deps.study_id, cell.experiment, cell.seed, cell.attempt)
-    run = (
-        cell.runs[-1]
-        if not is_fresh
-        else deps.store.claim_run(
-            cell.experiment.id, cell.seed, run_key(deps.study_id, cell), attempt=cell.attempt, job=job
-        )
-    )
-    deps.ledger.charge(BudgetKind.RUNS, 1, f"{cell.experiment.name}/{cell.seed}", run_id=run.id)
     if is_fresh:
+        job = job_of(deps.study_id, cell.experiment, cell.seed, cell.attempt)
+        key = run_key(deps.study_id, cell)
+        run = deps.store.claim_run(cell.experiment.id, cell.seed, key, attempt=cell.attempt, job=job)
         run = deps.store.update_run(run.id, status=RunStatus.LAUNCHING, server_url=slot.url)
+    else:
+        run = cell.runs[-1]
+    deps.ledger.charge(BudgetKind.RUNS, 1, f"{cell.experiment.name}/{cell.seed}", run_id=run.id)
     steps = total_steps(cell.experiment.job)
     name = cell.name if run.attempt == 1 else f"{cell.name} (attempt {run.attempt})"
     active = ActiveRun(run.id, name, cell.experiment, steps, slot, Watchdog(deps.limits))

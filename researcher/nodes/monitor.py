@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments_db import RunStatus, Severity
 from researcher.children import tail
+from researcher.crew import Drained
 from researcher.deps import ActiveRun, Deps, Phase
 from researcher.errors import ResearchError
 from researcher.journal import DIAGNOSED
@@ -96,6 +97,9 @@ def _act_on(deps: Deps, active: ActiveRun, diagnosis: Diagnosis | None) -> None:
 
 def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
     """Record what background work raised; what the system did not foresee is logged with its traceback."""
+    if isinstance(error, Drained):
+        # The study stops and says itself what becomes of its runs.
+        return
     if not isinstance(error, (SwarmError, ResearchError, OSError)):
         logger.error("%s: unexpected failure", active.name, exc_info=error)
     fail(deps, active, str(error) or type(error).__name__)

@@ -121,6 +121,7 @@ class BatchSampler:
             )
         )
 
+    @torch.inference_mode()
     def abort(self, handle: int) -> None:
         """Forget a request and free its row at once. Unknown handles are ignored: it may just have finished."""
         for request in self._waiting:

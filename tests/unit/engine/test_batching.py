@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPTNeoXConfig, 
 
 from swarm.engine.local import batching
 from swarm.engine.local.batching import BatchSampler, Limits
-from swarm.engine.local.forward import verify_model
+from swarm.engine.local.forward import SlotForward, verify_model
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.types import FinishReason, SamplingParams
@@ -103,7 +104,7 @@ def test_bundled_model_samples_the_same_batched_as_alone(
     gaps = [full_forward_gap(model, *request, together[handle]) for handle, request in requests.items()]
     same = sum(alone[handle].token_ids == together[handle].token_ids for handle in requests)
     with capsys.disabled():
-        print(f"\n  same tokens {same}/50, largest logprob gap to a full forward pass {max(gaps):.1e}")
+        sys.stdout.write(f"\n  same tokens {same}/50, largest logprob gap to a full forward pass {max(gaps):.1e}\n")
     assert same == 50
     assert max(gaps) < 1e-5
 
@@ -121,33 +122,26 @@ def test_long_prompts_are_prefilled_in_pieces_while_others_decode(
 
 
 def test_next_turn_reuses_the_last_one_and_samples_the_same(
-    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any]
+    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = (list(range(3, 60)), SamplingParams(max_tokens=20, seed=1))
     sampler = make_sampler(model, stop_ids=())
     reply = run(sampler, {0: first})[0].token_ids
     second = ([*first[0], *reply, *range(5, 20)], SamplingParams(max_tokens=20, seed=2))
-    filled = count_filled_tokens(sampler)
-    reused = run(sampler, {1: second})[1]
     fresh = run(make_sampler(model, stop_ids=()), {1: second})[1]
+    filled: list[int] = []
+    fill = SlotForward.fill
+
+    def record(forward: SlotForward, first_row: int, pieces: Any) -> None:
+        filled.extend(len(piece.token_ids) for piece in pieces)
+        fill(forward, first_row, pieces)
+
+    monkeypatch.setattr(SlotForward, "fill", record)
+    reused = run(sampler, {1: second})[1]
     assert reused.token_ids == fresh.token_ids
     assert reused.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
-    # The first turn leaves all of itself but its last token; the prompt's last token is decoded.
+    # The first turn leaves all of itself but its last token; the last token of the prompt is fed to decoding.
     assert filled == [len(second[0]) - 1 - (len(first[0]) + len(reply) - 1)]
-
-
-def count_filled_tokens(sampler: BatchSampler) -> list[int]:
-    """Records the tokens of every prefill pass from now on."""
-    filled: list[int] = []
-    forward = sampler._forward
-    fill = forward.fill
-
-    def record(first_row: int, pieces: Any) -> None:
-        filled.append(sum(len(piece.token_ids) for piece in pieces))
-        fill(first_row, pieces)
-
-    forward.fill = record  # type: ignore[method-assign]
-    return filled
 
 
 def test_abort_frees_the_row_before_the_next_step(model: torch.nn.Module, make_sampler: Any) -> None:
@@ -190,14 +184,9 @@ def test_weights_published_in_mid_generation_continue_from_what_was_sampled(
     model: torch.nn.Module, make_sampler: Any
 ) -> None:
     sampler = make_sampler(model, stop_ids=())
-    prompt = list(range(3, 40))
-    for handle in range(4):
-        sampler.submit(handle, prompt[: 10 + handle], SamplingParams(max_tokens=20, seed=handle))
-    before = {piece.handle: [piece.token_id] for _ in range(5) for piece in sampler.step()}
-    tokens = {handle: list(prompt[: 10 + handle]) for handle in before}
-    sampler.abort_all()
-    for handle in range(4):
-        sampler.submit(handle, tokens[handle], SamplingParams(max_tokens=20, seed=handle))
+    tokens = {handle: list(range(3, 13 + handle)) for handle in range(4)}
+    for handle, prompt in tokens.items():
+        sampler.submit(handle, prompt, SamplingParams(max_tokens=20, seed=handle))
     for _ in range(5):
         for piece in sampler.step():
             tokens[piece.handle].append(piece.token_id)
@@ -206,7 +195,9 @@ def test_weights_published_in_mid_generation_continue_from_what_was_sampled(
             weight.mul_(1.1)
     sampler.publish(1)
     assert sampler.weight_version == 1
-    for piece in sampler.step():
+    pieces = sampler.step()
+    assert {piece.handle for piece in pieces} == set(tokens)
+    for piece in pieces:
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([tokens[piece.handle]])).logits[0, -1]
         assert piece.logprob == pytest.approx(torch.log_softmax(logits, -1)[piece.token_id].item(), abs=1e-5)
@@ -243,13 +234,15 @@ def test_prompts_that_cannot_be_sampled_are_refused(model: torch.nn.Module, make
 
 
 def test_model_whose_cache_cannot_be_served_is_refused_by_name(make_model: Any) -> None:
-    class Stubborn(type(make_model(CONFIGS["llama"]))):  # type: ignore[misc]
+    model = make_model(CONFIGS["llama"])
+
+    class Stubborn(type(model)):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             # Ignores where its tokens stand, like a model that counts positions by itself.
             kwargs.pop("position_ids", None)
             return super().forward(*args, **kwargs)
 
-    model = Stubborn(CONFIGS["llama"]).eval()
+    model.__class__ = Stubborn
     with pytest.raises(EngineFailure, match="Stubborn cannot be served"):
         verify_model(model, CONTEXT, VOCABULARY)
 

@@ -2,6 +2,7 @@ import os
 import sqlite3
 import stat
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,19 @@ def test_impossible_location_is_refused_without_its_password(location: str) -> N
     with pytest.raises(InvalidRecord) as refused:
         open_store(location)
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.skipif(find_spec("psycopg") is not None, reason="the driver is installed")
+def test_missing_postgresql_driver_is_named() -> None:
+    with pytest.raises(StoreUnavailable, match="needs the Python package psycopg"):
+        open_store("postgresql://user:s3cret@127.0.0.1:1/db")
+
+
+@pytest.mark.skipif(find_spec("psycopg") is None, reason="the driver is not installed")
+def test_unreachable_postgresql_is_reported_without_its_password() -> None:
+    with pytest.raises(StoreUnavailable, match="not usable") as unreachable:
+        open_store("postgresql://user:s3cret@127.0.0.1:1/db")
+    assert "s3cret" not in str(unreachable.value)
 
 
 def test_url_of_a_sqlite_file_is_the_same_as_its_path(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_conversation_is_a_chain_of_exact_prefixes(take_turn):
         turns.append(take_turn(_after(turns[-1], FOLLOW_UP)))
 
     assert [turn.parent for turn in turns] == [None, 0, 1, 2]
-    for parent, child in zip(turns, turns[1:], strict=False):
+    for parent, child in itertools.pairwise(turns):
         before = parent.prompt_ids + parent.output_ids_T
         assert child.prompt_ids[: len(before)] == before
 

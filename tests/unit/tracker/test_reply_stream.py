@@ -40,8 +40,8 @@ def _joined(parts):
 
 PIECES = st.sampled_from(
     [
-        "<tool_call>", "</tool_call>", "<tool", "_call>", "</tool_", '{"name": "f", "arguments": {"a": 1}}', '{"name": "f"}',
-        "\n", " ", "text", "{", "}", '"', "é", "<", "{bad json}",
+        "<tool_call>", "</tool_call>", "<tool", "_call>", "</tool_", '{"name": "f", "arguments": {"a": 1}}',
+        '{"name": "f"}', "\n", " ", "text", "{", "}", '"', "é", "<", "{bad json}",
     ]
 )  # fmt: skip
 
@@ -172,10 +172,12 @@ def test_without_tools_a_call_is_text(chatml):
 @pytest.mark.parametrize(
     "body",
     [
-        "", "{", "not json", "[]", "1", '{"arguments": {}}', '{"name": 1, "arguments": {}}', '{"name": "", "arguments": {}}',
+        "", "{", "not json", "[]", "1", '{"arguments": {}}', '{"name": 1, "arguments": {}}',
+        '{"name": "", "arguments": {}}',
         '{"name": "f", "arguments": [1]}', '{"name": "f", "arguments": NaN}', '{"name": "f", "arguments": {"a": NaN}}',
         '{"name": "f", "arguments": {"a": 1}} {}', '{"name": "\\ud800", "arguments": {}}', "[" * 100_000,
-        '{"name": "f", "arguments": ' + '{"a":' * 50_000, '{"name": "f", "arguments": "text"}', '{"name": "f", "arguments": ' + "9" * 5000 + "}",
+        '{"name": "f", "arguments": ' + '{"a":' * 50_000, '{"name": "f", "arguments": "text"}',
+        '{"name": "f", "arguments": ' + "9" * 5000 + "}",
     ],
 )  # fmt: skip
 def test_what_is_no_call_stays_text(body):

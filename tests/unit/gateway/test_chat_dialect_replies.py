@@ -1,0 +1,249 @@
+"""Completions and chunks have the shapes the openai SDK declares, and say the same however they are streamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+import swarm.engine.local
+from swarm.errors import EngineFailure
+from swarm.gateway.dialects.chat import SamplingDefaults, parse_chat_request
+from swarm.gateway.dialects.chat_reply import ChunkStream, render_completion
+from swarm.tracker.codec import Codec
+from swarm.types import FinishReason, TokenDelta, Turn
+
+CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "3*4"}}\n</tool_call>'
+NAMES = {"completion_id": "chatcmpl-1", "created": 1_700_000_000, "model": "nano"}
+
+
+@pytest.fixture(scope="module")
+def nano() -> Codec:
+    return Codec.load(Path(swarm.engine.local.__file__).parent / "nano")
+
+
+def _request(**fields):
+    body = {"model": "nano", "messages": [{"role": "user", "content": "What is 3*4?"}], **fields}
+    return parse_chat_request(body, SamplingDefaults(1.0, 1.0, 64))
+
+
+def _sampled(codec, text):
+    return tuple(codec._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _turn(codec, request, output_ids, finish=FinishReason.STOP):
+    return Turn(
+        episode_id="episode",
+        index=3,
+        prompt_ids=codec.render(request.messages, request.tools),
+        output_ids_T=tuple(output_ids),
+        logprobs_T=tuple(-0.25 * i for i in range(len(output_ids))),
+        weight_versions_T=(0,) * len(output_ids),
+        finish_reason=finish,
+        params=request.params,
+        messages=request.messages,
+        reply=codec.parse_reply(output_ids, request.callable_tools, turn_index=3, stop=request.params.stop),
+        tools=request.tools,
+        parent=None,
+        fork_reason=None,
+        started_at=0.0,
+        ended_at=1.0,
+    )
+
+
+def _completion(codec, request, output_ids, finish=FinishReason.STOP):
+    body = render_completion(request, _turn(codec, request, output_ids, finish), codec, **NAMES)
+    return ChatCompletion.model_validate(body, strict=True)
+
+
+def _deltas(turn, widths):
+    cuts, position = [], 0
+    for width in widths:
+        cuts.append((position, min(position + width, len(turn.output_ids_T))))
+        position = cuts[-1][1]
+    cuts.append((position, len(turn.output_ids_T)))
+    for number, (start, end) in enumerate(cuts, 1):
+        finish = turn.finish_reason if number == len(cuts) else None
+        fields = (turn.output_ids_T, turn.logprobs_T, turn.weight_versions_T)
+        yield TokenDelta(*(field[start:end] for field in fields), finish)
+
+
+def _stream(codec, request, turn, widths=()):
+    stream = ChunkStream(request, codec, **NAMES, prompt_ids=turn.prompt_ids, turn_index=turn.index)
+    chunks = stream.start() + [chunk for delta in _deltas(turn, widths) for chunk in stream.push(delta)]
+    return stream, [ChatCompletionChunk.model_validate(chunk, strict=True) for chunk in chunks]
+
+
+def test_a_text_reply_has_the_shape_of_the_sdk(nano):
+    completion = _completion(nano, _request(), _sampled(nano, "12<|im_end|>"))
+
+    (choice,) = completion.choices
+    assert (completion.id, completion.object, completion.model) == ("chatcmpl-1", "chat.completion", "nano")
+    assert (choice.message.role, choice.message.content, choice.message.tool_calls) == ("assistant", "12", None)
+    assert choice.finish_reason == "stop"
+    assert choice.logprobs is None
+    assert completion.usage.completion_tokens == len(_sampled(nano, "12<|im_end|>"))
+    assert completion.usage.total_tokens == completion.usage.prompt_tokens + completion.usage.completion_tokens
+
+
+def test_a_tool_call_has_the_shape_of_the_sdk(nano):
+    completion = _completion(nano, _request(tools=[CALCULATOR]), _sampled(nano, f"{CALL}<|im_end|>"))
+
+    (choice,) = completion.choices
+    (call,) = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert (call.id, call.type) == ("call00300", "function")
+    assert (call.function.name, call.function.arguments) == ("calculator", '{"expression": "3*4"}')
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": [CALCULATOR], "tool_choice": "none"}])
+def test_calls_that_were_not_offered_are_text(nano, fields):
+    completion = _completion(nano, _request(**fields), _sampled(nano, f"{CALL}<|im_end|>"))
+
+    assert completion.choices[0].message.content == CALL
+    assert completion.choices[0].finish_reason == "stop"
+
+
+def test_a_malformed_call_is_text(nano):
+    text = '<tool_call>\n{"name": "calculator", "arguments": {"expr\n</tool_call>'
+
+    completion = _completion(nano, _request(tools=[CALCULATOR]), _sampled(nano, f"{text}<|im_end|>"))
+
+    assert completion.choices[0].message.content == text
+    assert completion.choices[0].finish_reason == "stop"
+
+
+def test_a_reply_cut_off_says_length(nano):
+    completion = _completion(nano, _request(tools=[CALCULATOR]), _sampled(nano, CALL), FinishReason.LENGTH)
+
+    assert completion.choices[0].finish_reason == "length"
+
+
+def test_a_stop_string_is_not_shown_but_its_tokens_are_counted(nano):
+    output = _sampled(nano, "12\nObservation")
+
+    completion = _completion(nano, _request(stop="\nObs"), output)
+
+    assert completion.choices[0].message.content == "12"
+    assert completion.usage.completion_tokens == len(output)
+
+
+def test_logprobs_cover_every_sampled_token(nano):
+    output = _sampled(nano, "12<|im_end|>")
+
+    entries = _completion(nano, _request(logprobs=True), output).choices[0].logprobs.content
+
+    assert [entry.token for entry in entries] == ["1", "2", "<|im_end|>"]
+    assert [entry.logprob for entry in entries] == [0.0, -0.25, -0.5]
+    assert [entry.bytes for entry in entries] == [list(entry.token.encode()) for entry in entries]
+
+
+def test_half_a_character_has_no_bytes(nano):
+    output = _sampled(nano, "é")
+
+    entries = _completion(nano, _request(logprobs=True), output).choices[0].logprobs.content
+
+    assert [entry.bytes for entry in entries] == [None, None]
+
+
+def test_token_ids_are_returned_to_those_who_ask(nano):
+    output = _sampled(nano, "12<|im_end|>")
+    request = _request(return_token_ids=True)
+
+    asked, silent = _completion(nano, request, output), _completion(nano, _request(), output)
+
+    assert asked.model_extra["prompt_token_ids"] == list(nano.render(request.messages))
+    assert asked.choices[0].model_extra["token_ids"] == list(output)
+    assert not silent.model_extra and not silent.choices[0].model_extra
+
+
+def test_an_aborted_turn_has_no_reply(nano):
+    request = _request()
+    turn = _turn(nano, request, _sampled(nano, "1"), FinishReason.ABORT)
+
+    with pytest.raises(EngineFailure):
+        render_completion(request, turn, nano, **NAMES)
+    with pytest.raises(EngineFailure):
+        _stream(nano, request, turn)
+
+
+def test_a_stream_begins_with_the_role_and_ends_with_the_reason(nano):
+    request = _request(stream=True)
+    _, chunks = _stream(nano, request, _turn(nano, request, _sampled(nano, "12<|im_end|>")), [1, 1, 1])
+
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert (deltas[0].role, deltas[0].content) == ("assistant", "")
+    assert [delta.content for delta in deltas[1:-1]] == ["1", "2"]
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, None, "stop"]
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_usage_comes_last_in_a_chunk_without_choices_if_asked(nano):
+    request = _request(stream=True, stream_options={"include_usage": True})
+    turn = _turn(nano, request, _sampled(nano, "12<|im_end|>"))
+
+    _, chunks = _stream(nano, request, turn)
+
+    assert chunks[-1].choices == []
+    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (len(turn.prompt_ids), 3)
+    assert all(chunk.choices for chunk in chunks[:-1])
+
+
+def test_a_call_is_streamed_whole_and_the_content_before_it_at_once(nano):
+    request = _request(stream=True, tools=[CALCULATOR])
+    turn = _turn(nano, request, _sampled(nano, f"See:\n{CALL}\n{CALL}<|im_end|>"))
+
+    _, chunks = _stream(nano, request, turn, [1] * len(turn.output_ids_T))
+
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert "".join(delta.content or "" for delta in deltas) == "See:"
+    assert deltas[1].content == "S"
+    assert [(call.index, call.id, call.function.name) for call in calls] == [
+        (0, "call00300", "calculator"),
+        (1, "call00301", "calculator"),
+    ]
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+TEXTS = st.lists(
+    st.sampled_from(["12", "é", "🙂", CALL, "<tool_call>", "</tool_call>", "\n", "END", "EN", "<|im_end|>", " text "]),
+    max_size=8,
+).map("".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=TEXTS,
+    noise=st.lists(st.integers(0, 383), max_size=4),
+    widths=st.lists(st.integers(0, 6), max_size=30),
+    finish=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+    tools=st.sampled_from([None, [CALCULATOR]]),
+    stop=st.sampled_from([None, "END", ["ND", "EN"]]),
+)
+def test_a_stream_adds_up_to_the_completion(nano, text, noise, widths, finish, tools, stop):
+    request = _request(stream=True, tools=tools, stop=stop, logprobs=True, return_token_ids=True)
+    turn = _turn(nano, request, [*_sampled(nano, text), *noise], finish)
+    completion = ChatCompletion.model_validate(render_completion(request, turn, nano, **NAMES), strict=True)
+
+    stream, chunks = _stream(nano, request, turn, widths)
+
+    (choice,) = completion.choices
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert stream.reply == turn.reply
+    assert "".join(delta.content or "" for delta in deltas) == (choice.message.content or "")
+    assert [(call.id, call.function.arguments) for call in calls] == [
+        (call.id, call.function.arguments) for call in choice.message.tool_calls or ()
+    ]
+    assert chunks[-1].choices[0].finish_reason == choice.finish_reason
+    logprobs = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [entry for part in logprobs if part for entry in part.content] == choice.logprobs.content
+    ids = [token for chunk in chunks for token in chunk.choices[0].model_extra["token_ids"]]
+    assert ids == list(turn.output_ids_T)
+    assert chunks[0].model_extra["prompt_token_ids"] == list(turn.prompt_ids)

@@ -1,0 +1,195 @@
+"""What chat/completions bodies are understood as, and which are refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarm.errors import BadRequest, UnknownParameter
+from swarm.gateway.dialects.chat import SamplingDefaults, parse_chat_request
+from swarm.types import SamplingParams
+
+DEFAULTS = SamplingDefaults(temperature=0.9, top_p=0.8, max_tokens=33, stop_token_ids=(2,))
+MESSAGES = [{"role": "user", "content": "Reverse: ABC"}]
+CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
+
+
+def parse(**fields):
+    return parse_chat_request({"model": "nano", "messages": MESSAGES, **fields}, DEFAULTS)
+
+
+def test_a_silent_request_gets_the_defaults():
+    request = parse()
+
+    assert request.params == SamplingParams(max_tokens=33, temperature=0.9, top_p=0.8, stop_token_ids=(2,))
+    assert (request.model, request.messages, request.tools) == ("nano", tuple(MESSAGES), ())
+    assert not (request.stream or request.include_usage or request.logprobs or request.return_token_ids)
+    assert request.ignored_fields == ()
+
+
+def test_sampling_fields_are_taken_over():
+    request = parse(temperature=0, top_p=0.5, top_k=7, max_tokens=5, seed=11, stop=["a", "b"])
+
+    assert request.params == SamplingParams(5, 0.0, 0.5, 7, 11, ("a", "b"), (2,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"stop": "a"}, ("stop", ("a",))),
+        ({"stop": None}, ("stop", ())),
+        ({"max_completion_tokens": 9}, ("max_tokens", 9)),
+        ({"max_completion_tokens": 9, "max_tokens": 9}, ("max_tokens", 9)),
+        ({"top_k": -1}, ("top_k", 0)),
+        ({"temperature": None}, ("temperature", 0.9)),
+    ],
+)
+def test_spellings_of_sampling_fields(fields, expected):
+    assert getattr(parse(**fields).params, expected[0]) == expected[1]
+
+
+def test_output_options_are_taken_over():
+    request = parse(stream=True, stream_options={"include_usage": True}, logprobs=True, return_token_ids=True)
+
+    assert request.stream and request.include_usage and request.logprobs and request.return_token_ids
+
+
+def test_messages_of_every_role_are_kept_with_their_text_joined():
+    call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "system", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]},
+        {"role": "user", "content": "hi", "name": "Ada"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+        {"role": "tool", "tool_call_id": "call00000", "content": "12"},
+    ]
+
+    parsed = parse(messages=messages, tools=[CALCULATOR]).messages
+
+    assert parsed[1] == {"role": "system", "content": "one two"}
+    assert parsed[2] == messages[2]
+    assert parsed[3] == {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert parsed[4] == messages[4]
+
+
+def test_tools_are_callable_unless_the_choice_is_none():
+    assert parse(tools=[CALCULATOR]).callable_tools == (CALCULATOR,)
+    assert parse(tools=[CALCULATOR], tool_choice="auto").callable_tools == (CALCULATOR,)
+    refused = parse(tools=[CALCULATOR], tool_choice="none")
+    assert (refused.tools, refused.callable_tools) == ((CALCULATOR,), ())
+
+
+def test_fields_at_neutral_values_and_without_effect_are_accepted_in_silence():
+    request = parse(
+        n=1,
+        top_logprobs=0,
+        presence_penalty=0.0,
+        frequency_penalty=0,
+        logit_bias={},
+        parallel_tool_calls=True,
+        response_format={"type": "text"},
+        functions=None,
+        user="ada",
+        metadata={"a": "b"},
+        store=True,
+        service_tier="auto",
+        safety_identifier="x",
+        prompt_cache_key="y",
+        verbosity="low",
+        reasoning_effort="high",
+    )
+
+    assert request.ignored_fields == ()
+
+
+def test_parallel_calls_are_not_refused_where_there_are_no_tools():
+    assert parse(parallel_tool_calls=False).ignored_fields == ()
+
+
+def test_unknown_fields_are_named():
+    assert parse(zebra=1, cache_salt="x").ignored_fields == ("cache_salt", "zebra")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"frequency_penalty": -1}, "frequency_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"tool_choice": "required", "tools": [CALCULATOR]}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"parallel_tool_calls": False, "tools": [CALCULATOR]}, "parallel_tool_calls"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"audio": {"voice": "x"}}, "audio"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"tools": [{"type": "retrieval"}]}, "tools"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(fields, param):
+    with pytest.raises(UnknownParameter) as refused:
+        parse(**fields)
+    assert refused.value.param == param
+    assert param.split(".")[-1] in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("part", ["image_url", "input_audio", "file", "refusal"])
+def test_other_content_parts_are_named(part):
+    with pytest.raises(BadRequest, match=part):
+        parse(messages=[{"role": "user", "content": [{"type": part}]}])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": None}, "model"),
+        ({"model": ""}, "model"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "narrator", "content": "hi"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user"}]}, "messages.0"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": ["hi"]}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages.0.tool_calls.0.function"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": {}}, "tools"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"stream": "yes"}, "stream"),
+        ({"stop": ""}, "stop.0"),
+        ({"stop": [5]}, "stop.0"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": 5}, "stop"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, None),
+    ],
+)
+def test_malformed_fields_are_named(fields, param):
+    with pytest.raises(BadRequest) as refused:
+        parse(**fields)
+    assert refused.value.param == param
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("body", [[], "text", None, 5])
+def test_a_body_that_is_no_object_is_refused(body):
+    with pytest.raises(BadRequest, match="JSON object"):
+        parse_chat_request(body, DEFAULTS)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,8 @@ SWARM_MODULES = frozenset({"swarm", "swarm.tasks", "swarm.errors", "swarm.types"
 ALLOWED_MODULES = frozenset(
     {
         "__future__", "abc", "argparse", "asyncio", "base64", "bisect", "collections", "concurrent", "contextlib",
-        "copy", "csv", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "html",
-        "itertools", "json", "logging", "math", "numbers", "operator", "os", "pathlib", "pprint", "queue", "random",
+        "copy", "csv", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq",
+        "html", "itertools", "json", "logging", "math", "numbers", "operator", "os", "pathlib", "pprint", "queue", "random",
         "re", "secrets", "statistics", "string", "sys", "textwrap", "threading", "time", "traceback", "types", "typing",
         "unicodedata", "uuid", "warnings", "httpx", "openai", "pydantic", "yaml",
     }
@@ -201,10 +202,8 @@ def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
 def _run_client(folder: Path, sandbox: Sandbox | None, url: str) -> str:
     """Empty if the client ended by itself with exit code 0, or what went wrong with its last words."""
     argv = [sys.executable, "client.py", "--server", url, "--job", "job.yaml", "--seed", "0"]
-    if sandbox is None:
-        command = plain_command(argv)
-    else:
-        command = sandbox.command(argv, workdir=folder, server_url=url)
+    start = plain_command if sandbox is None else partial(sandbox.command, workdir=folder)
+    command = start(argv, server_url=url)
     log = folder / "output.log"
     try:
         code = _run_bounded(command, folder, log)

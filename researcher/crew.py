@@ -47,11 +47,15 @@ class Crew:
     def wake(self) -> None:
         self._changed.set()
 
-    def drain(self) -> None:
-        """Ask the running tasks to end and do not wait for the queued ones."""
+    def request_stop(self) -> None:
+        """Ask the running tasks to end; safe in a signal handler."""
         self.stop.set()
         self.wake()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def join(self) -> None:
+        """Drop the queued tasks and wait for the running ones."""
+        self.request_stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def check(self) -> None:
         """Raises Drained if the work should end."""

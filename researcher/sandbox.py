@@ -140,8 +140,12 @@ def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
     )
 
 
-def plain_command(argv: Sequence[str], *, token: str | None = None) -> SandboxedCommand:
-    """`argv` without a sandbox, for our own clients or where a person waived it; the environment is as bare."""
+def plain_command(argv: Sequence[str], *, server_url: str, token: str | None = None) -> SandboxedCommand:
+    """`argv` without a sandbox, for our own clients or where a person waived it; the environment is as bare.
+
+    Raises ServerProblem for an URL that is none.
+    """
+    _split_url(server_url)
     environment = _environment(token) | {"HOME": str(Path.home()), "TMPDIR": tempfile.gettempdir()}
     return SandboxedCommand(tuple(argv), environment, lambda: None)
 

@@ -121,8 +121,12 @@ class ServerPool:
     def give_back(self, slot: Slot) -> None:
         slot.is_free = True
 
-    def find(self, url: str) -> Slot | None:
-        return next((slot for slot in self._slots if slot.url == url), None)
+    def take_at(self, url: str | None) -> Slot | None:
+        """The free slot of the server at `url`, now taken; None if it is not one of ours."""
+        slot = next((slot for slot in self._slots if slot.url == url and slot.is_free), None)
+        if slot is not None:
+            slot.is_free = False
+        return slot
 
     def _revive(self, slot: Slot) -> bool:
         """True if the server of this slot runs; an own one that ended is started again, a few times."""

@@ -77,7 +77,8 @@ def main() -> None:
         client.auto_sync_train_config_and_start_engine(job, force_restart=True)
         print(f"validation accuracy before: {accuracy()}", flush=True)
         began = time.monotonic()
-        threading.Thread(target=print_progress, args=(client, total_steps), daemon=True).start()
+        progress = threading.Thread(target=print_progress, args=(client, total_steps), daemon=True)
+        progress.start()
         # Every task is attempted num_repeat times in a row, so that its group is complete at about the same time;
         # half as many again as the job needs, since the run ends by itself after the last step.
         tasks = FAMILY.tasks("train", job.batch_size * total_steps * 3 // 2)
@@ -85,6 +86,7 @@ def main() -> None:
             [task for task in tasks for _ in range(job.num_repeat)], train_on, max_workers=WORKERS
         )
         client.wait_until_step(total_steps, timeout=120)
+        progress.join(timeout=5)
         print(f"trained {total_steps} steps in {time.monotonic() - began:.0f} s, {len(runs.failures)} episodes failed")
         print(f"validation accuracy after: {accuracy()}")
 

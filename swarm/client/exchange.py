@@ -123,11 +123,11 @@ class _Patience:
 
     def _pause(self, error: SwarmError, at_least_s: float, until: float) -> Pause:
         left_s = until - time.monotonic()
-        if left_s <= 0:
+        if left_s <= 0 or at_least_s > left_s:
             raise error
         if self._pause_s == FIRST_PAUSE_S:
             logger.info("%s %s waits: %s", self._call.method, self._call.path, error.message)
-        seconds = min(max(self._pause_s, at_least_s), MAX_PAUSE_S, left_s)
+        seconds = max(at_least_s, min(self._pause_s, left_s))
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         return Pause(seconds)
 

@@ -75,16 +75,19 @@ class Codec:
     def render_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
         """What the chat template makes of a conversation. Raises BadRequest if the template refuses the messages."""
         try:
-            return self._tokenizer.apply_chat_template(
+            text: str = self._tokenizer.apply_chat_template(
                 [self._for_template(message) for message in messages],
                 tools=[dict(tool) for tool in tools] or None,
                 add_generation_prompt=generation_prompt,
                 tokenize=False,
             )
-        # A template is the model author's code and fails on messages it was not written for in any of these ways.
+            # JSON escapes can spell lone surrogates, which no tokenizer takes.
+            text.encode()
+        # A template is the model author's code and fails in any of these ways on messages it was not written for.
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise BadRequest(f"the model's chat template refuses these messages: {reason}", param="messages") from error
+        return text
 
     def extend(self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Extension:
         """The prompt for `messages` that begins with the exact ids of `previous`, if they go on from its reply.
@@ -132,10 +135,14 @@ class Codec:
 
         Without `tools` everything is text. A call that is not valid JSON stays text. Never raises.
         """
-        stream = ReplyStream(self, parse_tools=bool(tools), stop=stop, turn_index=turn_index)
+        stream = self.reply_stream(tools, turn_index=turn_index, stop=stop)
         stream.push(output_ids)
         stream.finish()
         return stream.message
+
+    def reply_stream(self, tools: Sequence[ToolSpec] = (), *, turn_index: int, stop: Sequence[str] = ()) -> ReplyStream:
+        """Makes the message of `parse_reply` while its tokens arrive."""
+        return ReplyStream(self.text_stream(stop), parse_tools=bool(tools), turn_index=turn_index)
 
     def text_stream(self, stop: Sequence[str] = ()) -> TextStream:
         """A detokenizer for one completion."""

@@ -7,12 +7,10 @@ and the turn records. Knows nothing of HTTP.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swarm.tracker.hermes import HermesStream, ToolCall
-
-if TYPE_CHECKING:
-    from swarm.tracker.codec import Codec
+from swarm.tracker.text import TextStream
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -20,8 +18,8 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 class ReplyStream:
     """`push` token ids and get the parts of the reply that are certain; `message` is whole after `finish`."""
 
-    def __init__(self, codec: Codec, *, parse_tools: bool, stop: Sequence[str], turn_index: int) -> None:
-        self._text = codec.text_stream(stop)
+    def __init__(self, text: TextStream, *, parse_tools: bool, turn_index: int) -> None:
+        self._text = text
         self._calls = HermesStream() if parse_tools else None
         self._turn_index = turn_index
         self._content: list[str] = []

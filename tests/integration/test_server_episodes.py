@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.config import TrainJob
-from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_another_reward_for_an_ended_episode_is_a_final_conflict(http: httpx.Cli
 @pytest.mark.parametrize("reward", ["NaN", "Infinity", "-Infinity", '"high"', "null"])
 def test_a_reward_that_is_no_finite_number_is_refused_and_nothing_is_stored(http: httpx.Client, reward: str) -> None:
     episode = begin(http)
-    body = '{"task_id": "t", "reward": %s}' % reward
+    body = f'{{"task_id": "t", "reward": {reward}}}'
     reply = http.post(
         f"/v1/swarm/episodes/{episode['episode_id']}/end",
         content=body,

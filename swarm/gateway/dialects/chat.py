@@ -7,7 +7,7 @@ Knows nothing of tokens or episodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, cast
@@ -22,6 +22,8 @@ from swarm.types import Message, SamplingParams, ToolSpec
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
 MAX_TOOL_CALLS = 1000
+MAX_NAMED_FIELDS = 32
+MAX_SHOWN_CHARACTERS = 80
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
@@ -74,7 +76,7 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A checked request. `ignored_fields` names, sorted, the body's fields that nobody knows."""
+    """A checked request. `ignored_fields` names the body's fields that nobody knows, in printable ASCII."""
 
     model: str
     messages: tuple[Message, ...]
@@ -114,7 +116,7 @@ def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> C
         include_usage=options is not None and bool(options.include_usage),
         logprobs=bool(checked.logprobs),
         return_token_ids=bool(checked.return_token_ids),
-        ignored_fields=tuple(sorted(str(name) for name in body.keys() - known)),
+        ignored_fields=_named(body.keys() - known),
     )
 
 
@@ -130,6 +132,17 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
         raise UnknownParameter(f"{name} cannot be honoured: {allowed} supported by this server", param=name)
 
 
+def _named(fields: Iterable[str]) -> tuple[str, ...]:
+    """Field names as a response header can carry them, and how many more there are."""
+    names = sorted(fields)
+    shown = [ascii(name)[1:-1][:MAX_SHOWN_CHARACTERS] for name in names[:MAX_NAMED_FIELDS]]
+    return (*shown, f"and {len(names) - MAX_NAMED_FIELDS} more") if len(names) > MAX_NAMED_FIELDS else tuple(shown)
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:MAX_SHOWN_CHARACTERS]
+
+
 def _joined_text(content: object) -> object:
     """Text parts as one string. Raises naming the first part of another type."""
     if not isinstance(content, list):
@@ -140,7 +153,7 @@ def _joined_text(content: object) -> object:
         text: object = cast("dict[str, object]", part).get("text") if isinstance(part, dict) else None
         if kind != "text":
             raise PydanticCustomError(
-                "unsupported", "content parts of type {kind} are not supported: send text", {"kind": repr(kind)}
+                "unsupported", "content parts of type {kind} are not supported: send text", {"kind": _shown(kind)}
             )
         if not isinstance(text, str):
             raise PydanticCustomError("text", "a text part needs a string in its field text")
@@ -154,6 +167,7 @@ def _as_list(stop: object) -> object:
 
 Content = Annotated[str, BeforeValidator(_joined_text)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
 
 
 class _Strict(BaseModel):
@@ -206,7 +220,7 @@ class _ChatBody(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    stop: Annotated[list[StopString] | None, BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)] = None
+    stop: StopStrings | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     logprobs: bool | None = None
@@ -227,7 +241,7 @@ class _ChatBody(BaseModel):
                 raise PydanticCustomError(
                     "unsupported",
                     "tools of type {kind} are not supported: use function",
-                    {"kind": repr(tool.get("type"))},
+                    {"kind": _shown(tool.get("type"))},
                 )
             function: object = tool.get("function")
             name: object = cast("dict[str, object]", function).get("name") if isinstance(function, dict) else None
@@ -262,6 +276,6 @@ def _one_line(error: ValidationError) -> BadRequest:
     first = error.errors(include_url=False)[0]
     param = ".".join(str(part) for part in first["loc"]) or None
     refused = first["type"] == "unsupported" or first["type"] in _RANGE_ERRORS
-    got = f" (got {first['input']!r})" if first["type"] in _RANGE_ERRORS else ""
+    got = f" (got {_shown(first['input'])})" if first["type"] in _RANGE_ERRORS else ""
     message = f"{param}: {first['msg']}{got}" if param else first["msg"]
     return (UnknownParameter if refused else BadRequest)(message, param=param)

@@ -13,7 +13,6 @@ from typing import Any
 from swarm.errors import EngineFailure
 from swarm.gateway.dialects.chat import ChatRequest
 from swarm.tracker.codec import Codec
-from swarm.tracker.reply import ReplyStream
 from swarm.types import FinishReason, Message, TokenDelta, Turn
 
 _FINISH_REASONS: Mapping[FinishReason, str] = MappingProxyType(
@@ -71,9 +70,7 @@ class ChunkStream:
         self._codec = codec
         self._head = {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._prompt_ids = tuple(prompt_ids)
-        self._reply = ReplyStream(
-            codec, parse_tools=bool(request.callable_tools), stop=request.params.stop, turn_index=turn_index
-        )
+        self._reply = codec.reply_stream(request.callable_tools, turn_index=turn_index, stop=request.params.stop)
         self._calls_sent = 0
         self._output_tokens = 0
         self._unsent_ids: list[int] = []

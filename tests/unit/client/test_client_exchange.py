@@ -93,6 +93,14 @@ def test_refusal_beyond_the_deadline_is_raised_as_it_is(scripted: Any, refusal: 
     assert len(scripted.heard) >= 2
 
 
+def test_refusal_for_longer_than_the_deadline_is_raised_at_once(scripted: Any, client: Any, refusal: Any) -> None:
+    scripted.script(refusal(503, "engine_not_ready", retry_after="60"))
+    with pytest.raises(EngineNotReady) as raised:
+        client.job()
+    assert raised.value.retry_after_s == 60
+    assert len(scripted.heard) == 1
+
+
 def test_refusal_marked_final_is_not_retried(scripted: Any, client: Any, refusal: Any) -> None:
     scripted.script(refusal(503, "unavailable", x_should_retry="false"))
     with pytest.raises(Unavailable):

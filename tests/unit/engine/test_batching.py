@@ -14,12 +14,13 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPTNeoXConfig, 
 from swarm.engine.local import batching
 from swarm.engine.local.batching import BatchSampler, Limits
 from swarm.engine.local.forward import SlotForward, verify_model
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.types import FinishReason, SamplingParams
 
 VOCABULARY = 97
 CONTEXT = 256
+TURN, REPLY = "<|im_start|>user\nReverse: ", "<|im_end|>\n<|im_start|>assistant\n"
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -43,12 +44,12 @@ CONFIGS = {
 }
 
 
-def mixed_requests(vocabulary: int = VOCABULARY) -> dict[int, tuple[list[int], SamplingParams]]:
+def mixed_requests() -> dict[int, tuple[list[int], SamplingParams]]:
     """50 requests of mixed temperature, top-p, top-k, length, seed and stop strings."""
     generator = np.random.default_rng(0)
     requests: dict[int, tuple[list[int], SamplingParams]] = {}
     for handle in range(50):
-        prompt = generator.integers(3, vocabulary, int(generator.integers(1, 90))).tolist()
+        prompt = generator.integers(3, VOCABULARY, int(generator.integers(1, 90))).tolist()
         requests[handle] = (
             prompt,
             SamplingParams(
@@ -94,10 +95,15 @@ def test_bundled_model_samples_the_same_batched_as_alone(
     run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
-    requests = mixed_requests(vocabulary=384)
+    tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
+    letters = np.random.default_rng(2).choice(list("abcdefghij"), (50, 8))
+    requests = {
+        handle: (tokenizer.encode(f"{TURN}{''.join(letters[handle, : 3 + handle % 6])}{REPLY}").ids, params)
+        for handle, (_, params) in mixed_requests().items()
+    }
 
     def sampler(max_running: int) -> BatchSampler:
-        return BatchSampler(model, Limits(2048, 384, max_running), [2], lambda ids: "")
+        return BatchSampler(model, Limits(2048, 384, max_running), [2], lambda ids: tokenizer.decode(list(ids)))
 
     together = run(sampler(16), requests)
     alone = {handle: run(sampler(1), {handle: request})[handle] for handle, request in requests.items()}

@@ -109,6 +109,13 @@ def test_unknown_fields_are_named():
     assert parse(zebra=1, cache_salt="x").ignored_fields == ("cache_salt", "zebra")
 
 
+def test_names_of_unknown_fields_fit_into_a_response_header():
+    names = parse(**{"a\r\nb": 1, "é🙂": 2, "x" * 500: 3, **{f"z{i}": i for i in range(100)}}).ignored_fields
+
+    assert len(names) == 33 and names[-1] == "and 71 more"
+    assert all(name.isascii() and name.isprintable() and len(name) <= 80 for name in names)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

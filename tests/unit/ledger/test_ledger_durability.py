@@ -189,6 +189,16 @@ def test_database_of_another_program_is_refused_and_untouched(tmp_path: Path) ->
     assert digest(path) == before
 
 
+def test_empty_file_left_by_a_crash_in_creation_becomes_a_ledger(script: Any, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.touch()
+    ledger = Ledger.open(path)
+    try:
+        assert script.wait(ledger.latest_job()) is None
+    finally:
+        ledger.close()
+
+
 def test_directory_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="cannot be opened"):
         Ledger.open(tmp_path)

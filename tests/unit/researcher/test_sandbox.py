@@ -333,7 +333,7 @@ def test_a_url_that_is_none_is_refused(url, tmp_path):
 
 def test_a_plain_command_has_no_keys_in_its_environment_either(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
-    command = plain_command(["true"], token="t" * 16)
+    command = plain_command(["true"], server_url="http://127.0.0.1:1", token="t" * 16)
     assert "sk-canary" not in str(command.env)
     assert command.env["SWARM_TOKEN"] == "t" * 16
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.errors import BadRequest
+from swarm.errors import BadRequest, JobInvalid
+from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ForkReason
 
 STYLES = ("chatml", "llama3", "mistral", "qwen3", "plain")
@@ -198,6 +200,32 @@ def test_a_refusal_of_the_template_is_a_bad_request(codecs):
     with pytest.raises(BadRequest, match="roles must alternate") as refused:
         codecs["mistral"].render([*QUESTION, *QUESTION])
     assert refused.value.param == "messages"
+
+
+@pytest.mark.parametrize("messages", [[{"role": "user", "content": "\ud800"}], [{"role": "user"}, {"tool": 1}]])
+def test_what_cannot_be_rendered_is_a_bad_request(codecs, messages):
+    with pytest.raises(BadRequest, match="chat template refuses"):
+        codecs["plain"].render(messages)
+
+
+def test_a_tokenizer_that_is_not_there_or_has_no_template_is_named(tmp_path, codecs):
+    with pytest.raises(JobInvalid, match="cannot be loaded"):
+        Codec.load(tmp_path / "nowhere")
+    bare = copy.deepcopy(codecs["chatml"]._tokenizer)
+    bare.chat_template = None
+    bare.save_pretrained(tmp_path / "bare")
+    with pytest.raises(JobInvalid, match="no chat template"):
+        Codec.load(tmp_path / "bare")
+
+
+def test_a_saved_tokenizer_is_loaded_with_the_stop_tokens_of_its_generation_config(tmp_path, codecs):
+    codecs["chatml"]._tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [0, 2]}')
+
+    loaded = Codec.load(tmp_path)
+
+    assert loaded.stop_token_ids == (0, 2)
+    assert loaded.render(QUESTION) == codecs["chatml"].render(QUESTION)
 
 
 def test_developer_is_rendered_as_system_where_the_template_does_not_know_it(chatml):

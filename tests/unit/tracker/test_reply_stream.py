@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.tracker.hermes import HermesStream, ToolCall, parse_call
-from swarm.tracker.reply import ReplyStream, call_id
+from swarm.tracker.reply import call_id
 
 TOOLS = ({"type": "function", "function": {"name": "calculator"}},)
 
@@ -72,7 +72,7 @@ def test_text_without_a_call_is_shown_whole(pieces):
 )
 def test_streamed_text_equals_text_at_once_for_random_tokens(chatml, ids, widths, stop):
     whole = chatml.parse_reply(ids, TOOLS, turn_index=0, stop=stop)
-    stream = ReplyStream(chatml, parse_tools=True, stop=stop, turn_index=0)
+    stream = chatml.reply_stream(TOOLS, turn_index=0, stop=stop)
     parts = _pushed(stream, _cut(ids, widths))
 
     assert stream.message == whole
@@ -143,7 +143,7 @@ def test_what_might_have_become_a_stop_string_is_shown_at_the_end(chatml):
 
 
 def test_content_before_a_call_streams_at_once(chatml):
-    stream = ReplyStream(chatml, parse_tools=True, stop=(), turn_index=0)
+    stream = chatml.reply_stream(TOOLS, turn_index=0)
 
     assert stream.push(chatml._encode("Let me see")) == ["Let me see"]
     assert stream.push(chatml._encode("\n<tool_call>\n{")) == []

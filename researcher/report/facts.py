@@ -1,0 +1,238 @@
+"""What a report says, as numbers and records: read from the database and from nowhere else.
+
+Place in the flow: `build.py` gathers the facts of a study here and hands them to the figures and the templates. This
+module formats nothing and decides nothing: verdicts are those of the findings, intervals come from the judge.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from experiments_db import (
+    BudgetKind,
+    Decision,
+    Event,
+    Experiment,
+    ExperimentStatus,
+    ExperimentStore,
+    Finding,
+    Hypothesis,
+    LLMUsage,
+    Run,
+    RunStatus,
+    Severity,
+    Study,
+    hash_json,
+)
+from researcher.errors import StudyNotFound
+from researcher.harness import BASE, FINAL, SEALED
+from researcher.journal import charter_from_json
+from researcher.judge import summarize_arm
+from researcher.types import ArmSummary, Charter
+from researcher.watchdog import REWARD
+
+MAX_EVENTS = 10_000
+
+Curve = tuple[tuple[int, float], ...]
+"""(step, value) by step; steps whose value was not finite are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One run with the harness's scores; None where it was not measured. `counts` if its final score is in the study's
+    means."""
+
+    run: Run
+    arm: str
+    base: float | None
+    final: float | None
+    sealed: float | None
+    counts: bool
+    config_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFacts:
+    """One arm. `search` are its scores on the search split, `base` the means before training, `sealed` those on the
+    sealed split (None unless it was opened for this arm). `finding` compares it with the baseline."""
+
+    experiment: Experiment
+    search: ArmSummary
+    base: ArmSummary
+    sealed: ArmSummary | None
+    finding: Finding | None
+    runs: tuple[RunFacts, ...]
+    curves: Mapping[str, Curve]
+
+    @property
+    def name(self) -> str:
+        return self.experiment.name
+
+    @property
+    def code_hash(self) -> str:
+        return sha256(self.experiment.client_code.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFacts:
+    """All of a study. `arms` are ranked, best first, those without a score last; `findings` are of the last analysis.
+
+    `sealed_purpose` says for what the sealed split was opened; `evaluators` are the hashes of what was scored how.
+    """
+
+    study: Study
+    charter: Charter
+    charter_hash: str
+    frozen_at: float
+    sealed_purpose: str | None
+    arms: tuple[ArmFacts, ...]
+    findings: tuple[Finding, ...]
+    hypotheses: tuple[Hypothesis, ...]
+    decisions: tuple[Decision, ...]
+    warnings: tuple[Event, ...]
+    spent: Mapping[BudgetKind, float]
+    usage: LLMUsage
+    evaluators: tuple[str, ...]
+    environments: tuple[Mapping[str, str], ...]
+
+    @property
+    def baseline(self) -> ArmFacts | None:
+        return next((arm for arm in self.arms if arm.name == self.charter.baseline), None)
+
+    @property
+    def runs(self) -> tuple[RunFacts, ...]:
+        return tuple(run for arm in self.arms for run in arm.runs)
+
+    @property
+    def failed_runs(self) -> tuple[RunFacts, ...]:
+        return tuple(item for item in self.runs if item.run.status in (RunStatus.FAILED, RunStatus.STOPPED))
+
+    @property
+    def rejected_arms(self) -> tuple[ArmFacts, ...]:
+        return tuple(arm for arm in self.arms if arm.experiment.status is ExperimentStatus.INVALID)
+
+
+def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
+    """Raises StudyNotFound for a study without a charter: it has nothing to report yet. NotFound for no study."""
+    study = store.get_study(study_id)
+    stored = store.find_charter(study_id)
+    if stored is None:
+        raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to report")
+    charter = charter_from_json(stored.document)
+    findings = _last_findings(store.list_findings(study_id=study_id))
+    runs = _gather_runs(store, study_id, charter)
+    evaluations = store.list_evaluations(study_id=study_id)
+    return StudyFacts(
+        study=study,
+        charter=charter,
+        charter_hash=stored.content_hash,
+        frozen_at=stored.created_at,
+        sealed_purpose=stored.test_opened_for,
+        arms=_gather_arms(store, study_id, charter, runs, findings),
+        findings=findings,
+        hypotheses=tuple(store.list_hypotheses(study_id)),
+        decisions=tuple(store.list_decisions(study_id)),
+        warnings=tuple(store.list_events(study_id, min_severity=Severity.WARNING, limit=MAX_EVENTS)),
+        spent=store.sum_budget(study_id),
+        usage=store.sum_llm_usage(study_id),
+        evaluators=tuple(dict.fromkeys(f"{item.split}: {item.evaluator_hash}" for item in evaluations)),
+        environments=_environments(runs),
+    )
+
+
+def _last_findings(findings: list[Finding]) -> tuple[Finding, ...]:
+    last = max((finding.iteration for finding in findings), default=0)
+    return tuple(finding for finding in findings if finding.iteration == last)
+
+
+def _gather_runs(store: ExperimentStore, study_id: str, charter: Charter) -> dict[str, list[RunFacts]]:
+    """By experiment id; seeds in order, attempts in order."""
+    splits = {BASE: charter.search_split, FINAL: charter.search_split, SEALED: charter.sealed_split}
+    scores = {
+        (item.run_id, item.phase): item.mean
+        for item in store.list_evaluations(study_id=study_id)
+        if splits.get(item.phase) == item.split
+    }
+    names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
+    grouped: dict[str, list[RunFacts]] = defaultdict(list)
+    for run in sorted(store.list_runs(study_id=study_id), key=lambda run: (run.seed, run.attempt)):
+        final = scores.get((run.id, FINAL))
+        earlier = [item.run.seed for item in grouped[run.experiment_id] if item.counts]
+        grouped[run.experiment_id].append(
+            RunFacts(
+                run=run,
+                arm=names[run.experiment_id],
+                base=scores.get((run.id, BASE)),
+                final=final,
+                sealed=scores.get((run.id, SEALED)),
+                counts=run.status is RunStatus.FINISHED and final is not None and run.seed not in earlier,
+                config_hash=hash_json(run.job),
+            )
+        )
+    return grouped
+
+
+def _gather_arms(
+    store: ExperimentStore,
+    study_id: str,
+    charter: Charter,
+    runs: Mapping[str, list[RunFacts]],
+    findings: tuple[Finding, ...],
+) -> tuple[ArmFacts, ...]:
+    by_experiment = {finding.experiment_id: finding for finding in findings}
+    arms = [
+        _gather_arm(store, charter, experiment, tuple(runs.get(experiment.id, ())), by_experiment.get(experiment.id))
+        for experiment in store.list_experiments(study_id)
+    ]
+    sign = 1.0 if charter.direction == "minimize" else -1.0
+    return tuple(sorted(arms, key=lambda arm: (not arm.search.scores, sign * arm.search.mean if arm.search.scores else 0)))
+
+
+def _gather_arm(
+    store: ExperimentStore,
+    charter: Charter,
+    experiment: Experiment,
+    runs: tuple[RunFacts, ...],
+    finding: Finding | None,
+) -> ArmFacts:
+    counted = [item for item in runs if item.counts]
+    run_ids = {item.run.seed: item.run.id for item in counted}
+    final = {item.run.seed: item.final for item in counted if item.final is not None}
+    base = {item.run.seed: item.base for item in counted if item.base is not None}
+    sealed = {item.run.seed: item.sealed for item in counted if item.sealed is not None}
+
+    def summarize(scores: Mapping[int, float]) -> ArmSummary:
+        return summarize_arm(
+            experiment.name, scores, base, run_ids, charter.rule.alpha, resolution=1.0 / charter.eval_episodes
+        )
+
+    return ArmFacts(
+        experiment=experiment,
+        search=summarize(final),
+        base=summarize(base),
+        sealed=summarize(sealed) if sealed else None,
+        finding=finding,
+        runs=runs,
+        curves=_gather_curves(store, [item.run.id for item in counted]),
+    )
+
+
+def _gather_curves(store: ExperimentStore, run_ids: list[str]) -> dict[str, Curve]:
+    points: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for point in store.list_metrics(run_ids, names=[REWARD]):
+        if point.value is not None:
+            points[point.run_id].append((point.step, point.value))
+    return {run_id: tuple(curve) for run_id, curve in points.items()}
+
+
+def _environments(runs: Mapping[str, list[RunFacts]]) -> tuple[Mapping[str, str], ...]:
+    distinct = {
+        hash_json(item.run.environment): item.run.environment
+        for items in runs.values()
+        for item in items
+        if item.run.environment
+    }
+    return tuple({str(name): str(value) for name, value in found.items()} for found in distinct.values())

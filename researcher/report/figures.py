@@ -1,0 +1,193 @@
+"""The figures of a report: learning curves, final scores, paired differences; each for light and for dark pages.
+
+Place in the flow: facts in, PNG bytes out. Nothing is computed here but means over seeds for a curve; no file, no
+template, no global state of matplotlib.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from researcher.report.facts import ArmFacts, StudyFacts
+
+DPI = 160
+WIDTH_IN = 7.6
+MAX_LABEL = 34
+
+# Okabe and Ito's palette, told apart with any colour vision; yellow is left out, it vanishes on white.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8A6FDF", "#7F7F7F")
+LINES = ("-", "--", ":", "-.")
+VERDICT_COLORS = {"keep": "#009E73", "reject": "#D55E00", "inconclusive": "#8A8F98"}
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    name: str
+    text: str
+    faint: str
+    paper: str
+
+
+LIGHT = Theme("light", text="#1f2328", faint="#d5d9de", paper="#ffffff")
+DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One figure in both themes. `caption` says what is shown, for everyone; `alt` the same in one line."""
+
+    name: str
+    title: str
+    caption: str
+    light_png: bytes
+    dark_png: bytes
+
+
+def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
+    """The figures that the study has numbers for."""
+    measured = [arm for arm in facts.arms if arm.search.scores]
+    compared = [arm for arm in measured if arm.finding is not None and arm.finding.effect is not None]
+    pictures: list[Picture] = []
+    if measured:
+        height = 1.1 + 0.42 * len(measured)
+        pictures.append(
+            _draw(
+                "final-scores",
+                "Held-out score of each arm",
+                f"Dots: one run per seed, scored by the harness on the {facts.charter.search_split} split. Bar: mean with "
+                f"{_confidence(facts)} interval over seeds. Circles: the same runs before training.",
+                height,
+                lambda axes, theme: _draw_scores(axes, theme, facts, measured),
+            )
+        )
+    if compared:
+        height = 1.1 + 0.42 * len(compared)
+        pictures.append(
+            _draw(
+                "paired-differences",
+                f"Difference from the baseline {facts.charter.baseline}",
+                f"Dots: one pair of runs with the same seed. Bar: mean with {_confidence(facts)} interval. Dashed: the "
+                f"smallest effect that counts, {facts.charter.rule.min_effect:g}.",
+                height,
+                lambda axes, theme: _draw_differences(axes, theme, facts, compared),
+            )
+        )
+    if any(arm.curves for arm in measured):
+        pictures.append(
+            _draw(
+                "learning-curves",
+                "Training reward",
+                "Mean reward of each training batch, averaged over seeds; the band spans the seeds. Batches are drawn from "
+                "the train split, so this is not the score that arms are judged by.",
+                3.9,
+                lambda axes, theme: _draw_curves(axes, theme, measured),
+            )
+        )
+    return tuple(pictures)
+
+
+def _draw(name: str, title: str, caption: str, height: float, paint: Callable[[Axes, Theme], None]) -> Picture:
+    images = [_render(height, theme, paint) for theme in (LIGHT, DARK)]
+    return Picture(name, title, caption, light_png=images[0], dark_png=images[1])
+
+
+def _render(height: float, theme: Theme, paint: Callable[[Axes, Theme], None]) -> bytes:
+    style = {
+        "font.size": 9.5, "text.color": theme.text, "axes.labelcolor": theme.text, "axes.edgecolor": theme.faint,
+        "xtick.color": theme.text, "ytick.color": theme.text, "xtick.major.size": 0, "ytick.major.size": 0,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": theme.faint,
+        "grid.linewidth": 0.6, "axes.axisbelow": True, "figure.facecolor": theme.paper, "axes.facecolor": theme.paper,
+        "legend.frameon": False, "text.parse_math": False,
+    }  # fmt: skip
+    with rc_context(style):
+        figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        paint(figure.add_subplot(), theme)
+        out = io.BytesIO()
+        # Without metadata the same facts give the same bytes.
+        canvas.print_png(out, metadata={"Software": None})
+    return out.getvalue()
+
+
+def _draw_scores(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFacts]) -> None:
+    for row, arm in enumerate(arms):
+        color = COLORS[row % len(COLORS)]
+        offsets = _spread(len(arm.search.scores))
+        axes.plot(list(arm.base.scores.values()), [row + o for o in _spread(len(arm.base.scores))], "o", ms=4.5,
+                  mfc="none", mec=theme.text, mew=0.8, alpha=0.55)  # fmt: skip
+        axes.plot(list(arm.search.scores.values()), [row + o for o in offsets], "o", ms=4.5, color=color, alpha=0.75)
+        _draw_interval(axes, row, arm.search.mean, arm.search.ci_low, arm.search.ci_high, color, theme)
+    _label_rows(axes, [arm.name for arm in arms])
+    axes.set_xlabel(facts.charter.metric)
+
+
+def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFacts]) -> None:
+    baseline = facts.baseline
+    base = baseline.search.scores if baseline else {}
+    axes.axvline(0, color=theme.text, lw=0.9)
+    sign = -1 if facts.charter.direction == "minimize" else 1
+    axes.axvline(sign * facts.charter.rule.min_effect, color=theme.text, lw=0.8, ls="--", alpha=0.6)
+    for row, arm in enumerate(arms):
+        if arm.finding is None or arm.finding.effect is None:
+            continue
+        color = VERDICT_COLORS[arm.finding.verdict]
+        pairs = [score - base[seed] for seed, score in arm.search.scores.items() if seed in base]
+        axes.plot(pairs, [row + o for o in _spread(len(pairs))], "o", ms=4.5, color=color, alpha=0.75)
+        _draw_interval(axes, row, arm.finding.effect, arm.finding.ci_low, arm.finding.ci_high, color, theme)
+    _label_rows(axes, [f"{_short(arm.name)}\n{arm.finding.verdict}" for arm in arms if arm.finding])
+    axes.set_xlabel(f"difference in {facts.charter.metric}")
+
+
+def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts]) -> None:
+    for index, arm in enumerate(arms):
+        by_step: dict[int, list[float]] = {}
+        for curve in arm.curves.values():
+            for step, value in curve:
+                by_step.setdefault(step, []).append(value)
+        if not by_step:
+            continue
+        steps = sorted(by_step)
+        color, line = COLORS[index % len(COLORS)], LINES[index // len(COLORS) % len(LINES)]
+        axes.plot(steps, [fmean(by_step[step]) for step in steps], line, color=color, lw=1.8, label=_short(arm.name))
+        low, high = [min(by_step[step]) for step in steps], [max(by_step[step]) for step in steps]
+        axes.fill_between(steps, low, high, color=color, alpha=0.14, lw=0)
+    axes.set_xlabel("training step")
+    axes.set_ylabel("mean reward of the batch")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=theme.text)
+
+
+def _draw_interval(
+    axes: Axes, row: int, mean: float, low: float | None, high: float | None, color: str, theme: Theme
+) -> None:
+    if low is not None and high is not None:
+        axes.plot([low, high], [row, row], "-", color=color, lw=2.4, solid_capstyle="round")
+    axes.plot([mean], [row], "D", ms=6.5, color=color, mec=theme.paper, mew=1.2)
+
+
+def _label_rows(axes: Axes, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), [_short(name) if "\n" not in name else name for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+
+
+def _spread(count: int) -> list[float]:
+    """Offsets that keep dots of one row apart."""
+    if count < 2:
+        return [0.16] * count
+    return [0.16 + 0.08 * (index / (count - 1) - 0.5) for index in range(count)]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MAX_LABEL else name[: MAX_LABEL - 1] + "…"
+
+
+def _confidence(facts: StudyFacts) -> str:
+    return f"{100 * (1 - facts.charter.rule.alpha):g} %"

@@ -1,0 +1,86 @@
+"""The right to work on a study: one process at a time, shown alive by a heartbeat, replaceable once it is dead.
+
+Place in the flow: study.py holds a tenure around the graph. LangGraph itself lets two processes resume the same thread.
+This module knows nothing of what is done in the meantime.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from experiments_db import ExperimentStore, Lease, LeaseHeld, LeaseLost, StoreError
+from researcher.children import is_dead, own_name
+from researcher.errors import StudyBusy
+
+logger = logging.getLogger(__name__)
+
+TTL_S = 60.0
+"""Bridges a suspended laptop's hiccup; a dead owner on the same host is noticed at once."""
+
+HEARTBEAT_S = 5.0
+
+
+class Tenure:
+    """A lease with its heartbeat. `store` refuses every write once another process has taken over."""
+
+    def __init__(
+        self,
+        store: ExperimentStore,
+        study_id: str,
+        *,
+        on_beat: Callable[[], None],
+        on_lost: Callable[[], None],
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        """Raises StudyBusy while another living process works on the study."""
+        self._store = store
+        self._on_beat = on_beat
+        self._on_lost = on_lost
+        self._heartbeat_s = heartbeat_s
+        self._lease = _acquire(store, f"study:{study_id}")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self.store = store.under(self._lease)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._store.release_lease(self._lease)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._heartbeat_s):
+            try:
+                self._store.heartbeat(self._lease)
+                self._on_beat()
+            except LeaseLost:
+                logger.exception("another process has taken over this study")
+                self._on_lost()
+                return
+            except StoreError as error:
+                # The next beat may get through; until the lease runs out nobody else can take over.
+                logger.warning("no heartbeat: %s", error)
+
+
+def _acquire(store: ExperimentStore, resource: str) -> Lease:
+    owner = own_name()
+    try:
+        return store.acquire_lease(resource, owner, TTL_S)
+    except LeaseHeld as held:
+        present = store.find_lease(resource)
+        if present is None or not is_dead(present.owner):
+            raise StudyBusy(held.message) from held
+    store.release_lease(present)
+    try:
+        return store.acquire_lease(resource, owner, TTL_S)
+    except LeaseHeld as held:
+        raise StudyBusy(held.message) from held

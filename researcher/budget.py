@@ -78,6 +78,6 @@ class BudgetLedger:
         limit = self.budget.max_wall_s
         if limit is not None and spent[BudgetKind.WALL_CLOCK_S] >= limit:
             raise BudgetExceeded(
-                f"{spent[BudgetKind.WALL_CLOCK_S]:.0f} s of the {limit:g} s of wall clock are used: raise --max-wall-s"
+                f"{spent[BudgetKind.WALL_CLOCK_S]:.0f} s of the {limit:g} s of wall clock are used: raise --max-hours"
                 " to go on"
             )

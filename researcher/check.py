@@ -43,9 +43,9 @@ ALLOWED_MODULES = frozenset(
     {
         "__future__", "abc", "argparse", "asyncio", "base64", "bisect", "collections", "concurrent", "contextlib",
         "copy", "csv", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq",
-        "html", "itertools", "json", "logging", "math", "numbers", "operator", "os", "pathlib", "pprint", "queue", "random",
-        "re", "secrets", "statistics", "string", "sys", "textwrap", "threading", "time", "traceback", "types", "typing",
-        "unicodedata", "uuid", "warnings", "httpx", "openai", "pydantic", "yaml",
+        "html", "itertools", "json", "logging", "math", "numbers", "operator", "os", "pathlib", "pprint", "queue",
+        "random", "re", "secrets", "statistics", "string", "sys", "textwrap", "threading", "time", "traceback",
+        "types", "typing", "unicodedata", "uuid", "warnings", "httpx", "openai", "pydantic", "yaml",
     }
 )  # fmt: skip
 FORBIDDEN_NAMES = frozenset(
@@ -212,7 +212,7 @@ def _run_client(folder: Path, sandbox: Sandbox | None, url: str) -> str:
     if code == 0:
         return ""
     what = f"did not end within {PREFLIGHT_TIMEOUT_S:g} s" if code is None else f"ended with exit code {code}"
-    return f"the client {what}: {_last_words(log)}"
+    return f"the client {what}: {_last_words(log).replace(f'{folder}/', '')}"
 
 
 def _run_bounded(command: SandboxedCommand, folder: Path, log: Path) -> int | None:

@@ -51,7 +51,7 @@ def check_servers(urls: Sequence[str]) -> None:
             try:
                 status = client.status()
             except SwarmError as error:
-                raise ServerProblem(f"server {url}: {error}") from error
+                raise ServerProblem(str(error) if url in str(error) else f"server {url}: {error}") from error
         if status.state not in _IDLE and status.project_name != PROJECT:
             raise ServerProblem(
                 f"server {url} is busy with {status.project_name}/{status.experiment_name}: stop that first "

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,10 +90,20 @@ class Outcome:
     signal: int | None = None
 
 
-def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:
-    """Check everything that can be checked without a run, then store the study.
+def read_settings(values: Mapping[str, Any]) -> StudySettings:
+    """Raises TopicInvalid naming the first setting that cannot be."""
+    try:
+        return StudySettings.model_validate(dict(values))
+    except ValidationError as error:
+        first: Any = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise TopicInvalid(f"--{name.replace('_', '-')}: {first['msg']} (got {first['input']!r})") from error
 
-    Raises TopicInvalid, ServerProblem or SandboxUnavailable, and has then stored nothing.
+
+def check_study(topic: str, settings: StudySettings) -> None:
+    """Everything that can be checked without a run, before anything is stored.
+
+    Raises TopicInvalid, ServerProblem or SandboxUnavailable.
     """
     if not topic.strip():
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
@@ -103,6 +113,10 @@ def create_study(store: ExperimentStore, topic: str, settings: StudySettings) ->
         _rules_brain(settings).frame(settings.request(topic))
     _choose_sandbox(settings)
     check_servers(settings.servers)
+
+
+def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:
+    """Store a study that `check_study` has passed."""
     return store.create_study(topic.strip(), brain=settings.brain, settings=settings.model_dump(mode="json"))
 
 
@@ -128,7 +142,7 @@ def work_on(store: ExperimentStore, study_id: str, home: Path, *, limits: Limits
     Raises StudyBusy while another process works on it; whatever ends it early is stored as its status.
     """
     study = find_study(store, study_id)
-    settings = _read_settings(study)
+    settings = read_settings(study.settings)
     sandbox = _choose_sandbox(settings)
     folder = home / "studies" / study_id
     folder.mkdir(parents=True, exist_ok=True)
@@ -254,16 +268,6 @@ def _record_failure(store: ExperimentStore, study_id: str, reason: str) -> None:
         store.set_study_status(study_id, StudyStatus.FAILED, " ".join(reason.split())[:1000])
     except StoreError:
         logger.exception("the failure of study %s could not be stored", study_id)
-
-
-def _read_settings(study: Study) -> StudySettings:
-    try:
-        return StudySettings.model_validate(dict(study.settings))
-    except ValidationError as error:
-        first: Any = error.errors(include_url=False)[0]
-        raise ResearchError(
-            f"study {study.id} was started in a way this version does not know ({first['loc']}: {first['msg']})"
-        ) from error
 
 
 def _choose_sandbox(settings: StudySettings) -> Sandbox | None:

@@ -16,8 +16,9 @@ import sys
 import threading
 from types import FrameType
 
-GRACE_S = 8.0
-"""From SIGTERM to SIGKILL: a server needs some seconds to close its ledger and its worker."""
+GRACES_S = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0))
+"""Signals before SIGKILL, and how long each is given. SIGINT comes first because a Python program unwinds on it: a
+client gives its running episodes up, where SIGTERM would leave them to the server's idle timeout."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -44,6 +45,8 @@ def main(argv: list[str]) -> int:
 
 
 def _die_with_parent() -> None:
+    # A shell in the background hands down an ignored SIGINT.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Covers the one death that closing a pipe cannot: that of this process itself. Linux only; elsewhere it is absent.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -56,11 +59,12 @@ def _await_closing(child: subprocess.Popen[bytes]) -> None:
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    _signal_group(child, signal.SIGTERM)
-    try:
-        child.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        _signal_group(child, signal.SIGKILL)
+    for number, grace_s in GRACES_S:
+        _signal_group(child, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(grace_s)
+            return
+    _signal_group(child, signal.SIGKILL)
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from swarm import __version__
-from swarm.errors import BadRequest, NotFound, ServerUnreachable, SwarmError, Unauthorized, Unavailable
+from swarm.errors import BadRequest, EngineFailure, NotFound, ServerUnreachable, SwarmError, Unauthorized, Unavailable
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 
@@ -152,6 +152,8 @@ def evaluate_task(
 ) -> None:
     """Measure the served weights on a task family, with eval episodes that never train."""
     with failures_in_one_line():
+        import httpx
+
         from swarm.client import SwarmClient, evaluate
         from swarm.tasks import Split, run_agent, task_family
 
@@ -160,13 +162,20 @@ def evaluate_task(
             raise BadRequest(f"unknown split {split!r}: use {', '.join(Split)}", param="split")
         tasks = family.tasks(Split(split), episodes)
         began = time.monotonic()
-        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None, client_id="swarm-eval") as client:
+        with (
+            httpx.Client(timeout=120) as http,
+            SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None, client_id="swarm-eval") as client,
+        ):
             result = evaluate(
                 client,
                 tasks,
-                lambda item, key: run_agent(family, item, base_url=key.base_url, api_key=key.api_key, model=key.model),
+                lambda item, key: run_agent(
+                    family, item, base_url=key.base_url, api_key=key.api_key, model=key.model, http=http
+                ),
                 max_workers=workers,
             )
+        if result.mean is None:
+            raise EngineFailure(f"no episode was scored; the first failure: {result.failures[0].error}")
         shown: dict[str, Any] = {
             "task": task,
             "split": split,
@@ -180,8 +189,9 @@ def evaluate_task(
         if as_json:
             typer.echo(json.dumps(shown))
         else:
+            margin = "" if result.stderr is None else f" ± {1.96 * result.stderr:.3f}"
             typer.echo(
-                f"{task}/{split}: {result.mean:.3f} ± {1.96 * result.stderr:.3f} (95 %, n={result.n}, weight version "
+                f"{task}/{split}: {result.mean:.3f}{margin} (95 %, n={result.n}, weight version "
                 f"{', '.join(map(str, shown['weight_versions']))}, {len(result.failures)} failed, {shown['seconds']} s)"
             )
 

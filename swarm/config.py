@@ -18,7 +18,7 @@ from swarm.errors import JobInvalid
 from swarm.schemas import Identifier
 
 BUNDLED_MODEL = "nano"
-LR_OF_BUNDLED_MODEL = 1e-3
+LR_OF_BUNDLED_MODEL = 3e-3
 LR_DEFAULT = 1e-6
 """verl's default; the bundled model is four orders of magnitude smaller than what that suits."""
 
@@ -34,6 +34,14 @@ LossAggregation = Literal[
 ]
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
 StopRule = Literal["enough_episodes", "enough_tasks"]
+
+
+AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
+    "gspo": "seq-mean-token-mean",
+    "sapo": "seq-mean-token-mean",
+    "geo_mean": "seq-mean-token-mean",
+}
+"""verl aggregates these its own way, whatever `loss_agg_mode` says."""
 
 
 class TrainJob(BaseModel):
@@ -78,14 +86,14 @@ class TrainJob(BaseModel):
     clip_ratio_low: float | None = Field(default=None, ge=0)
     clip_ratio_high: float | None = Field(default=None, ge=0)
     clip_ratio_c: float = Field(default=3.0, gt=1)
-    loss_agg_mode: LossAggregation = "token-mean"
+    loss_agg_mode: LossAggregation | None = None
     loss_scale_factor: int | None = Field(default=None, ge=1)
     entropy_coeff: float = Field(default=0.0, allow_inf_nan=False)
     use_kl_loss: bool = False
     kl_loss_coef: float = Field(default=0.001, ge=0, allow_inf_nan=False)
     kl_loss_type: KLKind = "low_var_kl"
 
-    temperature: float = Field(default=1.0, ge=0, le=10)
+    temperature: float = Field(default=1.0, gt=0, le=10)
     max_response_length: int = Field(default=256, ge=1)
     max_model_len: int | None = Field(default=None, ge=16)
 
@@ -102,8 +110,9 @@ class TrainJob(BaseModel):
             raise ValueError(f"min_group ({self.min_group}) must not exceed num_repeat ({self.num_repeat})")
         if self.mini_batch_num > self.batch_size * self.num_repeat:
             raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
-        if self.policy_loss == "geo_mean" and self.loss_agg_mode != "token-mean":
-            raise ValueError("policy_loss geo_mean has its own aggregation: leave loss_agg_mode at token-mean")
+        own = AGGREGATION_BY_LOSS.get(self.policy_loss)
+        if own is not None and self.loss_agg_mode not in {None, own}:
+            raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")
         return self
 
     def resolve(self) -> TrainJob:
@@ -115,6 +124,7 @@ class TrainJob(BaseModel):
             update={
                 "lr": lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
+                "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
                 "clip_ratio_low": self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low,
                 "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
             }

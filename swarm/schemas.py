@@ -19,6 +19,10 @@ Identifier = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.:
 """A caller-chosen name: letters, digits and `_ . : / @ + -`."""
 
 
+MAX_REWARD = 1e6
+"""Rewards are compared in 32-bit floats; beyond this, differences between them are lost."""
+
+
 class EngineState(StrEnum):
     """What the server is doing. OFFLINE has no job; FAILED carries a reason and is left by start or stop."""
 
@@ -116,7 +120,7 @@ class EndEpisodeRequest(Body):
     """POST episodes/{id}/end. Exactly once by `idempotency_key` (default: the episode id)."""
 
     task_id: str = Field(min_length=1, max_length=500)
-    reward: FiniteFloat
+    reward: Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
     is_success: bool | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     client_id: Identifier = "anonymous"

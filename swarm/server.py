@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import swarm
+from swarm.backends import Backends
 from swarm.batch import BatchPool
 from swarm.config import ServerConfig, TrainJob, build_job
 from swarm.engine.base import Engine, EngineInfo
@@ -34,30 +34,14 @@ logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 20.0
 
-Backend = Callable[[TrainJob, ServerConfig, Path], tuple[Engine, Trainer]]
-"""Builds engine and trainer of a resolved job; the path is where a worker process logs."""
-
-
-def build_backend(job: TrainJob, config: ServerConfig, log_path: Path) -> tuple[Engine, Trainer]:
-    """The engine and trainer that `job.engine` names."""
-    if job.engine == "fake":
-        from swarm.engine.fake import FakeEngine
-        from swarm.trainer.fake import FakeTrainer
-
-        engine = FakeEngine(context_length=job.max_model_len or 2048)
-        return engine, FakeTrainer(engine)
-    from swarm.trainer.local.trainer import build_local
-
-    return build_local(job, config, log_path)
-
 
 class SwarmServer:
     """One server: at most one job at a time. All methods are called from one event loop."""
 
-    def __init__(self, config: ServerConfig, ledger: Ledger, backend: Backend = build_backend) -> None:
+    def __init__(self, config: ServerConfig, ledger: Ledger, backends: Backends) -> None:
         self._config = config
         self._ledger = ledger
-        self._backend = backend
+        self._backends = backends
         self._started_at = time.time()
         self.shutdown_requested = asyncio.Event()
         self._job: TrainJob | None = None
@@ -123,6 +107,7 @@ class SwarmServer:
     async def close(self) -> None:
         """Stop everything; the ledger is left to its owner."""
         await self.stop_engine()
+        await self._backends.close()
 
     async def status(self) -> Status:
         job, service, weights = self._job, self._service, self.lifecycle.weights
@@ -147,7 +132,7 @@ class SwarmServer:
 
     async def _boot(self, job: TrainJob, resume: bool) -> None:
         resolved = job.resolve()
-        engine, trainer = self._backend(resolved, self._config, self._log_path(job))
+        engine, trainer = self._backends.build(resolved)
         self._engine = engine
         try:
             async with asyncio.timeout(self._config.boot_timeout_s):
@@ -196,6 +181,7 @@ class SwarmServer:
             hold_s=self._config.hold_s,
             on_engine_failure=self._report_failure,
         )
+        self._spawn(self._watch_backend(), "backend watch")
         self._spawn(self._train(self._loop), "training loop")
         self._spawn(rollout.expire_forever(), "episode expiry")
 
@@ -204,6 +190,9 @@ class SwarmServer:
             await loop.run()
         except SwarmError as error:
             await self._fail(error.message)
+
+    async def _watch_backend(self) -> None:
+        await self._fail(await self._backends.died())
 
     async def _open_work(self, job: TrainJob, resume: bool) -> OpenWork | None:
         """What an interrupted run of this very job left, or None for a fresh run (which the ledger then records).
@@ -269,9 +258,6 @@ class SwarmServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s ended with an unexpected error", task.get_name(), exc_info=error)
             self._spawn(self._fail(f"{task.get_name()}: {type(error).__name__}: {error}"), "failure report")
-
-    def _log_path(self, job: TrainJob) -> Path:
-        return self._experiment(job) / "worker.log"
 
     def _experiment(self, job: TrainJob) -> Path:
         return self._config.home / _file_name(job.project_name) / _file_name(job.experiment_name)

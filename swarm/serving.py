@@ -15,6 +15,7 @@ from collections.abc import Callable
 import uvicorn
 
 import swarm
+from swarm.backends import Backends
 from swarm.config import ServerConfig, TrainJob
 from swarm.errors import SwarmError
 from swarm.gateway.app import Deps, create_app
@@ -65,7 +66,7 @@ async def _serve(
     listener: socket.socket,
     ledger: Ledger,
 ) -> None:
-    server = SwarmServer(config, ledger)
+    server = SwarmServer(config, ledger, Backends(config, config.home / "worker.log"))
     app = create_app(
         Deps(
             control=server.control,

@@ -123,6 +123,8 @@ class Sample:
 
     `loss_mask_T` is True on tokens that this sample trains; each sampled token of an episode is True in exactly one
     sample. Where it is False, `logprobs_T` is 0.0 and `weight_versions_T` and `turn_indices_T` are -1.
+    `temperatures_T` is what a token's logits were divided by: 1.0 for greedy tokens, as for their logprobs, and for
+    tokens that are not trained.
     """
 
     episode_id: str
@@ -131,6 +133,7 @@ class Sample:
     logprobs_T: tuple[float, ...]
     weight_versions_T: tuple[int, ...]
     turn_indices_T: tuple[int, ...]
+    temperatures_T: tuple[float, ...]
 
     @property
     def trained_tokens(self) -> int:

@@ -188,7 +188,9 @@ def _gather_arms(
         for experiment in store.list_experiments(study_id)
     ]
     sign = 1.0 if charter.direction == "minimize" else -1.0
-    return tuple(sorted(arms, key=lambda arm: (not arm.search.scores, sign * arm.search.mean if arm.search.scores else 0)))
+    return tuple(
+        sorted(arms, key=lambda arm: (not arm.search.scores, sign * arm.search.mean if arm.search.scores else 0))
+    )
 
 
 def _gather_arm(

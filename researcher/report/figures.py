@@ -10,11 +10,13 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from researcher.report.facts import ArmFacts, StudyFacts
 
@@ -62,8 +64,8 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
             _draw(
                 "final-scores",
                 "Held-out score of each arm",
-                f"Dots: one run per seed, scored by the harness on the {facts.charter.search_split} split. Bar: mean with "
-                f"{_confidence(facts)} interval over seeds. Circles: the same runs before training.",
+                f"Dots: one run per seed, scored by the harness on the {facts.charter.search_split} split. Bar: mean "
+                f"with {_confidence(facts)} interval over seeds. Circles: the same runs before training.",
                 height,
                 lambda axes, theme: _draw_scores(axes, theme, facts, measured),
             )
@@ -85,8 +87,8 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
             _draw(
                 "learning-curves",
                 "Training reward",
-                "Mean reward of each training batch, averaged over seeds; the band spans the seeds. Batches are drawn from "
-                "the train split, so this is not the score that arms are judged by.",
+                "Mean reward of each training batch, averaged over seeds; the band spans the seeds. Batches are drawn "
+                "from the train split, so this is not the score that arms are judged by.",
                 3.9,
                 lambda axes, theme: _draw_curves(axes, theme, measured),
             )
@@ -100,7 +102,7 @@ def _draw(name: str, title: str, caption: str, height: float, paint: Callable[[A
 
 
 def _render(height: float, theme: Theme, paint: Callable[[Axes, Theme], None]) -> bytes:
-    style = {
+    style: dict[Any, Any] = {
         "font.size": 9.5, "text.color": theme.text, "axes.labelcolor": theme.text, "axes.edgecolor": theme.faint,
         "xtick.color": theme.text, "ytick.color": theme.text, "xtick.major.size": 0, "ytick.major.size": 0,
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": theme.faint,
@@ -159,6 +161,7 @@ def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts]) -> None:
         axes.plot(steps, [fmean(by_step[step]) for step in steps], line, color=color, lw=1.8, label=_short(arm.name))
         low, high = [min(by_step[step]) for step in steps], [max(by_step[step]) for step in steps]
         axes.fill_between(steps, low, high, color=color, alpha=0.14, lw=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("training step")
     axes.set_ylabel("mean reward of the batch")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=theme.text)

@@ -35,7 +35,9 @@ class Engine(Protocol):
         """Free everything; running generations end with finish reason `abort`. Idempotent."""
         ...
 
-    def generate(self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenDelta]:
+    def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenDelta, None]:
         """Sample one completion. Closing the generator early aborts the request within one decoding step.
 
         While weights change, the generator pauses and goes on with the new version. Raises ContextLengthExceeded if the

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 import uuid
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 from swarm.batch import BatchPool
@@ -20,6 +20,7 @@ from swarm.config import TrainJob
 from swarm.engine.base import EngineInfo
 from swarm.engine.state import SERVING, EngineLifecycle
 from swarm.errors import (
+    EngineFailure,
     EngineNotReady,
     EpisodeEnded,
     NotFound,
@@ -40,6 +41,10 @@ logger = logging.getLogger(__name__)
 EXPIRY_INTERVAL_S = 1.0
 CLIENT_MEMORY_S = 600.0
 """How long a client without episodes stays in the status."""
+
+
+REMEMBERED_KEYS = 10_000
+"""Digests of closed episodes' keys, so that a late call hears what became of its episode."""
 
 
 @dataclass(slots=True)
@@ -99,6 +104,7 @@ class Rollout:
     clients: dict[str, ClientRecord] = field(default_factory=dict[str, ClientRecord])
     _running: dict[str, RunningEpisode] = field(default_factory=dict[str, RunningEpisode])
     _by_key: dict[str, RunningEpisode] = field(default_factory=dict[str, RunningEpisode])
+    _closed_keys: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str])
     _idle: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def begin(self, request: BeginEpisodeRequest) -> BegunEpisode:
@@ -177,10 +183,14 @@ class Rollout:
         return episode
 
     def authorize(self, key: str) -> RunningEpisode:
-        """The running episode that a key opens. Raises Unauthorized; an ended episode's key opens nothing."""
-        episode = self._by_key.get(key_digest(key))
-        if episode is None or episode.closed is not None:
-            raise Unauthorized("this key opens no running episode: it is wrong, or the episode is over")
+        """The running episode that a key opens. Raises EpisodeEnded with the reason, or Unauthorized."""
+        digest = key_digest(key)
+        episode = self._by_key.get(digest)
+        reason = self._closed_keys.get(digest) if episode is None else episode.closed
+        if reason is not None:
+            raise EpisodeEnded(f"the episode of this key is over ({reason}): begin another one")
+        if episode is None:
+            raise Unauthorized("this key opens no episode of this server")
         episode.touch()
         return episode
 
@@ -233,10 +243,10 @@ class Rollout:
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not await self.lifecycle.wait_until(leave, remaining):
                 raise RolloutPaused(f"the engine is {self.lifecycle.state}: try again", retry_after_s=1)
-            if self.lifecycle.state not in states:
-                raise EngineNotReady(
-                    f"the engine is {self.lifecycle.state}: {self.lifecycle.reason or 'start it first'}"
-                )
+            if self.lifecycle.state is EngineState.FAILED:
+                raise EngineFailure(f"the engine has failed: {self.lifecycle.reason}")
+            if self.lifecycle.state is EngineState.OFFLINE:
+                raise EngineNotReady("the engine is stopped: start it first")
 
     def _refuse_after_last_step(self, episode_type: EpisodeType) -> None:
         total, done = self.job.total_steps, self.lifecycle.weights.step
@@ -284,6 +294,9 @@ class Rollout:
     def _forget(self, episode: RunningEpisode) -> None:
         self._running.pop(episode.episode_id, None)
         self._by_key.pop(episode.key_digest, None)
+        self._closed_keys[episode.key_digest] = episode.closed or "ended"
+        while len(self._closed_keys) > REMEMBERED_KEYS:
+            self._closed_keys.popitem(last=False)
 
     def _see(self, client_id: str) -> None:
         self.clients.setdefault(client_id, ClientRecord(time.time())).last_seen_at = time.time()

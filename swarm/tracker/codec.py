@@ -152,8 +152,6 @@ class Codec:
         """What the template puts behind the sampled tokens of `previous`; None if it rewrites what came before."""
         target = self.render_text(messages, tools, generation_prompt=True)
         prompt = self.render_text(previous.messages, previous.tools, generation_prompt=True)
-        if not target.startswith(prompt):
-            return None
         ended = self._has_stop_token(previous)
         # After a stop string the shown reply is shorter than the sampled text, which then proves nothing.
         if ended or previous.finish_reason is not FinishReason.STOP:

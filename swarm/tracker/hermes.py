@@ -29,8 +29,8 @@ class ToolCall:
 class HermesStream:
     """Splits text into content and tool calls as it arrives; however it is cut into pushes, the parts are the same.
 
-    Content streams at once, save for what may be the beginning of a call. White space between content and calls
-    belongs to the calls. What is not a well-formed call is content, character for character.
+    Content streams at once, save for what may be the beginning of a call. White space next to calls, and at the end of
+    a reply that has some, is dropped. What is not a well-formed call is content, character for character.
     """
 
     def __init__(self) -> None:

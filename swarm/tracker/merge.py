@@ -117,10 +117,20 @@ def _sample(leaf: Turn, trained: Sequence[Turn]) -> Sample:
     token_ids = leaf.prompt_ids + leaf.output_ids_T
     length = len(token_ids)
     mask, logprobs, versions, indices = [False] * length, [0.0] * length, [-1] * length, [-1] * length
+    temperatures = [1.0] * length
     for turn in trained:
         start, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.output_ids_T)
         mask[start:end] = [True] * (end - start)
         logprobs[start:end] = turn.logprobs_T
         versions[start:end] = turn.weight_versions_T
         indices[start:end] = [turn.index] * (end - start)
-    return Sample(leaf.episode_id, token_ids, tuple(mask), tuple(logprobs), tuple(versions), tuple(indices))
+        temperatures[start:end] = [turn.params.temperature or 1.0] * (end - start)
+    return Sample(
+        episode_id=leaf.episode_id,
+        token_ids_T=token_ids,
+        loss_mask_T=tuple(mask),
+        logprobs_T=tuple(logprobs),
+        weight_versions_T=tuple(versions),
+        turn_indices_T=tuple(indices),
+        temperatures_T=tuple(temperatures),
+    )

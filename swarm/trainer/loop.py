@@ -98,14 +98,18 @@ class TrainLoop:
         try:
             async with asyncio.timeout(self.train_timeout_s):
                 report = await self.trainer.train(batch)
-        except (SwarmError, TimeoutError) as error:
-            reason = error.message if isinstance(error, SwarmError) else f"no answer in {self.train_timeout_s:.0f} s"
+        except TimeoutError as error:
+            # The step may still finish behind our back: training on would use the batch twice.
+            reason = f"training step {batch.step} took longer than {self.train_timeout_s:.0f} s"
             await self.ledger.fail_batch(batch.batch_id, reason)
+            raise EngineFailure(reason) from error
+        except SwarmError as error:
+            await self.ledger.fail_batch(batch.batch_id, error.message)
             self._failures += 1
-            logger.error("step %d failed (%d in a row): %s", batch.step, self._failures, reason)
+            logger.error("step %d failed (%d in a row): %s", batch.step, self._failures, error.message)
             if self._failures >= MAX_CONSECUTIVE_FAILURES:
                 raise EngineFailure(
-                    f"{self._failures} training steps failed in a row; the last one: {reason}"
+                    f"{self._failures} training steps failed in a row; the last one: {error.message}"
                 ) from error
             self.pool.restore(batch.episodes)
             return None

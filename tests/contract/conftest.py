@@ -16,7 +16,7 @@ from swarm.engine.fake import FakeEngine
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY
 from swarm.trainer.base import Trainer
 from swarm.trainer.fake import FakeTrainer
-from swarm.trainer.local.trainer import build_local
+from swarm.trainer.local.trainer import build_local, build_worker
 
 
 @dataclass
@@ -47,10 +47,12 @@ async def backend(
         return
     directory = tmp_path_factory.mktemp("local")
     job = TrainJob(model=str(_without_stop_tokens(directory / "model")), lr=1e-3)
-    local, trainer = build_local(job, ServerConfig(), directory / "worker.log")
+    worker = build_worker(ServerConfig(), directory / "worker.log")
+    local, trainer = build_local(job, ServerConfig(), worker)
     await local.start()
     yield Backend(local, local, trainer)
     await local.stop()
+    await worker.stop()
 
 
 def _ramble(prompt_ids: Sequence[int]) -> Sequence[int]:

@@ -48,6 +48,7 @@ def to_episode(name: str, task_id: str, deltas: list[TokenDelta], reward: float)
         logprobs_T=(0.0,) * read + logprobs,
         weight_versions_T=(-1,) * read + versions,
         turn_indices_T=(-1,) * read + (0,) * sampled,
+        temperatures_T=(1.0,) * (read + sampled),
     )
     return FinishedEpisode(name, task_id, "client", reward, None, (whole,), 0.0)
 

@@ -115,14 +115,15 @@ def test_an_aborted_episode_is_counted_by_reason_and_never_trained(http: httpx.C
     assert (late.status_code, late.json()["error"]["code"]) == (409, "episode_ended")
 
 
-def test_a_silent_episode_expires_and_its_key_opens_nothing(http: httpx.Client) -> None:
+def test_a_silent_episode_expires_and_its_key_hears_why(http: httpx.Client) -> None:
     episode = begin(http, idle_timeout_s=0.2)
     deadline = time.monotonic() + 10
     while http.get(f"/v1/swarm/episodes/{episode['episode_id']}").json()["episode"]["state"] == "running":
         assert time.monotonic() < deadline
         time.sleep(0.1)
     reply = http.post("/v1/chat/completions", headers=bearer(episode), json={"model": "default", "messages": []})
-    assert reply.status_code == 401
+    assert (reply.status_code, reply.json()["error"]["code"]) == (409, "episode_ended")
+    assert "idle_timeout" in reply.json()["error"]["message"]
 
 
 def test_eval_episodes_never_fill_a_batch(http: httpx.Client) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from swarm.engine.local.forward import Piece, SlotForward
-from swarm.engine.local.prefixes import PrefixStore
+from swarm.engine.local.prefixes import Prefix, PrefixStore
 from swarm.engine.local.sampling import Draw, sample
 from swarm.engine.stopping import Decode, StopRule
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
@@ -45,7 +45,10 @@ class Sampled:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """`tokens` is prompt plus output; `cached` counts those whose keys and values are in the request's row."""
+    """`tokens` is prompt plus output; `cached` counts those whose keys and values are in the request's row.
+
+    `prefix` is what the row will begin with, from admission until it has one.
+    """
 
     handle: int
     tokens: list[int]
@@ -54,6 +57,7 @@ class _Request:
     generator: np.random.Generator
     output_ids: list[int] = field(default_factory=list[int])
     cached: int = 0
+    prefix: Prefix | None = None
 
     @property
     def missing(self) -> int:
@@ -172,8 +176,10 @@ class BatchSampler:
         ]
         # Backwards, because the row that fills a gap always comes from behind it.
         for row in reversed(range(len(decoding))):
+            if results[row].finish_reason is not None:
+                request = decoding[row]
+                self._prefixes.keep(self._forward.cache, row, request.tokens[: request.cached])
             if results[row].finish_reason is not None or results[row].error is not None:
-                self._keep_prefix(row)
                 self._free(row)
         return results
 
@@ -198,7 +204,8 @@ class BatchSampler:
         while self._waiting and budget > 0 and len(self._rows) + len(admitted) < self._limits.max_running:
             request = self._waiting.popleft()
             admitted.append(request)
-            request.cached = self._prefixes.match(request.tokens[:-1])
+            request.prefix = self._prefixes.match(request.tokens[:-1])
+            request.cached = request.prefix.length if request.prefix else 0
             budget -= request.missing
         if continued is None and not admitted:
             return
@@ -211,8 +218,9 @@ class BatchSampler:
         first_row = len(self._rows)
         self._rows.extend(admitted)
         for row, request in enumerate(admitted, start=first_row):
-            if request.cached:
-                self._prefixes.restore(self._forward.cache, row, request.tokens, request.cached)
+            if request.prefix is not None:
+                self._forward.cache.write(row, request.prefix.columns, request.cached)
+                request.prefix = None
         wave = [continued, *admitted] if continued is not None else admitted
         self._fill(len(self._rows) - len(wave), wave, overrun=max(-budget, 0))
 
@@ -228,10 +236,6 @@ class BatchSampler:
             if any(piece.token_ids for piece in group):
                 self._forward.fill(row, group)
             row += len(group)
-
-    def _keep_prefix(self, row: int) -> None:
-        request = self._rows[row]
-        self._prefixes.keep(self._forward.cache, row, request.tokens[: request.cached])
 
     def _free(self, row: int) -> None:
         """Drop a row; the last decoding row fills the gap, and a partly prefilled row moves up behind it."""

@@ -6,7 +6,7 @@ the server process loads none of the tensor stack.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import asdict, dataclass
 
 from swarm.config import TrainJob
@@ -33,13 +33,12 @@ class LocalEngine:
     """Implements `swarm.engine.base.Engine` on a worker process shared with the trainer.
 
     A completion ends with finish reason `length` at max_tokens or where the context is full, whichever comes first.
-    Starting again loads the model afresh, weight version 0, in the same process if that is still alive. `stop` ends
-    the process, or with `keep_worker` only frees the model: the next job then starts without importing the libraries.
+    Starting again loads the model afresh, weight version 0, in the same process if that is still alive. `stop` only
+    frees the model: the next job then starts without importing the libraries.
     """
 
-    def __init__(self, worker: WorkerProcess, job: TrainJob, limits: LocalLimits, *, keep_worker: bool = False) -> None:
+    def __init__(self, worker: WorkerProcess, job: TrainJob, limits: LocalLimits) -> None:
         self.worker = worker
-        self._keep_worker = keep_worker
         self._job = job
         self._limits = limits
         self._info: EngineInfo | None = None
@@ -58,14 +57,12 @@ class LocalEngine:
 
     async def stop(self) -> None:
         self._info = None
-        if not self._keep_worker:
-            await self.worker.stop()
-        elif self.worker.pid is not None:
+        if self.worker.pid is not None:
             await self.worker.call("unload", None, timeout_s=UNLOAD_TIMEOUT_S)
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
-    ) -> AsyncIterator[TokenDelta]:
+    ) -> AsyncGenerator[TokenDelta]:
         if self._info is None:
             raise EngineFailure("the local engine is not started")
         if len(prompt_ids) >= self._info.context_length:

@@ -130,11 +130,10 @@ def _pack_sample(sample: Sample) -> list[Any]:
         sample.logprobs_T,
         sample.weight_versions_T,
         sample.turn_indices_T,
+        sample.temperatures_T,
     ]
 
 
 def _unpack_sample(packed: list[Any]) -> Sample:
-    episode_id, token_ids, loss_mask, logprobs, weight_versions, turn_indices = packed
-    return Sample(
-        episode_id, tuple(token_ids), tuple(loss_mask), tuple(logprobs), tuple(weight_versions), tuple(turn_indices)
-    )
+    episode_id, *arrays = packed
+    return Sample(episode_id, *(tuple(array) for array in arrays))

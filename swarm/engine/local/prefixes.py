@@ -17,10 +17,18 @@ from torch import Tensor
 from swarm.engine.local.cache import SlotCache
 
 KEPT_REQUESTS = 256
-KEPT_TOKENS = 65_536
-"""The oldest are dropped beyond either bound: comparing prompts, and memory, stay small."""
+KEPT_BYTES = 2**28
+"""The oldest are dropped beyond either bound, so that comparing prompts stays quick and memory small."""
 SHORTEST_MATCH = 16
 """Fewer shared tokens are computed faster than they are copied."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefix:
+    """The first `length` tokens of a kept request, with their columns as `SlotCache.read` gave them."""
+
+    length: int
+    columns: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,44 +36,39 @@ class _Kept:
     tokens: np.ndarray
     columns: list[Tensor]
 
+    @property
+    def size(self) -> int:
+        return sum(column.nbytes for column in self.columns)
+
 
 class PrefixStore:
     """A bounded memory of token sequences with their cache columns, oldest first."""
 
     def __init__(self) -> None:
         self._kept: deque[_Kept] = deque()
-        self._tokens = 0
+        self._bytes = 0
 
     def keep(self, cache: SlotCache, row: int, tokens: Sequence[int]) -> None:
         """Remember the first len(tokens) columns of a row."""
-        if not SHORTEST_MATCH <= len(tokens) <= KEPT_TOKENS:
+        if len(tokens) < SHORTEST_MATCH:
             return
-        self._kept.append(_Kept(np.array(tokens), cache.read(row, len(tokens))))
-        self._tokens += len(tokens)
-        while len(self._kept) > KEPT_REQUESTS or self._tokens > KEPT_TOKENS:
-            self._tokens -= len(self._kept.popleft().tokens)
+        kept = _Kept(np.array(tokens), cache.read(row, len(tokens)))
+        self._kept.append(kept)
+        self._bytes += kept.size
+        while self._kept and (len(self._kept) > KEPT_REQUESTS or self._bytes > KEPT_BYTES):
+            self._bytes -= self._kept.popleft().size
 
-    def match(self, tokens: Sequence[int]) -> int:
-        """How many of the first `tokens` can be restored; 0 if too few to be worth it."""
-        length, _ = self._longest(tokens)
-        return length
-
-    def restore(self, cache: SlotCache, row: int, tokens: Sequence[int], length: int) -> None:
-        """Write the columns of the first `length` tokens into a row."""
-        _, kept = self._longest(tokens[:length])
-        assert kept is not None
-        cache.write(row, kept.columns, length)
-
-    def _longest(self, tokens: Sequence[int]) -> tuple[int, _Kept | None]:
+    def match(self, tokens: Sequence[int]) -> Prefix | None:
+        """The longest beginning of `tokens` that is kept, unless it is too short to be worth copying."""
         wanted = np.array(tokens)
-        best, best_kept = 0, None
-        for kept in self._kept:
+        best = Prefix(SHORTEST_MATCH - 1, [])
+        for kept in reversed(self._kept):
             shared = min(len(wanted), len(kept.tokens))
-            # Cheap refusal first: most kept sequences end their match before the best one found so far.
-            if shared <= best or kept.tokens[best] != wanted[best]:
+            # Refuse cheaply whatever ends its match before the best one found so far.
+            if shared <= best.length or kept.tokens[best.length] != wanted[best.length]:
                 continue
             differing = np.nonzero(kept.tokens[:shared] != wanted[:shared])[0]
             length = int(differing[0]) if len(differing) else shared
-            if length > best:
-                best, best_kept = length, kept
-        return (best, best_kept) if best >= SHORTEST_MATCH else (0, None)
+            if length > best.length:
+                best = Prefix(length, kept.columns)
+        return best if best.columns else None

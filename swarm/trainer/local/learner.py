@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 from swarm.config import TrainJob
-from swarm.errors import JobInvalid
 from swarm.trainer.local.advantages import compute_advantages
 from swarm.trainer.local.checkpoint import (
     CheckpointInfo,
@@ -57,17 +56,15 @@ class Learner:
     """
 
     def __init__(self, module: torch.nn.Module, job: TrainJob) -> None:
-        """Raises JobInvalid for settings under which recorded logprobs cannot be compared with the model's own."""
         self._job = job.resolve()
-        _check(self._job)
         self._module = module.eval()
         reference = None
         if self._job.use_kl_loss:
             frozen = copy.deepcopy(module).requires_grad_(False)
-            reference = TokenScorer(frozen, temperature=self._job.temperature)
+            reference = TokenScorer(frozen)
         self._optimizer = PolicyOptimizer(module, self._job)
         self._updater = MiniBatchUpdater(
-            policy=TokenScorer(module, temperature=self._job.temperature),
+            policy=TokenScorer(module),
             reference=reference,
             optimizer=self._optimizer,
             job=self._job,
@@ -164,11 +161,6 @@ def draw_minibatches(rows: int, job: TrainJob, step: int) -> Iterator[list[int]]
 
 def _generator(job: TrainJob, step: int) -> np.random.Generator:
     return np.random.default_rng([job.seed, step])
-
-
-def _check(job: TrainJob) -> None:
-    if job.temperature == 0:
-        raise JobInvalid("temperature: 0 cannot be trained, greedy tokens have no policy gradient: use 1.0")
 
 
 def _no_pulse() -> None:

@@ -11,7 +11,7 @@ nothing of models, samples or optimizers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
@@ -22,6 +22,8 @@ from swarm.trainer.local.rows import MicroBatch
 
 BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
 """Losses that compare each token with all others of the call: a minibatch must be one microbatch, nothing left out."""
+
+Setting = TypeVar("Setting")
 
 ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 """Losses that verl averages over the rows of the call instead of by `loss_agg_mode`."""
@@ -73,6 +75,7 @@ class Objective:
 
     def __init__(self, job: TrainJob) -> None:
         self._job = job
+        self._aggregation = _resolved(job.loss_agg_mode)
         self._policy_loss = cast(PolicyLoss, get_policy_loss_fn(job.policy_loss))
         self._config = ActorConfig(
             strategy="fsdp",
@@ -83,7 +86,7 @@ class Objective:
             clip_ratio_high=_resolved(job.clip_ratio_high),
             clip_ratio_c=job.clip_ratio_c,
             policy_loss=PolicyLossConfig(loss_mode=job.policy_loss),
-            loss_agg_mode=job.loss_agg_mode,
+            loss_agg_mode=self._aggregation,
         )
 
     @property
@@ -117,7 +120,7 @@ class Objective:
             log_prob=scores.logprobs_RL,
             advantages=micro.advantages_RL,
             response_mask=micro.mask_RL,
-            loss_agg_mode=self._job.loss_agg_mode,
+            loss_agg_mode=self._aggregation,
             config=self._config,
         )
         if self._job.policy_loss in ROW_MEAN_LOSSES:
@@ -138,9 +141,9 @@ class Objective:
         return Loss(total, sums, means)
 
     def _aggregate(self, loss_RL: torch.Tensor, mask_RL: torch.Tensor) -> torch.Tensor:
-        return agg_loss(loss_RL, mask_RL, self._job.loss_agg_mode, **self._config.global_batch_info)
+        return agg_loss(loss_RL, mask_RL, self._aggregation, **self._config.global_batch_info)
 
 
-def _resolved(value: float | None) -> float:
-    assert value is not None, "a resolved job has both clip ratios"
+def _resolved(value: Setting | None) -> Setting:
+    assert value is not None, "a resolved job has every setting"
     return value

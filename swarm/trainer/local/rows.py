@@ -34,6 +34,7 @@ class ScoredSample:
     token_ids_T: IntArray
     positions_K: IntArray
     columns_K: IntArray
+    temperatures_K: FloatArray
 
     @property
     def inputs(self) -> int:
@@ -66,12 +67,14 @@ class MicroBatch:
     """Tensors of one forward and backward pass.
 
     `input_ids_ST` is right-padded with 0. Trained token n has id `targets_N[n]`; it is predicted at flat index
-    `sources_N[n]` of the [S, T] inputs and belongs at flat index `cells_N[n]` of the [R, L] rows.
+    `sources_N[n]` of the [S, T] inputs, was sampled at `temperatures_N[n]`, and belongs at flat index `cells_N[n]` of
+    the [R, L] rows.
     """
 
     input_ids_ST: torch.Tensor
     sources_N: torch.Tensor
     targets_N: torch.Tensor
+    temperatures_N: torch.Tensor
     cells_N: torch.Tensor
     mask_RL: torch.Tensor
     old_logprobs_RL: torch.Tensor
@@ -119,6 +122,7 @@ def collate(
         input_ids_ST[line, : sample.inputs] = sample.token_ids_T[:-1]
     sources_N = np.concatenate([line * width + sample.positions_K - 1 for line, sample in enumerate(samples)])
     targets_N = np.concatenate([sample.token_ids_T[sample.positions_K] for sample in samples])
+    temperatures_N = np.concatenate([sample.temperatures_K for sample in samples])
     cells_N = np.concatenate(
         [line * columns + sample.columns_K for line, row in enumerate(picked) for sample in row.samples]
     )
@@ -131,6 +135,7 @@ def collate(
         input_ids_ST=torch.from_numpy(input_ids_ST).to(device),
         sources_N=torch.from_numpy(sources_N).to(device),
         targets_N=torch.from_numpy(targets_N).to(device),
+        temperatures_N=torch.from_numpy(temperatures_N).to(device),
         cells_N=torch.from_numpy(cells_N).to(device),
         mask_RL=torch.from_numpy(mask_RL).to(device),
         old_logprobs_RL=torch.from_numpy(old_RL).to(device),
@@ -157,7 +162,8 @@ def _build_row(episode: FinishedEpisode, group: int) -> Row:
         start += len(positions_K)
         old_logprobs_L[columns_K] = np.asarray(sample.logprobs_T, dtype=np.float32)[positions_K]
         token_ids_T = np.asarray(sample.token_ids_T[: positions_K[-1] + 1], dtype=np.int64)
-        samples.append(ScoredSample(token_ids_T, positions_K, columns_K))
+        temperatures_K = np.asarray(sample.temperatures_T, dtype=np.float32)[positions_K]
+        samples.append(ScoredSample(token_ids_T, positions_K, columns_K, temperatures_K))
     return Row(
         episode_id=episode.episode_id,
         group=group,

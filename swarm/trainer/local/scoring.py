@@ -1,4 +1,4 @@
-"""Logprobs and entropies of the trained tokens of a microbatch, under the sampling temperature.
+"""Logprobs and entropies of the trained tokens of a microbatch, each under the temperature it was sampled at.
 
 Place in the flow: the learner calls a scorer for the policy and, with a KL term, one for the reference. This module
 knows nothing of rewards, losses or rows. Samples are right-padded and the models are causal, so no attention mask is
@@ -35,13 +35,12 @@ class TokenScorer:
     all positions are computed.
     """
 
-    def __init__(self, module: torch.nn.Module, *, temperature: float) -> None:
+    def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
-        self._temperature = temperature
         self._parts = _split(module)
 
     def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> TokenScores:
-        logits_NV = self._logits(micro).float() / self._temperature
+        logits_NV = self._logits(micro).float() / micro.temperatures_N[:, None]
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
             entropies_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)

@@ -60,19 +60,11 @@ def build_worker(config: ServerConfig, log_path: Path) -> WorkerProcess:
     )
 
 
-def build_local(
-    job: TrainJob, config: ServerConfig, log_path: Path, *, worker: WorkerProcess | None = None
-) -> tuple[LocalEngine, LocalTrainer]:
-    """Engine and trainer of one job. Without `worker` they get one of their own, which `engine.stop()` ends.
-
-    A given worker is kept alive for the next job; whoever built it stops it, and `log_path` is not used.
-    """
+def build_local(job: TrainJob, config: ServerConfig, worker: WorkerProcess) -> tuple[LocalEngine, LocalTrainer]:
+    """Engine and trainer of one job on a worker that outlives them; whoever built the worker stops it."""
     limits = LocalLimits(
         max_running_requests=config.max_running_requests,
         torch_threads=config.torch_threads,
         boot_timeout_s=config.boot_timeout_s,
     )
-    keep = worker is not None
-    worker = worker or build_worker(config, log_path)
-    engine = LocalEngine(worker, job, limits, keep_worker=keep)
-    return engine, LocalTrainer(worker, train_timeout_s=config.train_timeout_s)
+    return LocalEngine(worker, job, limits), LocalTrainer(worker, train_timeout_s=config.train_timeout_s)

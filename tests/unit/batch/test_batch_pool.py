@@ -22,6 +22,7 @@ def make_sample(episode_id: str, versions: tuple[int, ...], token: int = 7) -> S
         logprobs_T=(0.0, *(-0.5,) * sampled),
         weight_versions_T=(-1, *versions),
         turn_indices_T=(-1, *(0,) * sampled),
+        temperatures_T=(1.0,) * (1 + sampled),
     )
 
 

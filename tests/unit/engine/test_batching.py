@@ -44,11 +44,11 @@ CONFIGS = {
 }
 
 
-def mixed_requests() -> dict[int, tuple[list[int], SamplingParams]]:
-    """50 requests of mixed temperature, top-p, top-k, length, seed and stop strings."""
+def mixed_requests(count: int = 50) -> dict[int, tuple[list[int], SamplingParams]]:
+    """Requests of mixed temperature, top-p, top-k, length, seed and stop strings."""
     generator = np.random.default_rng(0)
     requests: dict[int, tuple[list[int], SamplingParams]] = {}
-    for handle in range(50):
+    for handle in range(count):
         prompt = generator.integers(3, VOCABULARY, int(generator.integers(1, 90))).tolist()
         requests[handle] = (
             prompt,
@@ -81,8 +81,8 @@ def test_mixed_requests_get_the_same_tokens_batched_as_alone(
 ) -> None:
     model = make_model(CONFIGS[name])
     verify_model(model, CONTEXT, VOCABULARY)
-    requests = mixed_requests()
-    together = run(make_sampler(model, max_running=16), requests)
+    requests = mixed_requests(20)
+    together = run(make_sampler(model, max_running=8), requests)
     for handle, request in requests.items():
         alone = run(make_sampler(model, max_running=1), {handle: request})[handle]
         assert alone.token_ids == together[handle].token_ids

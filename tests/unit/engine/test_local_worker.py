@@ -40,7 +40,7 @@ async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -
     log_path = tmp_path_factory.mktemp("worker") / "worker.log"
     config = ServerConfig(max_running_requests=32)
     worker = build_worker(config, log_path)
-    engine, _ = build_local(TrainJob(), config, log_path, worker=worker)
+    engine, _ = build_local(TrainJob(), config, worker)
     await engine.start()
     yield engine
     await worker.stop()
@@ -111,15 +111,15 @@ async def test_wrong_models_are_refused_in_one_line(engine: LocalEngine, tmp_pat
         (TrainJob(model=str(tmp_path)), "no-such-model"),
         (too_long, "max_model_len is 4096 and the model supports 2048"),
     ):
-        other, _ = build_local(job, ServerConfig(), tmp_path / "unused.log", worker=engine.worker)
+        other, _ = build_local(job, ServerConfig(), engine.worker)
         with pytest.raises(EngineFailure, match=reason) as caught:
             await other.start()
         assert "\n" not in str(caught.value)
     await engine.start()
 
 
-async def test_shorter_context_is_kept_to(engine: LocalEngine, tmp_path: Path) -> None:
-    short, _ = build_local(TrainJob(max_model_len=40), ServerConfig(), tmp_path / "unused.log", worker=engine.worker)
+async def test_shorter_context_is_kept_to(engine: LocalEngine) -> None:
+    short, _ = build_local(TrainJob(max_model_len=40), ServerConfig(), engine.worker)
     assert (await short.start()).context_length == 40
     deltas = await sample(short, prompt=[40] * 38, max_tokens=20)
     assert sum(len(delta.token_ids_T) for delta in deltas) <= 2
@@ -127,12 +127,14 @@ async def test_shorter_context_is_kept_to(engine: LocalEngine, tmp_path: Path) -
     await engine.start()
 
 
-async def test_engine_with_a_worker_of_its_own_ends_it_on_stop(tmp_path: Path) -> None:
-    own, _ = build_local(TrainJob(), ServerConfig(), tmp_path / "worker.log")
-    await own.worker.start()
-    pid = own.worker.pid
-    await own.stop()
-    assert pid is not None and not psutil.pid_exists(pid)
+async def test_a_stopped_engine_frees_the_model_and_keeps_the_worker(engine: LocalEngine) -> None:
+    pid = engine.worker.pid
+    await engine.stop()
+    assert pid is not None and engine.worker.pid == pid
+    with pytest.raises(EngineFailure, match="not started"):
+        await sample(engine)
+    await engine.start()
+    assert engine.worker.pid == pid
 
 
 def test_death_of_the_parent_ends_the_worker(tmp_path: Path) -> None:

@@ -22,6 +22,11 @@ def check(code: str, workdir: Path, *, job: dict[str, Any] | None = None, url: s
     return check_script(script, JOB if job is None else job, workdir=workdir, sandbox=None, preflight_url=url)
 
 
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new, 1)
+
+
 def messages(code: str, workdir: Path, stage: str) -> str:
     problems = check(code, workdir)
     assert {problem.stage for problem in problems} == {stage}
@@ -49,7 +54,7 @@ def test_code_that_does_not_parse_is_named(code, message, tmp_path):
 
 
 def test_undefined_name_is_found_without_running(tmp_path):
-    found = messages(GOOD.replace("islice(stream,", "take(stream,"), tmp_path, "lint")
+    found = messages(changed("in islice(tasks, job.batch_size)", "in take(tasks, job.batch_size)"), tmp_path, "lint")
     assert "Undefined name `take`" in found
     assert found.startswith("line ")
 
@@ -101,7 +106,7 @@ def test_preflight_trains_one_step_and_leaves_the_server_free(tmp_path, start_se
 
 
 def test_preflight_reports_the_last_words_of_a_client_that_fails(tmp_path, start_server):
-    broken = GOOD.replace("client.auto_sync_train_config_and_start_engine(job)", "client.start_training(job)")
+    broken = changed("client.auto_sync_train_config_and_start_engine(job)", "client.start_training(job)")
     [problem] = check(broken, tmp_path, url=start_server().url)
     assert problem.stage == "preflight"
     assert "exit code 1" in problem.message
@@ -110,14 +115,14 @@ def test_preflight_reports_the_last_words_of_a_client_that_fails(tmp_path, start
 
 
 def test_preflight_rejects_a_client_that_ends_without_training(tmp_path, start_server):
-    idle = GOOD.replace("train(client, job, arguments.seed)", "pass")
+    idle = changed("while True:", "while False:")
     [problem] = check(idle, tmp_path, url=start_server().url)
     assert "before one batch was complete" in problem.message
 
 
 def test_preflight_ends_a_client_that_hangs(tmp_path, start_server, monkeypatch):
     monkeypatch.setattr(researcher.check, "PREFLIGHT_TIMEOUT_S", 3.0)
-    hanging = GOOD.replace("train(client, job, arguments.seed)", "import time; time.sleep(600)")
+    hanging = changed("while True:", "while __name__:\n            continue")
     [problem] = check(hanging, tmp_path, url=start_server().url)
     assert "did not end within 3 s" in problem.message
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (templates read best unbroken)
-"""Small tokenizers with the chat templates of five model families, and turns as if sampled with them."""
+"""Small tokenizers with the chat templates of six model families, and turns as if sampled with them."""
 
 from __future__ import annotations
 
@@ -57,12 +57,16 @@ QWEN3 = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 
+# A stop token with plain text behind it.
+ZEPHYR = """
+{%- for message in messages %}{{- '<|' + message.role + '|>\\n' + message.content + eos_token + '\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}"""
+
 # No token ends a reply.
 PLAIN = """
 {%- for message in messages %}{{- message.role + ': ' + message.content + '\\n\\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"""
 
-STYLES = ("chatml", "llama3", "mistral", "qwen3", "plain")
 _CHATML_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -81,10 +85,16 @@ def _byte_level(special: Sequence[str], template: str, **names: str) -> PreTrain
     return PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=template, **names)
 
 
-def _sentence_piece(template: str) -> PreTrainedTokenizerFast:
-    """As Llama 2's and Mistral's: words begin with a mark for the space, unknown characters fall back to bytes."""
+def _sentence_piece(template: str, *, legacy: bool) -> PreTrainedTokenizerFast:
+    """As Llama 2's and Mistral's: words begin with a mark for the space, unknown characters fall back to bytes.
+
+    The legacy form puts a mark behind every special token, the newer one only where the text begins.
+    """
     bpe = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    bpe.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    if legacy:
+        bpe.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    else:
+        bpe.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     bpe.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
@@ -112,7 +122,8 @@ def codecs() -> dict[str, Codec]:
         "chatml": _byte_level(_CHATML_TOKENS, CHATML, **chatml_names),
         # As in Llama 3, the end-of-text token is not the one that ends a reply.
         "llama3": _byte_level(llama3_tokens, LLAMA3, bos_token="<|begin_of_text|>", eos_token="<|end_of_text|>"),
-        "mistral": _sentence_piece(MISTRAL),
+        "mistral": _sentence_piece(MISTRAL, legacy=True),
+        "zephyr": _sentence_piece(ZEPHYR, legacy=False),
         "qwen3": _byte_level(_CHATML_TOKENS, QWEN3, **chatml_names),
         "plain": _byte_level(("<|endoftext|>",), PLAIN, eos_token="<|endoftext|>"),
     }

@@ -13,7 +13,7 @@ from swarm.errors import BadRequest, JobInvalid
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ForkReason
 
-STYLES = ("chatml", "llama3", "mistral", "qwen3", "plain")
+STYLES = ("chatml", "llama3", "mistral", "zephyr", "qwen3", "plain")
 QUESTION = [{"role": "user", "content": "What is the weather in Paris today?"}]
 FOLLOW_UP = {"role": "user", "content": "Thanks! And tomorrow?"}
 CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
@@ -36,7 +36,7 @@ def _sampled_as_rendered(codec, messages, reply):
     return full[len(prompt) : ends[0] + 1 if ends else len(full)]
 
 
-@pytest.mark.parametrize("style", ("chatml", "llama3", "mistral", "qwen3"))
+@pytest.mark.parametrize("style", ("chatml", "llama3", "mistral", "zephyr", "qwen3"))
 def test_extension_equals_full_rendering_when_the_reply_was_tokenized_as_rendered(codecs, make_turn, style):
     codec = codecs[style]
     messages = list(QUESTION)
@@ -72,7 +72,7 @@ def test_extension_keeps_sampled_ids_and_shows_the_text_of_the_template(codecs, 
         assert FOLLOW_UP["content"] in added
         shown = codec.render_text(messages, (), generation_prompt=True)
         sampled = codec.render_text(turn.messages, (), generation_prompt=True) + codec.raw_text(turn.output_ids_T)
-        # The decoder of the Mistral-like tokenizer shows a space behind each special token.
+        # The Mistral-like tokenizer's decoder shows a space behind each special token.
         if shown.startswith(sampled) and style != "mistral":
             assert sampled + added == shown
         previous = turn
@@ -147,6 +147,18 @@ def test_thinking_that_the_template_removes_is_a_template_rewrite(codecs, make_t
 
     assert (forked.prompt_ids, forked.reason) == (None, ForkReason.TEMPLATE_REWRITE)
     assert kept.prompt_ids[: len(turn.prompt_ids)] == turn.prompt_ids
+
+
+def test_a_generation_prompt_that_history_does_not_show_is_a_template_rewrite(codecs, make_turn):
+    tokenizer = copy.deepcopy(codecs["chatml"]._tokenizer)
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "assistant\\n' }}{%- endif", "assistant\\n<think>' }}{%- endif"
+    )
+    codec = Codec(tokenizer)
+    turn = make_turn(codec, QUESTION, _ids(codec, "Paris?</think>sunny<|im_end|>"))
+    assert codec.raw_text(turn.prompt_ids).endswith("<think>")
+
+    assert codec.extend(turn, _continued(turn, FOLLOW_UP)).reason is ForkReason.TEMPLATE_REWRITE
 
 
 def test_tool_calls_extend_whatever_their_json_looks_like(chatml, make_turn):

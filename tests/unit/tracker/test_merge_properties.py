@@ -71,14 +71,14 @@ def _recorded(turns):
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(episodes())
 def test_every_sampled_token_is_trained_exactly_once_as_it_was_recorded(turns):
     assert Counter(_trained(merge(turns))) == Counter(_recorded(turns))
     assert Counter(_trained(unmerged(turns))) == Counter(_recorded(turns))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(episodes())
 def test_fields_are_aligned_and_empty_where_nothing_is_trained(turns):
     for sample in merge(turns):
@@ -89,7 +89,7 @@ def test_fields_are_aligned_and_empty_where_nothing_is_trained(turns):
             assert trained or values == [0.0, -1, -1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(episodes())
 def test_each_turn_is_the_beginning_of_a_sample(turns):
     samples = merge(turns)
@@ -98,7 +98,7 @@ def test_each_turn_is_the_beginning_of_a_sample(turns):
         assert any(sample.token_ids_T[: len(ids)] == ids for sample in samples)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(episodes(), st.randoms(use_true_random=False))
 def test_the_order_and_the_number_of_mentions_of_turns_do_not_matter(turns, rng: random.Random):
     again = turns * 2
@@ -109,7 +109,7 @@ def test_the_order_and_the_number_of_mentions_of_turns_do_not_matter(turns, rng:
     assert report(again) == report(turns)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(episodes())
 def test_merging_never_adds_tokens_or_samples(turns):
     counts = report(turns)

@@ -46,7 +46,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(pieces=st.lists(PIECES, max_size=12), widths=st.lists(st.integers(0, 9), max_size=20))
 def test_tool_calls_are_found_the_same_however_the_text_is_cut(pieces, widths):
     text = "".join(pieces)
@@ -54,7 +54,7 @@ def test_tool_calls_are_found_the_same_however_the_text_is_cut(pieces, widths):
     assert _joined(_pushed(HermesStream(), _cut(text, widths))) == _joined(_pushed(HermesStream(), [text]))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(pieces=st.lists(PIECES, max_size=12))
 def test_text_without_a_call_is_shown_whole(pieces):
     text = "".join(pieces)
@@ -112,6 +112,16 @@ def test_a_long_run_of_broken_bytes_is_shown_before_its_end(chatml):
 
     assert len("".join(pieces)) > 50
     assert "".join([*pieces, stream.finish()]) == "\ufffd" * 100
+
+
+@pytest.mark.parametrize("behind", range(6))
+def test_a_character_inside_a_run_of_broken_bytes_stays_whole(chatml, behind):
+    clef = chatml._encode("\U0001d11e")
+    assert len(clef) == 4
+    ids = [clef[-1]] * 20 + [*clef] + [clef[-1]] * behind
+    stream = chatml.text_stream()
+
+    assert stream.push(ids) + stream.finish() == chatml.decode(ids)
 
 
 def test_spaces_between_words_survive_a_tokenizer_that_drops_leading_spaces(codecs):
@@ -198,6 +208,22 @@ def test_what_is_no_call_stays_text(body):
 def test_arguments_come_back_as_the_model_wrote_them(body, arguments):
     assert parse_call(body) == ToolCall("f", arguments)
     json.dumps(arguments).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("See:\n<tool_call>{}</tool_call>\n", "See:"),
+        ("\n<tool_call>{}</tool_call>\nThere.", "There."),
+        ("See:\n<tool_call>{}</tool_call>\nThere. ", "See:\nThere."),
+        ("See: <tool_call>bad</tool_call>\n<tool_call>{}</tool_call>", "See: <tool_call>bad</tool_call>"),
+    ],
+)
+def test_white_space_around_a_call_belongs_to_it(text, content):
+    parts = _pushed(HermesStream(), [text.replace("{}", '{"name": "f"}')])
+
+    assert "".join(part for part in parts if isinstance(part, str)) == content
+    assert [part for part in parts if isinstance(part, ToolCall)] == [ToolCall("f", "{}")]
 
 
 def test_a_complete_call_without_closing_tag_counts():

@@ -81,7 +81,12 @@ def record(sampler: torch.nn.Module, ids: Sequence[int], temperature: float) -> 
 
 
 def merged_sample(
-    episode_id: str, turns: Conversation, first_turn: int, logprobs: Sequence[float], trained_turns: set[int]
+    episode_id: str,
+    turns: Conversation,
+    first_turn: int,
+    logprobs: Sequence[float],
+    trained_turns: set[int],
+    temperature: float,
 ) -> Sample:
     """One sample over the whole conversation that trains the turns numbered `trained_turns`."""
     ids: list[int] = []
@@ -99,6 +104,7 @@ def merged_sample(
         logprobs_T=tuple(value if kept else 0.0 for value, kept in zip(logprobs, mask, strict=True)),
         weight_versions_T=tuple(0 if kept else -1 for kept in mask),
         turn_indices_T=tuple(numbers),
+        temperatures_T=tuple(temperature if kept else 1.0 for kept in mask),
     )
 
 
@@ -136,12 +142,14 @@ class EpisodeMaker:
         logprobs = [float(min(value + shift, -1e-4)) for value, shift in zip(exact, noise, strict=True)]
         if self._merged:
             every = set(range(first_turn, first_turn + len(turns)))
-            return [merged_sample(episode_id, turns, first_turn, logprobs, every)]
+            return [merged_sample(episode_id, turns, first_turn, logprobs, every, self._temperature)]
         samples: list[Sample] = []
         for count in range(1, len(turns) + 1):
             length = sum(len(read) + len(sampled) for read, sampled in turns[:count])
             last = {first_turn + count - 1}
-            samples.append(merged_sample(episode_id, turns[:count], first_turn, logprobs[:length], last))
+            samples.append(
+                merged_sample(episode_id, turns[:count], first_turn, logprobs[:length], last, self._temperature)
+            )
         return samples
 
 

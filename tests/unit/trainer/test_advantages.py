@@ -32,7 +32,7 @@ GROUP_RELATIVE = [name for name in EVERY_ESTIMATOR if name != "reinforce_plus_pl
 
 def make_row(group: int, reward: float, tokens: int) -> Row:
     ids = np.arange(tokens + 1)
-    sample = ScoredSample(token_ids_T=ids, positions_K=ids[1:], columns_K=ids[:-1])
+    sample = ScoredSample(ids, ids[1:], ids[:-1], np.ones(tokens, dtype=np.float32))
     logprobs = np.full(tokens, -1.0, dtype=np.float32)
     return Row(f"e{group}", group, reward, turns=1, samples=(sample,), old_logprobs_L=logprobs)
 

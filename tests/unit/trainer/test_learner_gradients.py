@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from swarm.config import TrainJob
+from swarm.config import AGGREGATION_BY_LOSS, TrainJob
 from swarm.trainer.local.advantages import compute_advantages
 from swarm.trainer.local.optimizer import PolicyOptimizer
 from swarm.trainer.local.rows import build_rows
@@ -31,9 +31,9 @@ EVERY_COMBINATION = [
     (policy_loss, aggregation)
     for policy_loss in EVERY_LOSS
     for aggregation in EVERY_AGGREGATION
-    if policy_loss != "geo_mean" or aggregation == "token-mean"
+    if AGGREGATION_BY_LOSS.get(policy_loss, aggregation) == aggregation
 ]
-"""TrainJob refuses geo_mean with any other aggregation."""
+"""TrainJob refuses losses that aggregate their own way with any other aggregation."""
 
 
 def flat_gradient(module: torch.nn.Module) -> torch.Tensor:
@@ -58,8 +58,8 @@ def learner_gradient(
     job = job.resolve()
     module.zero_grad()
     updater = MiniBatchUpdater(
-        policy=TokenScorer(module, temperature=job.temperature),
-        reference=None if reference is None else TokenScorer(reference, temperature=job.temperature),
+        policy=TokenScorer(module),
+        reference=None if reference is None else TokenScorer(reference),
         optimizer=PolicyOptimizer(module, job),
         job=job,
         device=torch.device("cpu"),

@@ -23,18 +23,21 @@ def batch_of(*samples: Sample) -> TrainBatch:
 
 
 def test_columns_follow_the_order_of_turns_not_of_samples() -> None:
-    late = Sample("e", (5, 6, 7), (False, True, True), (0.0, -0.3, -0.4), (-1, 0, 0), (-1, 1, 1))
-    early = Sample("e", (5, 8, 9), (False, False, True), (0.0, 0.0, -0.1), (-1, -1, 0), (-1, -1, 0))
+    late = Sample("e", (5, 6, 7), (False, True, True), (0.0, -0.3, -0.4), (-1, 0, 0), (-1, 1, 1), (1.0, 0.5, 0.5))
+    early = Sample("e", (5, 8, 9), (False, False, True), (0.0, 0.0, -0.1), (-1, -1, 0), (-1, -1, 0), (1.0, 1.0, 2.0))
     (row,) = build_rows(batch_of(late, early))
     assert row.old_logprobs_L.tolist() == pytest.approx([-0.1, -0.3, -0.4])
     assert row.turns == 2
     micro = collate([row], [0], torch.tensor([[1.0, 2.0, 3.0]]), torch.device("cpu"))
     by_column = micro.spread(micro.targets_N.float())
     assert by_column.tolist() == [[9.0, 6.0, 7.0]]
+    assert micro.spread(micro.temperatures_N).tolist() == [[2.0, 0.5, 0.5]]
 
 
 def test_the_last_trained_token_is_predicted_but_not_read() -> None:
-    sample = Sample("e", (5, 6, 7, 8), (False, True, True, False), (0.0, -1, -1, 0), (-1, 0, 0, -1), (-1, 0, 0, -1))
+    sample = Sample(
+        "e", (5, 6, 7, 8), (False, True, True, False), (0.0, -1, -1, 0), (-1, 0, 0, -1), (-1, 0, 0, -1), (1.0,) * 4
+    )
     (row,) = build_rows(batch_of(sample))
     micro = collate([row], [0], torch.zeros(1, 2), torch.device("cpu"))
     assert micro.input_ids_ST.tolist() == [[5, 6]]
@@ -43,20 +46,20 @@ def test_the_last_trained_token_is_predicted_but_not_read() -> None:
 
 
 def test_a_sample_that_trains_nothing_is_left_out() -> None:
-    prompt_only = Sample("e", (5, 6), (False, False), (0.0, 0.0), (-1, -1), (-1, -1))
-    sampled = Sample("e", (5, 6), (False, True), (0.0, -1.0), (-1, 0), (-1, 0))
+    prompt_only = Sample("e", (5, 6), (False, False), (0.0, 0.0), (-1, -1), (-1, -1), (1.0, 1.0))
+    sampled = Sample("e", (5, 6), (False, True), (0.0, -1.0), (-1, 0), (-1, 0), (1.0, 1.0))
     (row,) = build_rows(batch_of(prompt_only, sampled))
     assert len(row.samples) == 1
 
 
 def test_a_first_token_without_context_is_refused() -> None:
     with pytest.raises(EngineFailure, match="no context"):
-        build_rows(batch_of(Sample("e", (5,), (True,), (-1.0,), (0,), (0,))))
+        build_rows(batch_of(Sample("e", (5,), (True,), (-1.0,), (0,), (0,), (1.0,))))
 
 
 def test_an_episode_without_sampled_tokens_is_refused() -> None:
     with pytest.raises(EngineFailure, match="no sampled token"):
-        build_rows(batch_of(Sample("e", (5,), (False,), (0.0,), (-1,), (-1,))))
+        build_rows(batch_of(Sample("e", (5,), (False,), (0.0,), (-1,), (-1,), (1.0,))))
 
 
 @pytest.mark.parametrize("seed", range(5))

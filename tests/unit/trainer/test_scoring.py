@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from swarm.trainer.local.learner import Learner
 from swarm.trainer.local.optimizer import PolicyOptimizer
 from swarm.trainer.local.rows import build_rows, collate
 from swarm.trainer.local.scoring import TokenScorer
-from swarm.types import TrainBatch
+from swarm.types import Group, Sample, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]
 MakeBatch = Callable[..., TrainBatch]
@@ -39,23 +40,37 @@ FAMILIES = {
 }
 
 
+def with_mixed_temperatures(batch: TrainBatch) -> TrainBatch:
+    """The same batch, each trained token sampled at a temperature of its own."""
+
+    def mixed(sample: Sample) -> Sample:
+        return replace(sample, temperatures_T=tuple(0.5 + 0.1 * place for place in range(len(sample.token_ids_T))))
+
+    groups = [
+        Group(group.task_id, tuple(replace(e, samples=tuple(map(mixed, e.samples))) for e in group.episodes))
+        for group in batch.groups
+    ]
+    return TrainBatch(batch.batch_id, batch.step, tuple(groups))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_equal_a_forward_pass_of_each_sample_alone(
     make_model: MakeModel, make_batch: MakeBatch, family: str
 ) -> None:
     config: PretrainedConfig = FAMILIES[family]
-    model, batch = make_model(config=config), make_batch(merged=False)
+    model, batch = make_model(config=config), with_mixed_temperatures(make_batch(merged=False))
     rows = build_rows(batch)
     micro = collate(rows, range(len(rows)), torch.zeros(len(rows), 99), torch.device("cpu"))
     with torch.no_grad():
-        got = TokenScorer(model, temperature=0.8)(micro).logprobs_N
+        got = TokenScorer(model)(micro).logprobs_N
         expected = []
         for episode in batch.episodes:
             for sample in episode.samples:
-                logits = model(input_ids=torch.tensor([sample.token_ids_T])).logits[0] / 0.8
-                logprobs = torch.log_softmax(logits, -1)
+                logits = model(input_ids=torch.tensor([sample.token_ids_T])).logits[0]
                 expected += [
-                    logprobs[position - 1, sample.token_ids_T[position]]
+                    torch.log_softmax(logits[position - 1] / sample.temperatures_T[position], -1)[
+                        sample.token_ids_T[position]
+                    ]
                     for position, trained in enumerate(sample.loss_mask_T)
                     if trained
                 ]

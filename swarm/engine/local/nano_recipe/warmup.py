@@ -42,7 +42,7 @@ QUALITY: Mapping[str, float] = MappingProxyType(
     }
 )
 
-# Letter by letter work is the hardest to learn; the guessing game hardly needs practice.
+# Shares of the demonstrations: reversing, sorting and counting letters take the most practice, guessing the least.
 SHARES: Mapping[str, float] = MappingProxyType(
     {"reverse": 2.5, "copy": 1, "sort": 2, "add": 1, "count": 2.5, "calc": 1, "guess": 0.5, "chain": 0.7}
 )

@@ -1,0 +1,121 @@
+"""What a language model may answer: pydantic models, and how a JSON object or a program is found in its text.
+
+Place in the flow: chat.py calls these parsers; `Unusable` tells it what to say to the model before it tries again. The
+edge between free text and the dataclasses of types.py. This module knows nothing of prompts, HTTP or studies.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+MAX_ARMS = 12
+MAX_HYPOTHESES = 8
+MAX_TEXT = 2000
+
+ArmName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9 =.,_+\-]{0,59}$")]
+Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=600)]
+
+_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+_PROGRAM = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_FENCED_JSON = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
+
+
+class Unusable(ValueError):
+    """An answer that cannot be used; the message is told to the model."""
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class FrameAnswer(Answer):
+    question: Line
+    task: Line
+    baseline: ArmName
+    assumptions: Annotated[list[Line], Field(max_length=10)] = []
+
+
+class HypothesisAnswer(Answer):
+    statement: Line
+    prediction: Line
+    arms: list[ArmName]
+
+
+class ArmAnswer(Answer):
+    name: ArmName
+    settings: dict[str, Any] = {}
+    rationale: Line
+
+
+class PlanAnswer(Answer):
+    rationale: Line
+    hypotheses: Annotated[list[HypothesisAnswer], Field(max_length=MAX_HYPOTHESES)] = []
+    arms: Annotated[list[ArmAnswer], Field(min_length=1, max_length=MAX_ARMS)]
+    seeds: int
+
+
+class DecideAnswer(Answer):
+    action: Literal["refine", "stop"]
+    reason: Line
+
+
+A = TypeVar("A", bound=Answer)
+
+
+def parse_answer(text: str, model: type[A]) -> A:
+    """The last JSON object of `text` as a `model`. Raises Unusable."""
+    try:
+        return model.model_validate(_find_object(text))
+    except ValidationError as error:
+        reasons = [
+            f"{'.'.join(str(part) for part in item['loc']) or 'the object'}: {item['msg']}"
+            for item in error.errors(include_url=False)[:5]
+        ]
+        raise Unusable("; ".join(reasons)) from error
+
+
+def parse_program(text: str) -> str:
+    """The last fenced Python block of `text`. Raises Unusable."""
+    blocks = _PROGRAM.findall(_THINKING.sub("", text))
+    if not blocks or not blocks[-1].strip():
+        raise Unusable("there is no fenced block that starts with ```python and holds the program")
+    return blocks[-1].strip() + "\n"
+
+
+def parse_prose(text: str) -> str:
+    """Plain text without the model's thinking. Raises Unusable if nothing is left or it is too long."""
+    prose = _THINKING.sub("", text).strip()
+    if not prose:
+        raise Unusable("the answer is empty")
+    if len(prose) > MAX_TEXT:
+        raise Unusable(f"the answer has {len(prose)} characters, at most {MAX_TEXT} are read")
+    return prose
+
+
+def _find_object(text: str) -> dict[str, Any]:
+    text = _THINKING.sub("", text)
+    fenced = _FENCED_JSON.findall(text)
+    found = _objects_in(fenced[-1] if fenced else text)
+    if not found:
+        raise Unusable("there is no JSON object in the answer")
+    return found[-1]
+
+
+def _objects_in(text: str) -> list[dict[str, Any]]:
+    """Every outermost JSON object, in order."""
+    decoder = json.JSONDecoder()
+    found: list[dict[str, Any]] = []
+    position = text.find("{")
+    while position >= 0:
+        try:
+            value, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            position = text.find("{", position + 1)
+            continue
+        found.append(value)
+        position = text.find("{", end)
+    return found

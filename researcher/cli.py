@@ -1,0 +1,323 @@
+"""`researcher start | resume | watch | status | list | report | export | pause | stop`: the researcher from a terminal.
+
+Place in the flow: top of the package. Data goes to stdout, messages and progress to stderr, and every failure to one
+line with a documented exit code. This module decides nothing about a study.
+
+Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
+server cannot be reached or started; 6 no sandbox; 7 budget; 75 another process works on the study; 130 and 143 ended by
+SIGINT and SIGTERM (`resume` goes on).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from researcher.errors import ResearchError
+
+app = typer.Typer(
+    help="Plans, runs and judges studies of reinforcement learning on swarm servers.", no_args_is_help=True
+)
+
+HomeOption = Annotated[
+    Path, typer.Option("--home", envvar="SWARM_HOME", help="Directory of studies, servers and logs.")
+]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--db", help="SQLite file or postgresql:// URL (default: research.db under the home).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
+StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher list` shows them.")]
+DEFAULT_HOME = Path("runs")
+
+
+@contextmanager
+def failures_in_one_line() -> Generator[None]:
+    """Turn a domain error into one line on stderr and its exit code."""
+    from experiments_db import NotFound, StoreError
+    from swarm import SwarmError
+
+    try:
+        yield
+    except ResearchError as error:
+        typer.echo(f"researcher: {error}", err=True)
+        raise typer.Exit(error.exit_code) from error
+    except (StoreError, SwarmError) as error:
+        typer.echo(f"researcher: {error}", err=True)
+        raise typer.Exit(3 if isinstance(error, NotFound) else 1) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def start(
+    topic: Annotated[str, typer.Option(help="What to study, in plain words.")],
+    brain: Annotated[
+        str | None, typer.Option(help="rules or llm (default: llm if OPENAI_API_KEY is set, else rules).")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Language model of the llm brain.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task family, if the topic should not decide.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per arm.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.")] = None,
+    eval_episodes: Annotated[int | None, typer.Option(min=1, help="Held-out episodes per score.")] = None,
+    servers: Annotated[
+        list[str] | None, typer.Option(help="Swarm servers to use, separated by commas (default: own local ones).")
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, max=64, help="How many local servers to start.")] = 2,
+    max_runs: Annotated[int | None, typer.Option(min=1, help="Budget: runs.")] = None,
+    max_hours: Annotated[float | None, typer.Option(help="Budget: hours of work.")] = None,
+    max_llm_tokens: Annotated[int | None, typer.Option(min=1, help="Budget: tokens of the language model.")] = None,
+    max_llm_usd: Annotated[float | None, typer.Option(help="Budget: dollars for the language model.")] = None,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="local, or fake to try the loop without a model.")] = "local",
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin a study and work on it until its report is written."""
+    with failures_in_one_line():
+        from researcher.study import check_study, create_study, read_settings
+
+        settings = read_settings(
+            {
+                "brain": _choose_brain(brain),
+                "model": model,
+                "task": task,
+                "seeds": seeds,
+                "steps": steps,
+                "eval_episodes": eval_episodes,
+                "servers": [url.strip() for entry in servers or [] for url in entry.split(",") if url.strip()],
+                "parallel": parallel,
+                "max_runs": max_runs,
+                "max_hours": max_hours,
+                "max_llm_tokens": max_llm_tokens,
+                "max_llm_usd": max_llm_usd,
+                "unsafe_no_sandbox": unsafe_no_sandbox,
+                "engine": engine,
+            }
+        )
+        check_study(topic, settings)
+        with _open(home, db) as store:
+            study = create_study(store, topic, settings)
+            typer.echo(f"study {study.id} (go on later with: researcher resume {study.id})", err=True)
+            _work(store, study.id, home, db, as_json)
+
+
+@app.command()
+def resume(
+    study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """Go on with a study that was paused, stopped or cut short."""
+    with failures_in_one_line(), _open(home, db, must_exist=True) as store:
+        _work(store, study_id, home, db, as_json)
+
+
+@app.command()
+def status(
+    study_id: Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a study and its runs as they are now."""
+    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+        from researcher.progress import SHOWN_EVENTS, render, take_snapshot
+
+        study = _find(store, study_id)
+        snapshot = take_snapshot(store, study.id)
+        if as_json:
+            typer.echo(json.dumps(snapshot.to_json() | _paths(store, study.id, home, db), indent=2))
+            return
+        events = store.list_events(study.id, newest_first=True, limit=SHOWN_EVENTS)
+        Console().print(render(snapshot, tuple(reversed(events))))
+
+
+@app.command()
+def watch(
+    study_id: Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+) -> None:
+    """Follow a study that another process works on; Ctrl-C ends the watching, not the study."""
+    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+        from experiments_db import StudyStatus
+        from researcher.progress import REFRESH_S, Follower
+
+        study = _find(store, study_id)
+        with Follower(store, study.id, Console(stderr=True)):
+            while store.get_study(study.id).status is StudyStatus.RUNNING:
+                time.sleep(REFRESH_S)
+        typer.echo(f"study {study.id} is {store.get_study(study.id).status}", err=True)
+
+
+@app.command(name="list")
+def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List all studies, newest first."""
+    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+        studies = store.list_studies()
+        if as_json:
+            typer.echo(json.dumps([asdict(study) for study in studies], indent=2))
+            return
+        table = Table("study", "status", "brain", "begun", "topic", box=None)
+        for study in studies:
+            begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(study.created_at))
+            table.add_row(study.id, study.status.value, study.brain, begun, study.topic)
+        Console().print(table)
+
+
+@app.command()
+def report(
+    study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """Write the report anew from the database and print where it is."""
+    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+        from researcher.report.build import build_report
+
+        study = _find(store, study_id)
+        paths = build_report(store, study.id, home / "studies" / study.id / "report")
+        _print_paths({"report": str(paths.markdown), "html": str(paths.html), "database": _database(home, db)}, as_json)
+
+
+@app.command()
+def export(
+    study_id: StudyArgument,
+    directory: Annotated[Path, typer.Argument(help="Where the tables go; made if it is missing.")],
+    file_format: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+) -> None:
+    """Write a study's tables as files."""
+    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+        from experiments_db.frames import ExportFormat, export_study
+        from researcher.errors import TopicInvalid
+
+        study = _find(store, study_id)
+        if file_format not in set(ExportFormat):
+            raise TopicInvalid(f"unknown format {file_format!r}: use {' or '.join(ExportFormat)}")
+        for path in export_study(store, study.id, directory, ExportFormat(file_format)):
+            typer.echo(str(path))
+
+
+@app.command()
+def pause(study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None) -> None:
+    """Ask a study to stop working soon; `resume` goes on with it."""
+    _ask(study_id, home, db, "paused")
+
+
+@app.command()
+def stop(study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None) -> None:
+    """Ask a study to stop working soon, for good; `resume` can still take it up again."""
+    _ask(study_id, home, db, "stopped")
+
+
+def _ask(study_id: str, home: Path, db: str | None, wanted: str) -> None:
+    with failures_in_one_line(), _open(home, db, must_exist=True) as store:
+        from experiments_db import StudyStatus
+        from researcher.study import ask_to_end
+
+        ask_to_end(store, study_id, StudyStatus(wanted))
+        typer.echo(f"study {study_id} will be {wanted} within seconds", err=True)
+
+
+def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) -> None:
+    """Carry a study on with progress on stderr, print the paths of what it made; exit 128 + signal if one ended it."""
+    from researcher.progress import Follower
+    from researcher.study import find_study, work_on
+
+    study = find_study(store, study_id)
+    _log_to(home / "studies" / study.id / "researcher.log")
+    with Follower(store, study.id, Console(stderr=True)):
+        outcome = work_on(store, study.id, home)
+    if outcome.signal is not None:
+        raise typer.Exit(128 + outcome.signal)
+    typer.echo(f"study {study.id} is {outcome.study.status}: {outcome.study.status_reason}", err=True)
+    _print_paths({"study": study.id, "status": outcome.study.status.value} | _paths(store, study.id, home, db), as_json)
+
+
+def _choose_brain(wanted: str | None) -> str:
+    if wanted is not None:
+        return wanted
+    if os.environ.get("OPENAI_API_KEY"):
+        typer.echo("brain: llm, because OPENAI_API_KEY is set (--brain rules works without a model)", err=True)
+        return "llm"
+    typer.echo("brain: rules, because OPENAI_API_KEY is not set (a designed experiment, no language model)", err=True)
+    return "rules"
+
+
+@contextmanager
+def _open(home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False) -> Generator[Any]:
+    from experiments_db import open_store
+
+    location = _database(home, db)
+    if must_exist:
+        # Opening for writing would make an empty database where a wrong path was meant.
+        open_store(location, read_only=True).close()
+    with open_store(location, read_only=read_only) as store:
+        yield store
+
+
+def _database(home: Path, db: str | None) -> str:
+    return db or str(home / "research.db")
+
+
+def _find(store: Any, study_id: str | None) -> Any:
+    from researcher.errors import StudyNotFound
+    from researcher.study import find_study
+
+    if study_id is not None:
+        return find_study(store, study_id)
+    newest = store.list_studies(limit=1)
+    if not newest:
+        raise StudyNotFound("there is no study yet: begin one with `researcher start --topic ...`")
+    return newest[0]
+
+
+def _paths(store: Any, study_id: str, home: Path, db: str | None) -> dict[str, str]:
+    found = {"database": _database(home, db)}
+    for name, kind in (("report", "report.markdown"), ("html", "report.html")):
+        for artifact in store.list_artifacts(study_id, kind=kind):
+            found[name] = artifact.path
+    return found
+
+
+def _print_paths(values: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(values))
+    else:
+        for name, value in values.items():
+            typer.echo(f"{name}: {value}")
+
+
+def _log_to(path: Path) -> None:
+    """Everything to the study's log file, warnings to stderr as well unless a live table is drawn there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [logging.FileHandler(path, encoding="utf-8")]
+    if not sys.stderr.isatty():
+        shown = logging.StreamHandler(sys.stderr)
+        shown.setLevel(logging.WARNING)
+        handlers.append(shown)
+    logging.basicConfig(
+        level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Writes the report of a study: Markdown, one HTML file and the figures, from the database alone.
+
+Place in the flow: the last node of the loop and `researcher report` call this; it may be called at any time and as
+often as wanted, and the same database gives the same report.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments_db import ExperimentStore
+from researcher.report.facts import gather
+from researcher.report.figures import draw_all
+from researcher.report.render import render_html, render_markdown
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPaths:
+    markdown: Path
+    html: Path
+    figures: tuple[Path, ...]
+
+
+def build_report(store: ExperimentStore, study_id: str, directory: Path) -> ReportPaths:
+    """Write report.md, report.html and figures/ under `directory`, replacing an older report.
+
+    Raises StudyNotFound if the study was never framed, NotFound if there is no such study.
+    """
+    facts = gather(store, study_id)
+    pictures = draw_all(facts)
+    folder = directory / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {picture.name: f"figures/{picture.name}.png" for picture in pictures}
+    for picture in pictures:
+        _write(directory / files[picture.name], picture.light_png)
+    markdown, html = directory / "report.md", directory / "report.html"
+    _write(markdown, render_markdown(facts, pictures, files).encode())
+    _write(html, render_html(facts, pictures).encode())
+    return ReportPaths(markdown, html, tuple(directory / name for name in files.values()))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: whoever reads meanwhile sees the older file."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".report-", delete=False) as file:
+        file.write(content)
+        os.fchmod(file.fileno(), 0o644)
+    os.replace(file.name, path)

@@ -1,0 +1,197 @@
+"""Facts to text: how numbers, names and verdicts are written, and the two templates that put them on a page.
+
+Place in the flow: `build.py` hands in the facts and the pictures and writes what comes out. Whatever a person or a
+model wrote is escaped: by Jinja's autoescape in HTML, by `escape_markdown` in Markdown. This module reads no database.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from experiments_db import BudgetKind, Finding
+from researcher.report.claims import Sentence, check_claims, known_numbers
+from researcher.report.facts import ArmFacts, StudyFacts
+from researcher.report.figures import Picture
+
+MISSING = "n/a"
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
+    (BudgetKind.RUNS, "runs", "max_runs"),
+    (BudgetKind.WALL_CLOCK_S, "wall clock (s)", "max_wall_s"),
+    (BudgetKind.WORKING_S, "time in runs (s)", ""),
+    (BudgetKind.GPU_HOURS, "GPU hours", ""),
+    (BudgetKind.LLM_TOKENS, "language model tokens", "max_llm_tokens"),
+    (BudgetKind.COST_USD, "language model cost (US$)", "max_llm_usd"),
+)
+
+
+def render_markdown(facts: StudyFacts, pictures: Sequence[Picture], files: Mapping[str, str]) -> str:
+    """`files` maps a picture's name to its path beside the report."""
+    environment = _environment(autoescape=False)
+    environment.filters["text"] = escape_markdown
+    text = environment.get_template("report.md.j2").render(_page(facts), pictures=pictures, files=files)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
+    """One file: styles and figures are in it, and it loads nothing."""
+    environment = _environment(autoescape=True)
+    environment.filters["data_url"] = _data_url
+    style, _, _ = environment.loader.get_source(environment, "report.css") if environment.loader else ("", None, None)
+    page = environment.get_template("report.html.j2")
+    # The style sheet is our own file; everything else on the page is escaped.
+    return page.render(_page(facts), pictures=pictures, style=Markup(style))
+
+
+def escape_markdown(value: object) -> str:
+    """Text that Markdown shows as it is, on one line, in a table cell or elsewhere."""
+    line = " ".join(str(value).split()).translate(_ENTITIES)
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", line)
+
+
+def format_score(value: float | None) -> str:
+    return MISSING if value is None or not math.isfinite(value) else f"{value:.3f}"
+
+
+def format_difference(value: float | None) -> str:
+    return MISSING if value is None or not math.isfinite(value) else f"{value:+.3f}"
+
+
+def format_p(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def format_interval(low: float | None, high: float | None, *, signed: bool = False) -> str:
+    write = format_difference if signed else format_score
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return MISSING
+    return f"{write(low)} to {write(high)}"
+
+
+def format_value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value) if not isinstance(value, str) else value
+
+
+def format_time(seconds: float | None) -> str:
+    return MISSING if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def answer(facts: StudyFacts) -> str:
+    """The harness's verdict in one sentence; it follows from the findings alone."""
+    baseline, rule = facts.baseline, facts.charter.rule
+    if baseline is None or not baseline.search.scores:
+        return f"No answer: the baseline {facts.charter.baseline} has no finished run to compare with."
+    if not facts.findings:
+        return "No answer yet: nothing has been compared with the baseline."
+    kept = [arm for arm in facts.arms if arm.finding is not None and arm.finding.verdict == "keep"]
+    if kept:
+        best = kept[0]
+        others = f" ({len(kept) - 1} more kept)" if len(kept) > 1 else ""
+        return (
+            f"{best.name} is better than {baseline.name}{others}: {_effect_of(facts, best.finding)}, a mean of "
+            f"{format_score(best.search.mean)} against {format_score(baseline.search.mean)}."
+        )
+    return (
+        f"No arm beats the baseline {baseline.name} (mean {format_score(baseline.search.mean)}) by the charter's rule "
+        f"(at least {rule.min_effect:g}, p below {rule.alpha:g}): {_count_verdicts(facts.findings)}."
+    )
+
+
+def _effect_of(facts: StudyFacts, finding: Finding | None) -> str:
+    assert finding is not None, "only a finding makes an arm kept"
+    return (
+        f"{format_difference(finding.effect)} ({100 * finding.confidence:g} % interval "
+        f"{format_interval(finding.ci_low, finding.ci_high, signed=True)}, p = {format_p(finding.p_adjusted)} after "
+        f"{facts.charter.rule.correction.capitalize()}'s correction over {_count_comparisons(facts)})"
+    ).replace("p = <", "p < ")
+
+
+def _count_comparisons(facts: StudyFacts) -> str:
+    count = len(facts.findings)
+    return f"{count} comparison{'' if count == 1 else 's'}"
+
+
+def _count_verdicts(findings: Iterable[Finding]) -> str:
+    by_verdict: dict[str, list[str]] = {}
+    for finding in findings:
+        by_verdict.setdefault(finding.verdict, []).append(finding.id)
+    return ", ".join(f"{len(ids)} {'rejected' if name == 'reject' else name}" for name, ids in by_verdict.items())
+
+
+def _page(facts: StudyFacts) -> dict[str, Any]:
+    """All that both templates print; they hold words and layout, no computation."""
+    known = tuple(known_numbers(facts))
+    return {
+        "facts": facts,
+        "charter": facts.charter,
+        "answer": answer(facts),
+        "comparisons": _count_comparisons(facts),
+        "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
+        "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
+        "interpretations": _interpretations(facts, known),
+        "sealed": [arm for arm in facts.arms if arm.sealed is not None],
+        "budget": _budget(facts),
+        "programs": _programs(facts.arms),
+        "common_job": _common_job([arm for arm in facts.arms if arm not in facts.rejected_arms]),
+    }
+
+
+def _interpretations(facts: StudyFacts, known: tuple[float, ...]) -> list[tuple[int, tuple[Sentence, ...]]]:
+    texts = ((item.iteration, item.details.get("interpretation")) for item in facts.decisions)
+    return [(number, check_claims(text, known)) for number, text in texts if isinstance(text, str) and text.strip()]
+
+
+def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
+    lines: list[tuple[str, str, str]] = []
+    for kind, label, limit_name in BUDGET_LINES:
+        limit = getattr(facts.charter.budget, limit_name) if limit_name else None
+        spent = facts.spent.get(kind)
+        if spent or limit is not None:
+            lines.append((label, f"{spent or 0:,.4g}", "none" if limit is None else f"{limit:,g}"))
+    return lines
+
+
+def _programs(arms: Iterable[ArmFacts]) -> list[tuple[str, str, list[str]]]:
+    """Each distinct client program once: hash, code, names of the arms that ran it."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for arm in arms:
+        if arm.experiment.client_code:
+            found.setdefault(arm.code_hash, (arm.experiment.client_code, []))[1].append(arm.name)
+    return [(digest, code, names) for digest, (code, names) in found.items()]
+
+
+def _common_job(arms: Sequence[ArmFacts]) -> dict[str, Any]:
+    """The settings that every arm shares; what differs stands with the arm."""
+    jobs = [arm.experiment.job for arm in arms]
+    if not jobs:
+        return {}
+    return {key: value for key, value in jobs[0].items() if all(key in job and job[key] == value for job in jobs)}
+
+
+def _data_url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _environment(*, autoescape: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("researcher.report"), autoescape=autoescape, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters.update(
+        score=format_score, difference=format_difference, p=format_p, value=format_value, time=format_time
+    )
+    environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]
+    return environment

@@ -1,0 +1,259 @@
+"""The whole loop on the fake engine, over real HTTP, with real clients in their own processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from experiments_db import (
+    Experiment,
+    ExperimentStatus,
+    ExperimentStore,
+    Run,
+    RunStatus,
+    Study,
+    StudyStatus,
+    open_store,
+)
+from researcher import study as study_module
+from researcher.brain.rules import RulesBrain
+from researcher.check import check_script
+from researcher.study import StudySettings, ask_to_end, create_study, work_on
+from researcher.types import Arm, Charter, ClientScript
+from researcher.watchdog import Limits
+
+CRASHING = "import sys\nsys.exit('the disk is on fire')\n"
+
+SLEEPING = "import time\ntime.sleep(600)\n"
+
+FORBIDDEN = "import subprocess\n"
+
+JOB_CHANGING = """
+import argparse
+import time
+from swarm import SwarmClient, TrainJob
+parser = argparse.ArgumentParser()
+for name in ("--server", "--job", "--seed"):
+    parser.add_argument(name)
+arguments = parser.parse_args()
+job = TrainJob.build_job_from_yaml(arguments.job).model_copy(update={"lr": 0.5})
+with SwarmClient(arguments.server) as client:
+    client.auto_sync_train_config_and_start_engine(job, force_restart=True)
+    from swarm import Task, WorkflowOutput
+    for number in range(1000):
+        with client.open_episode(Task("q", f"task-{number // job.num_repeat}")) as episode:
+            episode.output = WorkflowOutput(reward=1.0)
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A study that has come to its end, and where its files are."""
+
+    store: ExperimentStore
+    study: Study
+    home: Path
+
+    @property
+    def arms(self) -> dict[str, Experiment]:
+        return {item.name: item for item in self.store.list_experiments(self.study.id)}
+
+    def runs(self, arm: str) -> list[Run]:
+        return self.store.list_runs(experiment_id=self.arms[arm].id)
+
+
+def _carry_out(store: ExperimentStore, home: Path, topic: str, settings: StudySettings, **options: Any) -> Done:
+    study = create_study(store, topic, settings)
+    outcome = work_on(store, study.id, home, **options)
+    assert outcome.signal is None
+    return Done(store, outcome.study, home)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ExperimentStore]:
+    with open_store(tmp_path / "research.db") as store:
+        yield store
+
+
+@pytest.fixture
+def settings(start_server: Callable[..., Any]) -> StudySettings:
+    """Two servers that somebody else started."""
+    urls = tuple(start_server().url for _ in range(2))
+    return StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, servers=urls)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+    """A study of two arms and two seeds on own local servers."""
+    home = tmp_path_factory.mktemp("study")
+    with open_store(home / "research.db") as store:
+        settings = StudySettings(engine="fake", steps=2, seeds=2, eval_episodes=6, parallel=2)
+        yield _carry_out(store, home, "tool use: KL or no KL?", settings)
+
+
+def test_every_run_of_the_plan_is_trained_and_scored_by_the_harness(done: Done) -> None:
+    runs = done.store.list_runs(study_id=done.study.id)
+
+    assert done.study.status is StudyStatus.FINISHED
+    assert {(arm, run.seed) for arm in done.arms for run in done.runs(arm)} == {
+        ("no-kl", 0),
+        ("no-kl", 1),
+        ("kl", 0),
+        ("kl", 1),
+    }
+    assert len(runs) == 4 and {run.status for run in runs} == {RunStatus.FINISHED}
+    for run in runs:
+        scores = {item.phase: item for item in done.store.list_evaluations(run_ids=[run.id], split="validation")}
+        assert (scores["base"].weight_version, scores["final"].weight_version) == (0, 2)
+        assert {item.episodes for item in scores.values()} == {6}
+        assert (run.base_weight_version, run.final_weight_version) == (0, 2)
+        assert run.job["seed"] == run.seed
+
+
+def test_all_scores_are_of_the_same_tasks_measured_in_the_same_way(done: Done) -> None:
+    evaluations = done.store.list_evaluations(study_id=done.study.id, split="validation")
+
+    assert len(evaluations) == 8
+    assert len({item.evaluator_hash for item in evaluations}) == 1
+
+
+def test_curves_episodes_and_files_of_each_run_are_in_the_database(done: Done) -> None:
+    for run in done.store.list_runs(study_id=done.study.id):
+        assert {point.step for point in done.store.list_metrics([run.id])} == {1, 2}
+        episodes = done.store.list_episodes(run.id, kind="eval")
+        assert len(episodes) == 4
+        assert done.store.get_episode(run.id, episodes[0].episode_id).samples
+        files = {item.kind: Path(item.path) for item in done.store.list_artifacts(done.study.id, run_id=run.id)}
+        assert files.keys() == {"client", "job", "log"} and all(path.is_file() for path in files.values())
+
+
+def test_finding_equals_what_the_evaluations_give(done: Done) -> None:
+    means = {
+        arm: fmean(
+            item.mean for run in done.runs(arm) for item in done.store.list_evaluations(run_ids=[run.id], phase="final")
+        )
+        for arm in done.arms
+    }
+
+    (finding,) = done.store.list_findings(study_id=done.study.id)
+
+    assert finding.effect == pytest.approx(means["kl"] - means["no-kl"])
+    assert set(finding.run_ids) == {run.id for run in done.store.list_runs(study_id=done.study.id)}
+
+
+def test_sealed_split_is_opened_once_for_winner_and_baseline(done: Done) -> None:
+    sealed = done.store.list_evaluations(study_id=done.study.id, split="test")
+
+    assert {item.phase for item in sealed} == {"sealed"}
+    # Every answer of the fake engine is wrong: the baseline, listed first, is the winner as well.
+    assert {item.run_id for item in sealed} == {run.id for run in done.runs("no-kl")}
+    charter = done.store.find_charter(done.study.id)
+    assert charter is not None and charter.test_opened_for == "score no-kl"
+
+
+def test_report_is_written_and_every_step_has_an_event(done: Done) -> None:
+    kinds = [event.kind for event in done.store.list_events(done.study.id, limit=None)]
+
+    for earlier, later in (
+        ("charter.frozen", "plan.made"),
+        ("plan.made", "arm.ready"),
+        ("arm.ready", "run.launched"),
+        ("run.launched", "run.training"),
+        ("run.finished", "analysis.made"),
+        ("analysis.made", "decision.made"),
+        ("test.scored", "report.written"),
+    ):
+        assert kinds.index(earlier) < kinds.index(later)
+    reports = done.store.list_artifacts(done.study.id, kind="report.markdown")
+    assert reports and Path(reports[0].path).is_file()
+
+
+def test_going_on_with_a_finished_study_repeats_nothing(done: Done) -> None:
+    before = done.store.list_runs(study_id=done.study.id)
+
+    assert work_on(done.store, done.study.id, done.home).study.status is StudyStatus.FINISHED
+
+    assert done.store.list_runs(study_id=done.study.id) == before
+
+
+class BadArms(RulesBrain):
+    """The rules brain, but some arms get another program."""
+
+    def __init__(self, programs: Mapping[str, str]) -> None:
+        super().__init__(seeds=1, steps=2, engine="fake")
+        self._programs = programs
+
+    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
+        honest = super().write_client(charter, arm, parent)
+        return ClientScript(arm.name, self._programs.get(arm.name, honest.code), trusted=True)
+
+
+def test_bad_clients_cost_their_arm_and_not_the_study(
+    store: ExperimentStore, settings: StudySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
+    programs = {**unchecked, "num_repeat=3": FORBIDDEN}
+    monkeypatch.setattr(study_module, "_build_brain", lambda *_: BadArms(programs))
+
+    def check_the_others(script: ClientScript, *given: Any, **named: Any) -> Any:
+        return () if script.arm in unchecked else check_script(script, *given, **named)
+
+    monkeypatch.setattr("researcher.nodes.check.check_script", check_the_others)
+
+    done = _carry_out(store, tmp_path, "group size 2, 3, 4, 8 or 16", settings, limits=Limits(stall_s=5))
+
+    assert done.study.status is StudyStatus.FINISHED
+    assert [run.status for run in done.runs("num_repeat=8")] == [RunStatus.FINISHED]
+    assert done.arms["num_repeat=3"].status is ExperimentStatus.INVALID and done.runs("num_repeat=3") == []
+    for arm in unchecked:
+        runs = done.runs(arm)
+        assert [(run.attempt, run.status) for run in runs] == [(1, RunStatus.FAILED), (2, RunStatus.FAILED)], arm
+        assert store.list_evaluations(run_ids=[run.id for run in runs], phase="final") == []
+    assert "the disk is on fire" in (done.runs("num_repeat=2")[0].exit_reason or "")
+    stalled = done.runs("num_repeat=4")[0]
+    assert stalled.diagnosis is not None and stalled.diagnosis["kind"] == "stall"
+
+
+def test_budget_of_runs_ends_the_launches_and_the_study_still_reports(
+    store: ExperimentStore, settings: StudySettings, tmp_path: Path
+) -> None:
+    limited = settings.model_copy(update={"seeds": 2, "max_runs": 2})
+
+    done = _carry_out(store, tmp_path, "tool use: KL or no KL?", limited)
+
+    assert done.study.status is StudyStatus.FINISHED
+    # Whole blocks first: both arms have seed 0.
+    assert [[run.seed for run in done.runs(arm)] for arm in ("no-kl", "kl")] == [[0], [0]]
+    (decision,) = store.list_decisions(done.study.id)
+    assert decision.reason == "The budget is spent."
+
+
+def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
+    store: ExperimentStore, settings: StudySettings, tmp_path: Path
+) -> None:
+    # Enough steps to be still at work when the next heartbeat sees the request.
+    study = create_study(store, "batch size 2 or 3 on reversal", settings.model_copy(update={"steps": 80}))
+    worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path))
+    worker.start()
+    deadline = time.monotonic() + 60
+    while not store.list_runs(study_id=study.id, statuses=[RunStatus.RUNNING]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+    ask_to_end(store, study.id, StudyStatus.PAUSED)
+    worker.join(60)
+
+    assert not worker.is_alive()
+    assert store.get_study(study.id).status is StudyStatus.PAUSED
+    assert store.list_runs(study_id=study.id, statuses=[RunStatus.RUNNING])
+
+    assert work_on(store, study.id, tmp_path).study.status is StudyStatus.FINISHED
+    runs = store.list_runs(study_id=study.id)
+    assert {(run.attempt, run.status) for run in runs} == {(1, RunStatus.FINISHED)} and len(runs) == 2
+    assert {run.final_weight_version for run in runs} == {80}

@@ -1,0 +1,80 @@
+"""Frames between parent and worker: what is packed comes back equal, however the bytes are cut."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.engine.local.frames import (
+    Unpacker,
+    pack,
+    pack_batch,
+    pack_error,
+    pack_params,
+    unpack_batch,
+    unpack_error,
+    unpack_params,
+)
+from swarm.errors import CheckpointError, UnknownParameter
+from swarm.types import FinishedEpisode, Group, Sample, SamplingParams, TrainBatch
+
+params = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(1, 9999),
+    temperature=st.floats(0, 10),
+    top_p=st.floats(0.01, 1),
+    top_k=st.integers(0, 100),
+    seed=st.none() | st.integers(0, 2**63),
+    stop=st.lists(st.text(max_size=5), max_size=3).map(tuple),
+    stop_token_ids=st.lists(st.integers(0, 2**20), max_size=3).map(tuple),
+)
+token_rows = st.lists(
+    st.tuples(
+        st.integers(0, 2**20),
+        st.booleans(),
+        st.floats(-99, 0),
+        st.integers(-1, 9),
+        st.integers(-1, 9),
+        st.floats(0.1, 2),
+    ),
+    min_size=1,
+    max_size=5,
+)
+samples = st.builds(lambda rows: Sample("episode", *(tuple(column) for column in zip(*rows, strict=True))), token_rows)
+episodes = st.builds(
+    FinishedEpisode,
+    episode_id=st.text(max_size=5),
+    task_id=st.text(max_size=5),
+    client_id=st.text(max_size=5),
+    reward=st.floats(allow_nan=False, allow_infinity=False),
+    is_success=st.none() | st.booleans(),
+    samples=st.lists(samples, max_size=2).map(tuple),
+    ended_at=st.floats(0, 2e9),
+)
+batches = st.builds(
+    TrainBatch,
+    batch_id=st.text(max_size=5),
+    step=st.integers(0, 999),
+    groups=st.lists(
+        st.builds(Group, task_id=st.text(max_size=5), episodes=st.lists(episodes, max_size=3).map(tuple)), max_size=3
+    ).map(tuple),
+)
+
+
+@given(params, batches, st.integers(1, 40))
+def test_messages_survive_the_pipe_in_pieces_of_any_size(
+    settings: SamplingParams, batch: TrainBatch, size: int
+) -> None:
+    sent = pack({"args": pack_params(settings)}) + pack({"args": pack_batch(batch)})
+    unpacker = Unpacker()
+    received = [message for start in range(0, len(sent), size) for message in unpacker.feed(sent[start : start + size])]
+    assert unpack_params(received[0]["args"]) == settings
+    assert unpack_batch(received[1]["args"]) == batch
+    assert len(received) == 2
+
+
+def test_errors_keep_class_message_and_parameter() -> None:
+    for error in (UnknownParameter("top_k: too large", param="top_k"), CheckpointError("gone")):
+        again = unpack_error(pack_error(error))
+        assert type(again) is type(error)
+        assert (again.message, again.param) == (error.message, error.param)

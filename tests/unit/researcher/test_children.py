@@ -1,0 +1,112 @@
+"""Child processes end with whoever started them, and a process is not mistaken for a later one of its number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from researcher.children import Child, child_environment, end_stale, is_dead, own_name, process_start, tail
+
+SPAWNER = """
+import sys, time
+from pathlib import Path
+from researcher.children import Child, child_environment
+home = Path(sys.argv[1])
+command = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"]
+child = Child(command, env=child_environment(), cwd=home, out=home / "out", errors=home / "err")
+(home / "supervisor").write_text(f"{child.pid} {child.started}")
+time.sleep(600)
+"""
+
+
+def _wait(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+def _start(home: Path, code: str) -> Child:
+    return Child([sys.executable, "-c", code], env=child_environment(), cwd=home, out=home / "out", errors=home / "err")
+
+
+def test_exit_code_and_output_reach_the_parent(tmp_path: Path) -> None:
+    child = _start(tmp_path, "import sys; print('hello'); print('oh', file=sys.stderr); sys.exit(3)")
+
+    assert child.wait(20) == 3
+    child.stop()
+    assert tail(tmp_path / "out") == "hello" and tail(tmp_path / "err") == "oh"
+
+
+def test_stop_ends_a_child_with_all_it_started(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time;"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        "print(p.pid, flush=True); time.sleep(600)"
+    )
+    child = _start(tmp_path, code)
+    _wait(lambda: tail(tmp_path / "out").isdigit())
+    grandchild = int(tail(tmp_path / "out"))
+
+    child.stop()
+
+    assert child.poll() is not None
+    _wait(lambda: process_start(grandchild) is None)
+
+
+@pytest.mark.parametrize("victim", ["parent", "supervisor"])
+def test_kill_9_of_parent_or_supervisor_leaves_no_orphan(tmp_path: Path, victim: str) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", SPAWNER, str(tmp_path)])
+    try:
+        _wait(lambda: (tmp_path / "supervisor").exists() and tail(tmp_path / "out").isdigit())
+        supervisor = int((tmp_path / "supervisor").read_text().split()[0])
+        command = int(tail(tmp_path / "out"))
+        assert process_start(command) is not None
+
+        os.kill(parent.pid if victim == "parent" else supervisor, signal.SIGKILL)
+
+        _wait(lambda: process_start(command) is None)
+        if victim == "parent":
+            _wait(lambda: process_start(supervisor) is None)
+    finally:
+        parent.kill()
+        parent.wait(10)
+
+
+def test_stale_process_is_ended_only_if_it_is_the_same(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        started = process_start(process.pid)
+        assert not end_stale(process.pid, "another time")
+        assert not end_stale(process.pid, None)
+        assert process.poll() is None
+
+        assert end_stale(process.pid, started)
+
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_name_of_a_process_tells_whether_it_lives() -> None:
+    host, pid, _ = own_name().split(":")
+
+    assert not is_dead(own_name())
+    assert is_dead(f"{host}:{pid}:1")
+    assert not is_dead(f"elsewhere:{pid}:1")
+    assert not is_dead("nonsense")
+
+
+def test_children_see_no_key_of_a_model_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+
+    assert "sk-secret" not in child_environment().values()

@@ -1,0 +1,94 @@
+"""How answers are found in a language model's text, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from researcher.brain.answers import (
+    DecideAnswer,
+    FrameAnswer,
+    PlanAnswer,
+    Unusable,
+    parse_answer,
+    parse_program,
+    parse_prose,
+)
+
+STOP = '{"action": "stop", "reason": "done"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STOP,
+        f"Here it is:\n```json\n{STOP}\n```\nI hope this helps.",
+        f"```\n{STOP}\n```",
+        f'<think>{{\'action\': \'refine\'}} or {{"action": "refine", "reason": "x"}}</think>\n{STOP}',
+        f'The form is {{"action": "refine", "reason": "x"}}, so: {STOP} (final)',
+        f"a {{ stray brace, then {STOP}",
+    ],
+)
+def test_the_last_object_of_an_answer_counts_whatever_is_around_it(text):
+    answer = parse_answer(text, DecideAnswer)
+    assert (answer.action, answer.reason) == ("stop", "done")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no JSON object"),
+        ("stop", "no JSON object"),
+        ('{"action": "stop"', "no JSON object"),
+        ('["stop"]', "no JSON object"),
+        ('{"action": "pause", "reason": "x"}', "action: Input should be 'refine' or 'stop'"),
+        ('{"action": "stop"}', "reason: Field required"),
+        ('{"action": "stop", "reason": "   "}', "reason: String should have at least 1 character"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_named(text, message):
+    with pytest.raises(Unusable, match=message):
+        parse_answer(text, DecideAnswer)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a|b", "<b>", "a\nb", "x" * 61, "-rf", "lr=1;rm"])
+def test_names_of_arms_are_plain(name):
+    with pytest.raises(Unusable, match="baseline"):
+        parse_answer(json.dumps({"question": "q?", "task": "reverse", "baseline": name}), FrameAnswer)
+
+
+def test_arms_and_hypotheses_are_bounded():
+    arm = {"name": "a", "settings": {}, "rationale": "r"}
+    for count in (0, 13):
+        with pytest.raises(Unusable, match="arms"):
+            parse_answer(json.dumps({"rationale": "r", "arms": [arm] * count, "seeds": 3}), PlanAnswer)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_parsed_or_refused(text):
+    for parse in (lambda: parse_answer(text, DecideAnswer), lambda: parse_program(text), lambda: parse_prose(text)):
+        try:
+            parse()
+        except Unusable:
+            continue
+
+
+def test_the_last_program_counts():
+    text = "First:\n```python\nx = 1\n```\nBetter:\n```python\nx = 2\n```\n"
+    assert parse_program(text) == "x = 2\n"
+
+
+@pytest.mark.parametrize("text", ["", "x = 1", "```python\n\n```", "<think>```python\nx = 1\n```</think>"])
+def test_an_answer_without_a_program_is_refused(text):
+    with pytest.raises(Unusable, match="no fenced block"):
+        parse_program(text)
+
+
+def test_prose_is_kept_without_thinking_and_bounded():
+    assert parse_prose("<think>hm</think>\nIt is better. ") == "It is better."
+    for text in ("<think>hm</think>", "x" * 2001):
+        with pytest.raises(Unusable):
+            parse_prose(text)

@@ -1,0 +1,366 @@
+"""A report says what the database says: every number is recomputed here by plain SQL, every link leads somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from scipy import stats
+
+from experiments_db import BudgetKind, ExperimentStatus, ExperimentStore, RunStatus, Severity, Verdict, open_store
+from researcher.errors import StudyNotFound
+from researcher.judge import judge
+from researcher.report import ReportPaths, build_report
+from researcher.types import Budget, Charter, DecisionRule
+
+SCORES = {
+    "lr=0.001": {0: 0.52, 1: 0.575, 2: 0.535},
+    "lr=0.003": {0: 0.905, 1: 0.93, 2: 0.945},
+    "lr=0.0003": {0: 0.41, 1: 0.44, 2: 0.425},
+}
+BASELINE = "lr=0.001"
+HOSTILE = "<script>alert('x')</script> | **bold** [link](http://evil.example) $x$ `code`"
+INTERPRETATION = (
+    "The arm lr=0.003 reaches 0.927 and beats the baseline by 38.3%. Over 3 seeds this is clear. "
+    f"It would reach 0.99 with more steps. {HOSTILE}"
+)
+
+CHARTER = Charter(
+    topic=f"Which learning rate is best? {HOSTILE}",
+    question="How does lr change what is learned on reverse?",
+    task="reverse",
+    metric="mean reward of held-out episodes",
+    direction="maximize",
+    baseline=BASELINE,
+    search_split="validation",
+    sealed_split="test",
+    eval_episodes=200,
+    rule=DecisionRule(),
+    budget=Budget(max_runs=20),
+    brain="llm:some-model",
+    assumptions=("lr: the topic gives no values",),
+)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("report") / "research.db"
+
+
+@pytest.fixture(scope="module")
+def store(database: Path) -> Iterator[ExperimentStore]:
+    with open_store(database) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def study_id(store: ExperimentStore) -> str:
+    """A study with three arms of three seeds, a failed run, a rejected arm and a sealed score."""
+    study = store.create_study(CHARTER.topic, brain=CHARTER.brain).id
+    store.freeze_charter(study, json.loads(json.dumps(asdict(CHARTER))))
+    hypothesis = store.create_hypothesis(study, "h0", f"lr matters {HOSTILE}", rationale="0.003 wins")
+    run_ids: dict[str, dict[int, str]] = {}
+    for arm, scores in SCORES.items():
+        job = {"project_name": "research", "lr": float(arm.partition("=")[2]), "total_steps": 30, "batch_size": 16}
+        experiment = store.create_experiment(
+            study, arm, factors={"lr": job["lr"]}, job=job, client_code="print('client')\n",
+            hypothesis_id=hypothesis.id, is_baseline=arm == BASELINE,
+        )  # fmt: skip
+        store.revise_experiment(experiment.id, status=ExperimentStatus.READY)
+        if arm == "lr=0.003":
+            fail_run(store, experiment.id)
+        run_ids[arm] = {seed: finish_run(store, experiment.id, seed, score) for seed, score in scores.items()}
+    rejected = store.create_experiment(study, "rejected", factors={"lr": 1}, job={"lr": 1.0}, note="placeholder")
+    store.revise_experiment(rejected.id, status=ExperimentStatus.INVALID, note=f"rejected by check: {HOSTILE}")
+    record_findings(store, study, run_ids)
+    store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.003: keep")
+    store.record_decision(
+        study, 0, action="stop", reason=f"All arms are compared. {HOSTILE}", details={"interpretation": INTERPRETATION}
+    )
+    store.open_test_split(study, "score lr=0.003 and lr=0.001")
+    for arm, lift in (("lr=0.003", -0.01), (BASELINE, 0.02)):
+        for seed, run_id in run_ids[arm].items():
+            evaluate(store, run_id, "sealed", "test", SCORES[arm][seed] + lift)
+    store.charge_budget(study, BudgetKind.RUNS, 10, "runs")
+    store.append_event(study, "run.diagnosed", f"collapsed {HOSTILE}", severity=Severity.WARNING)
+    store.record_llm_call(
+        study, node="plan", model="m", prompt="p", response="r", input_tokens=7, output_tokens=5, cost_usd=0.0,
+        latency_s=0.1,
+    )  # fmt: skip
+    return study
+
+
+def evaluate(store: ExperimentStore, run_id: str, phase: str, split: str, mean: float) -> None:
+    store.record_evaluation(
+        run_id, phase=phase, split=split, metric=CHARTER.metric, weight_version=30, episodes=200,
+        successes=round(200 * mean), mean=mean, stderr=0.01, evaluator_hash="e" * 64,
+    )  # fmt: skip
+
+
+def finish_run(store: ExperimentStore, experiment_id: str, seed: int, score: float) -> str:
+    attempt = 1 + store.count_runs(experiment_id=experiment_id) if seed == 0 else 1
+    run = store.claim_run(experiment_id, seed, f"{experiment_id}/{seed}/{attempt}", attempt=attempt, job={"seed": seed})
+    store.update_run(run.id, status=RunStatus.LAUNCHING, server_url="http://127.0.0.1:10086")
+    store.update_run(run.id, status=RunStatus.RUNNING, base_weight_version=0, log_path=f"runs/{run.id}/client.log")
+    store.record_metrics(run.id, {step: {"critic/score/mean": score * step / 5} for step in range(1, 6)})
+    store.update_run(run.id, status=RunStatus.EVALUATING)
+    evaluate(store, run.id, "base", "validation", 0.31 + seed / 100)
+    evaluate(store, run.id, "final", "validation", score)
+    store.update_run(run.id, status=RunStatus.FINISHED, final_weight_version=30, exit_reason="all 30 steps done")
+    return run.id
+
+
+def fail_run(store: ExperimentStore, experiment_id: str) -> None:
+    run = store.claim_run(experiment_id, 0, f"{experiment_id}/0/1", attempt=1)
+    store.update_run(run.id, status=RunStatus.LAUNCHING)
+    store.update_run(run.id, status=RunStatus.FAILED, exit_reason=f"the engine broke {HOSTILE}")
+
+
+def record_findings(store: ExperimentStore, study: str, run_ids: dict[str, dict[int, str]]) -> None:
+    analysis = judge(CHARTER, SCORES, {}, run_ids, {})
+    experiments = {item.name: item.id for item in store.list_experiments(study)}
+    for item in analysis.comparisons:
+        store.record_finding(
+            study, iteration=0, experiment_id=experiments[item.arm], baseline_id=experiments[item.baseline],
+            metric=CHARTER.metric, split="validation", effect=item.difference, ci_low=item.ci_low,
+            ci_high=item.ci_high, confidence=0.95, p_value=item.p, p_adjusted=item.p_adjusted,
+            verdict=Verdict(item.verdict.value), method="paired t", run_ids=item.run_ids, summary="s",
+        )  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Cells of every table row, ids, links, tags and visible text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.sources: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+        self._cell: list[str] | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        values = dict(attrs)
+        self.ids += [values["id"]] if values.get("id") else []
+        self.links += [values["href"]] if values.get("href") else []
+        self.sources += [value for name in ("src", "srcset") if (value := values.get(name))]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self._cell = []
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th") and self._cell is not None:
+            self.rows[-1].append(" ".join("".join(self._cell).split()))
+            self._cell = None
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._cell is not None:
+            self._cell.append(data)
+
+
+@pytest.fixture(scope="module")
+def report(store: ExperimentStore, study_id: str, database: Path) -> ReportPaths:
+    return build_report(store, study_id, database.parent / "report")
+
+
+@pytest.fixture(scope="module")
+def page(report) -> Page:
+    return Page(report.html.read_text())
+
+
+def sql(database: Path, query: str, *values: object) -> list[tuple]:
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute(query, values).fetchall()
+    connection.close()
+    return rows
+
+
+def scores_by_sql(database: Path, arm: str, phase: str) -> list[float]:
+    rows = sql(
+        database,
+        "select v.mean from evaluations v join runs r on r.id = v.run_id join experiments x on x.id = r.experiment_id"
+        " where x.name = ? and v.phase = ? and r.status = 'finished' and r.study_id = (select min(id) from studies)"
+        " order by r.seed",
+        arm, phase,
+    )  # fmt: skip
+    return [row[0] for row in rows]
+
+
+def interval(values: list[float]) -> str:
+    mean = sum(values) / len(values)
+    low, high = stats.t.interval(0.95, df=len(values) - 1, loc=mean, scale=stats.sem(values))
+    return f"{low:.3f} to {high:.3f}"
+
+
+def test_means_and_intervals_equal_those_of_plain_sql(database, page, report):
+    markdown = report.markdown.read_text()
+    for arm in SCORES:
+        final, base = scores_by_sql(database, arm, "final"), scores_by_sql(database, arm, "base")
+        expected = [f"{sum(base) / 3:.3f}", f"{sum(final) / 3:.3f}", interval(final)]
+        [row] = [row for row in page.rows if len(row) == 8 and row[1] == arm]
+        assert row[4:7] == expected
+        [line] = [line for line in markdown.splitlines() if line.startswith("|") and f" {arm}" in line and "[" in line
+                  and line.count("|") == 9 and "to" in line and expected[2] in line]  # fmt: skip
+        assert all(number in line for number in expected)
+
+
+def test_arms_are_ranked_by_their_mean(page):
+    order = [row[1] for row in page.rows if len(row) == 8 and row[0].isdigit()]
+    assert order == ["lr=0.003", "lr=0.001", "lr=0.0003"]
+
+
+def test_comparisons_equal_the_findings_and_a_paired_t_test(database, page):
+    baseline = scores_by_sql(database, BASELINE, "final")
+    for arm in ("lr=0.003", "lr=0.0003"):
+        expected = stats.ttest_rel(scores_by_sql(database, arm, "final"), baseline)
+        ci = expected.confidence_interval(0.95)
+        effect, p_adjusted = sql(
+            database,
+            "select f.effect, f.p_adjusted from findings f join experiments x on x.id = f.experiment_id"
+            " where x.name = ?",
+            arm,
+        )[0]
+        [row] = [row for row in page.rows if len(row) == 7 and row[0] == arm and "to" in row[2]]
+        assert row[1] == f"{effect:+.3f}"
+        assert row[2] == f"{ci.low:+.3f} to {ci.high:+.3f}"
+        assert row[3] == (f"{expected.pvalue:.3f}" if expected.pvalue >= 0.001 else "<0.001")
+        assert row[4] == (f"{p_adjusted:.3f}" if p_adjusted >= 0.001 else "<0.001")
+
+
+def test_sealed_scores_equal_sql(database, page):
+    for arm in ("lr=0.003", BASELINE):
+        values = scores_by_sql(database, arm, "sealed")
+        [row] = [row for row in page.rows if len(row) == 4 and row[0] == arm]
+        assert row[2:] == [f"{sum(values) / 3:.3f}", interval(values)]
+
+
+def test_the_answer_is_the_harness_verdict(page, report):
+    answer = "lr=0.003 is better than lr=0.001: +0.383 (95 % interval"
+    assert answer in page.text
+    assert answer in report.markdown.read_text()
+
+
+def test_every_run_has_its_row_with_provenance(database, page, study_id):
+    runs = sql(
+        database, "select id, seed, attempt, status, server_url, log_path from runs where study_id = ?", study_id
+    )
+    rows = {row[0]: row for row in page.rows if len(row) == 13}
+    assert len(runs) == 10
+    for run_id, seed, attempt, status, server, log in runs:
+        row = rows[run_id]
+        assert row[2:5] == [str(seed), str(attempt), status]
+        assert row[10:12] == [server or "–", log or "–"]
+
+
+def test_every_link_leads_to_an_anchor(page, report):
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    assert len(set(page.ids)) == len(page.ids)
+    markdown = report.markdown.read_text()
+    anchors = set(re.findall(r'<a id="([^"]+)"></a>', markdown))
+    targets = set(re.findall(r"\]\(#([^)]+)\)", markdown))
+    assert targets and targets <= anchors
+
+
+def test_seeds_link_to_the_runs_that_count(database, page, store, study_id):
+    counted = {run.id for run in store.list_runs(study_id=study_id, statuses=[RunStatus.FINISHED])}
+    assert counted <= {link.removeprefix("#") for link in page.links}
+
+
+def test_what_models_and_people_wrote_is_only_text(page, report):
+    html = report.html.read_text()
+    assert "<script" not in html
+    assert "script" not in page.tags
+    assert HOSTILE in page.text
+    markdown = report.markdown.read_text()
+    rendered = Page(MarkdownIt("commonmark").enable("table").render(markdown))
+    assert "script" not in rendered.tags
+    assert all(link.startswith("#") for link in rendered.links)
+    assert HOSTILE in rendered.text
+    for line in markdown.splitlines():
+        if line.startswith("|") and "alert" in line:
+            assert len(re.findall(r"(?<!\\)\|", line)) == 14
+
+
+def test_the_page_is_one_file_that_loads_nothing(page, report):
+    html = report.html.read_text()
+    assert "default-src 'none'" in html
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert "prefers-color-scheme: dark" in html
+    assert all(link.startswith("#") for link in page.links)
+    assert "link" not in page.tags
+
+
+def test_figures_are_written_and_the_same_every_time(report, store, study_id, tmp_path):
+    assert [path.name for path in report.figures] == [
+        "final-scores.png",
+        "paired-differences.png",
+        "learning-curves.png",
+    ]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in report.figures)
+    again = build_report(store, study_id, tmp_path / "again")
+    for one, two in zip(report.figures, again.figures, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+    assert report.html.read_text() == again.html.read_text()
+    markdown = report.markdown.read_text()
+    assert all(f"](figures/{path.name})" in markdown for path in report.figures)
+
+
+def test_sentences_with_numbers_the_database_lacks_are_left_out(page):
+    assert "The arm lr=0.003 reaches 0.927 and beats the baseline by 38.3%." in page.text
+    assert "Over 3 seeds this is clear." in page.text
+    assert "with more steps" not in page.text
+    assert "[left out: a sentence with 0.99, which the database does not have]" in page.text
+
+
+def test_what_failed_is_in_the_report(page, report):
+    for text in (page.text, report.markdown.read_text()):
+        assert "the engine broke" in text
+        assert "was never run: rejected by check" in text
+        assert "collapsed" in text
+
+
+def test_budget_and_calls_are_reported(page):
+    assert ["runs", "10", "20"] in page.rows
+    assert "1 language model calls (0 failed), 7 tokens in, 5 out." in page.text
+
+
+def test_a_study_without_runs_has_a_report_that_says_so(store, tmp_path):
+    study = store.create_study("t", brain="rules").id
+    store.freeze_charter(study, json.loads(json.dumps(asdict(CHARTER))))
+    store.create_experiment(study, BASELINE, factors={"lr": 1}, job={"lr": 1.0}, is_baseline=True)
+    paths = build_report(store, study, tmp_path / "empty")
+    page = Page(paths.html.read_text())
+    assert "No answer: the baseline lr=0.001 has no finished run" in page.text
+    assert paths.figures == ()
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+
+
+def test_one_seed_has_no_interval(store, tmp_path):
+    study = store.create_study("t", brain="rules").id
+    store.freeze_charter(study, json.loads(json.dumps(asdict(CHARTER))))
+    experiment = store.create_experiment(study, BASELINE, factors={"lr": 1}, job={"lr": 1.0}, is_baseline=True)
+    finish_run(store, experiment.id, 0, 0.5)
+    page = Page(build_report(store, study, tmp_path / "one").html.read_text())
+    [row] = [row for row in page.rows if len(row) == 8 and row[1] == BASELINE]
+    assert row[5:7] == ["0.500", "n/a"]
+    assert "nan" not in page.text.lower()
+
+
+def test_a_study_that_was_never_framed_has_no_report(store, tmp_path):
+    study = store.create_study("t", brain="rules").id
+    with pytest.raises(StudyNotFound, match="no charter"):
+        build_report(store, study, tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,100 @@
+"""The command line: bad input is one clear line, a documented exit code, and nothing stored."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments_db import StudyStatus, open_store
+from researcher.cli import app
+
+TOPIC = "tool use: KL or no KL?"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWARM_HOME", str(tmp_path / "runs"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--topic", ""], 2, "the topic is empty"),
+        (["--topic", "x", "--task", "juggle"], 2, "unknown task 'juggle'; choose one of: reverse"),
+        (["--topic", "learning rate -1 or 1"], 2, "lr"),
+        (["--topic", TOPIC, "--brain", "oracle"], 2, "--brain"),
+        (["--topic", TOPIC, "--max-hours", "-1"], 2, "--max-hours"),
+        (["--topic", TOPIC, "--engine", "abacus"], 2, "--engine"),
+        (["--topic", TOPIC, "--seeds", "0"], 2, "--seeds"),
+        (["--topic", TOPIC, "--servers", "nowhere"], 5, "'nowhere' is not the address of a server"),
+        (["--topic", TOPIC, "--servers", "http://127.0.0.1:9"], 5, "http://127.0.0.1:9"),
+    ],
+)
+def test_bad_start_is_one_line_and_stores_nothing(home: Path, arguments: list[str], code: int, message: str) -> None:
+    began = time.monotonic()
+
+    result = CliRunner().invoke(app, ["start", *arguments])
+
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert not home.exists()
+    assert time.monotonic() - began < 10
+
+
+def test_start_says_which_brain_and_why(home: Path) -> None:
+    result = CliRunner().invoke(app, ["start", "--topic", ""])
+
+    assert "brain: rules, because OPENAI_API_KEY is not set" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["resume", "status", "report", "stop", "pause", "watch"])
+def test_unknown_study_exits_3_and_makes_no_database(home: Path, command: str) -> None:
+    result = CliRunner().invoke(app, [command, "st-none"])
+
+    assert result.exit_code == 3
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (home / "research.db").exists()
+
+
+def test_list_and_status_print_json(home: Path) -> None:
+    with open_store(home / "research.db") as store:
+        study = store.create_study(TOPIC, brain="rules")
+
+    listed = CliRunner().invoke(app, ["list", "--json"])
+    shown = CliRunner().invoke(app, ["status", "--json"])
+
+    assert [item["id"] for item in json.loads(listed.stdout)] == [study.id]
+    assert json.loads(shown.stdout)["study"]["topic"] == TOPIC
+    assert TOPIC in CliRunner().invoke(app, ["status", study.id]).stdout
+
+
+@pytest.mark.parametrize(("command", "status"), [("pause", StudyStatus.PAUSED), ("stop", StudyStatus.STOPPED)])
+def test_request_to_end_is_stored_where_the_worker_looks(home: Path, command: str, status: StudyStatus) -> None:
+    with open_store(home / "research.db") as store:
+        study = store.create_study(TOPIC, brain="rules")
+
+    assert CliRunner().invoke(app, [command, study.id]).exit_code == 0
+
+    with open_store(home / "research.db", read_only=True) as store:
+        assert store.get_study(study.id).status is status
+    again = CliRunner().invoke(app, ["stop", study.id])
+    assert again.exit_code == (0 if status is StudyStatus.PAUSED else 1)
+
+
+def test_export_writes_the_tables(home: Path, tmp_path: Path) -> None:
+    with open_store(home / "research.db") as store:
+        study = store.create_study(TOPIC, brain="rules")
+
+    good = CliRunner().invoke(app, ["export", study.id, str(tmp_path / "out")])
+    bad = CliRunner().invoke(app, ["export", study.id, str(tmp_path / "out"), "--format", "xls"])
+
+    assert good.exit_code == 0 and all(Path(line).is_file() for line in good.stdout.splitlines())
+    assert bad.exit_code == 2 and "xls" in bad.stderr

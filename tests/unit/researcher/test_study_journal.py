@@ -1,0 +1,78 @@
+"""Charter, plans and analyses survive the database unchanged."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments_db import ExperimentStore, open_store
+from researcher.brain.rules import RulesBrain
+from researcher.errors import ResearchError
+from researcher.journal import (
+    DIAGNOSED,
+    Journal,
+    analysis_from_json,
+    analysis_to_json,
+    charter_from_json,
+    charter_to_json,
+    plan_from_json,
+    plan_to_json,
+)
+from researcher.types import Analysis, ArmSummary, Budget, Comparison, FrameRequest, History, Verdict
+
+BRAIN = RulesBrain()
+CHARTER = BRAIN.frame(FrameRequest("What makes agents learn fast?", budget=Budget(max_runs=7)))
+PLAN = BRAIN.plan(CHARTER, History())
+ANALYSIS = Analysis(
+    arms=(ArmSummary("a", {0: 0.5, 3: 0.6}, {0: 0.1}, 0.55, math.nan, 0.7, ("run-1",)),),
+    comparisons=(
+        Comparison("a", "b", 0.1, math.nan, math.nan, math.nan, math.nan, (0,), Verdict.INCONCLUSIVE, ("run-1",)),
+    ),
+    ranking=("a",),
+    failed={"c": ("seed 0: no",)},
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ExperimentStore]:
+    with open_store(tmp_path / "research.db") as store:
+        yield store
+
+
+def test_charter_and_plan_come_back_equal_from_json_text() -> None:
+    assert charter_from_json(json.loads(json.dumps(charter_to_json(CHARTER)))) == CHARTER
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
+
+
+def test_analysis_comes_back_with_its_missing_numbers() -> None:
+    text = json.dumps(analysis_to_json(ANALYSIS), allow_nan=False)
+
+    assert repr(analysis_from_json(json.loads(text))) == repr(ANALYSIS)
+
+
+def test_history_has_plans_analyses_and_diagnoses_in_order(store: ExperimentStore) -> None:
+    study = store.create_study("t", brain="rules")
+    journal = Journal(store, study.id)
+    journal.write_plan(PLAN, "plan")
+    for number in range(600):
+        journal.note("run.training", f"event {number}")
+    journal.note(DIAGNOSED, "The reward is dead.")
+    journal.write_analysis(0, ANALYSIS, "analysis")
+
+    history = Journal(store, study.id).history()
+
+    assert history.plans == (PLAN,)
+    assert repr(history.analyses) == repr((ANALYSIS,))
+    assert history.diagnoses == ("The reward is dead.",)
+    assert Journal(store, study.id).find_plan(1) is None
+
+
+def test_study_without_charter_says_so(store: ExperimentStore) -> None:
+    study = store.create_study("t", brain="rules")
+
+    with pytest.raises(ResearchError, match="no charter"):
+        Journal(store, study.id).charter()

@@ -1,0 +1,62 @@
+"""Entry point of the explorer: finds the database, then hands over to the page asked for.
+
+    streamlit run ui/app.py            reads SWARM_RESEARCH_DB, or research.db under SWARM_HOME (./runs)
+
+Every page is reached by an address: /study?study=..., /run?run=..., /compare?runs=a,b, each with &db=PATH for another
+database file.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from experiments_db import NotFound
+from ui import elements, queries
+
+st.set_page_config(page_title="Run explorer", page_icon=":material/science:", layout="wide")
+
+page = st.navigation(
+    [
+        st.Page(
+            "app_pages/studies.py",
+            title="Studies",
+            icon=":material/science:",
+            default=True,
+            help="All studies with their status and best arm.",
+        ),
+        st.Page(
+            "app_pages/study.py",
+            title="Study",
+            icon=":material/account_tree:",
+            help="One study: question, arms, ranking, comparisons, decisions and events.",
+        ),
+        st.Page(
+            "app_pages/runs.py",
+            title="Runs",
+            icon=":material/table_rows:",
+            help="Runs as a table: filter, sort, download, open or compare.",
+        ),
+        st.Page(
+            "app_pages/run.py",
+            title="Run",
+            icon=":material/show_chart:",
+            help="One run: curves, config, code, log, events, evaluations and episodes.",
+        ),
+        st.Page(
+            "app_pages/compare.py",
+            title="Compare",
+            icon=":material/compare_arrows:",
+            help="Arms or runs side by side: curves, scores, config, code and factor effects.",
+        ),
+    ],
+    position="top",
+)
+
+with elements.store_errors():
+    location = elements.choose_database()
+    try:
+        queries.open_database(location)
+    except NotFound:
+        elements.show_missing_database(location)
+    else:
+        page.run()

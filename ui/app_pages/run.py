@@ -1,0 +1,302 @@
+"""One run: its scores, curves, configuration, program, log, events, evaluations and episodes."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from experiments_db import EpisodeSummary, Experiment, NotFound, Run
+from ui import charts, differences, elements, formats, queries, study_files, token_view
+from ui.contents import BASE, FINAL, SEALED, StudyContents
+
+REFRESH = "3s"
+FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/ppo_kl")
+
+
+def choose_run() -> Run | None:
+    """The run in the address, else one picked from the study last looked at."""
+    asked = st.query_params.get("run")
+    if asked is None:
+        contents = elements.choose_study()
+        if contents is None:
+            return None
+        if not contents.runs:
+            st.caption("No run has been planned yet.")
+            return None
+        st.query_params["run"] = asked = contents.runs[-1].id
+    run = queries.find_run(elements.database(), asked)
+    st.session_state["study"] = run.study_id
+    return run
+
+
+def show_switch(contents: StudyContents, run: Run) -> None:
+    """The other runs of the study, one choice away."""
+    arms = contents.arms_by_id
+    names = {
+        item.id: f"{formats.printable(arms[item.experiment_id].name)} · seed {item.seed} · attempt {item.attempt} · "
+        f"{item.status.value}"
+        for item in contents.runs
+    }
+    st.session_state["run_choice"] = run.id
+    st.selectbox("Run", list(names), key="run_choice", format_func=names.__getitem__, on_change=follow_choice)
+
+
+def follow_choice() -> None:
+    st.query_params["run"] = st.session_state["run_choice"]
+
+
+def show_head(contents: StudyContents, run: Run, arm: Experiment) -> None:
+    attempt = "" if run.attempt == 1 else f", attempt {run.attempt}"
+    st.title(f"{formats.plain(formats.shortened(arm.name, 80))}, seed {run.seed}{attempt}", anchor=False)
+    facts = [elements.badge(run.status)]
+    if arm.is_baseline:
+        facts.append(":blue-badge[baseline]")
+    if run.exit_reason:
+        facts.append(formats.plain(formats.shortened(run.exit_reason, 300)))
+    facts.append(f"started {formats.moment(run.started_at)}")
+    facts.append(f"`{run.id}`")
+    elements.show_facts(*facts)
+    topic = formats.plain(formats.shortened(contents.study.topic, 120))
+    elements.link("study", topic, icon=":material/account_tree:", study=run.study_id)
+
+
+def show_figures(contents: StudyContents, run: Run) -> None:
+    scores = contents.scores_of(run.id)
+    split = contents.search_split
+    base, final = scores.get((BASE, split)), scores.get((FINAL, split))
+    sealed = next((value for (phase, _), value in scores.items() if phase == SEALED), None)
+    with st.grid(5, min_column_width=150):
+        gain = None if base is None or final is None else formats.change(final - base)
+        st.metric("Final score", formats.score(final), delta=gain, border=True, height="stretch", help=contents.metric)
+        elements.show_metric("Before training", formats.score(base))
+        elements.show_metric("Test split", formats.score(sealed), help="Scored once, for best arm and baseline.")
+        version = formats.MISSING if run.final_weight_version is None else str(run.final_weight_version)
+        elements.show_metric("Weight version", version, help="Steps trained, by the version served at the end.")
+        elements.show_metric("Duration", formats.duration(run.duration_s))
+
+
+def show_curves(run: Run) -> None:
+    names = queries.metric_names(elements.database(), (run.id,))
+    if not names:
+        st.caption("No step has been recorded yet.")
+        return
+    first = [name for name in FIRST_METRICS if name in names] or names[:4]
+    wide, narrow, last = st.columns([5, 2, 1], vertical_alignment="bottom")
+    with wide:
+        chosen = st.multiselect("Metrics", names, default=first, key="metrics", bind="query-params")
+    with narrow:
+        weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
+    with last:
+        log = st.toggle("Log scale", key="log", bind="query-params")
+    points = queries.metrics(elements.database(), (run.id,), tuple(chosen)).assign(series=run.id)
+    with st.grid(2, min_column_width=420):
+        for name in chosen:
+            with st.container(border=True, height="stretch"):
+                show_curve(run, charts.only(points, "name", name), name, weight=weight, log=log)
+
+
+def show_curve(run: Run, curve: pd.DataFrame, name: str, *, weight: float, log: bool) -> None:
+    values = curve["value"].to_numpy(dtype=float)
+    missing = int(np.isnan(values).sum())
+    if not (values > (0 if log else -np.inf)).any():
+        st.markdown(f"**{formats.plain(name)}**")
+        st.caption("There is no value to draw.")
+    else:
+        chart = charts.curves(curve, title=formats.printable(name), weight=weight, order=[run.id], log=log)
+        st.altair_chart(chart, alt=f"{name} over steps")
+    if missing:
+        st.caption(f":red[{formats.count(missing, 'step')}] without a finite value")
+
+
+def show_config(contents: StudyContents, run: Run, arm: Experiment) -> None:
+    baseline = contents.baseline
+    if baseline is not None and baseline.id != arm.id:
+        st.subheader("Differences from the baseline", anchor=False)
+        table = differences.differing_settings([("Baseline", baseline.job), ("This arm", arm.job)])
+        if table.empty:
+            st.caption("The job is the baseline's.")
+        else:
+            st.dataframe(table, width="content", alt="Settings that differ from the baseline")
+    left, right = st.columns(2)
+    with left:
+        st.subheader("As given", anchor=False)
+        elements.show_text(show_json(arm.job), language="json")
+    with right:
+        st.subheader("As the server resolved it", anchor=False)
+        elements.show_text(show_json(run.job), language="json")
+    if run.environment:
+        st.caption(formats.plain(formats.settings(run.environment)))
+
+
+def show_json(document: Any) -> str:
+    return formats.printable(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def show_code(contents: StudyContents, arm: Experiment) -> None:
+    if not arm.client_code:
+        st.caption("The client is not written yet.")
+        return
+    parent = contents.arms_by_id.get(arm.parent_id or "")
+    if parent is not None and parent.client_code:
+        diff = differences.code_diff(
+            parent.client_code, arm.client_code, old_name=f"{parent.name}/client.py", new_name=f"{arm.name}/client.py"
+        )
+        if not diff:
+            st.caption(f"The same program as {formats.name(parent.name)}.")
+        elif st.toggle(f"Changes from {formats.name(parent.name)} only", key="diff", bind="query-params"):
+            elements.show_text(diff, language="diff")
+            return
+    elements.show_text(formats.printable(arm.client_code), language="python", line_numbers=True)
+
+
+def show_log(run: Run) -> None:
+    home = queries.home_of(elements.database())
+    artifacts = queries.list_artifacts(elements.database(), run.study_id, run.id)
+    stored = [item.path for item in artifacts if item.kind == "log"]
+    if run.log_path:
+        stored.append(run.log_path)
+    paths = [path for item in stored if home and (path := study_files.locate(home, run.study_id, item))]
+    if not paths:
+        st.caption("There is no log in the study's folder.")
+        return
+    try:
+        text, is_cut = study_files.tail(paths[0])
+    except OSError as error:
+        st.warning(f"The log cannot be read: {error.strerror}")
+        return
+    if is_cut:
+        part = formats.size(study_files.TAIL_BYTES)
+        st.caption(f"The last {part}; the whole log is at {formats.name(str(paths[0]))}")
+    if text.strip():
+        elements.show_text(formats.printable(text), language=None)
+    else:
+        st.caption(f"The log is empty: {formats.name(str(paths[0]))}")
+
+
+def show_events(run: Run) -> None:
+    events = queries.list_events(elements.database(), run.study_id, run_id=run.id)
+    if not events:
+        st.caption("Nothing has been noted of this run.")
+        return
+    table = pd.DataFrame(
+        [
+            {
+                "Time (UTC)": formats.clock(event.created_at),
+                "Severity": event.severity.value,
+                "Event": event.kind,
+                "Message": formats.printable(event.message),
+            }
+            for event in events
+        ]
+    )
+    wide = st.column_config.TextColumn(width="large")
+    st.dataframe(
+        table,
+        hide_index=True,
+        height=elements.table_height(len(table)),
+        column_config={"Message": wide},
+        alt="Events of the run",
+    )
+
+
+def show_evaluations(contents: StudyContents, run: Run) -> None:
+    own = [item for item in contents.evaluations if item.run_id == run.id]
+    if not own:
+        st.caption("The run has not been scored yet.")
+        return
+    table = pd.DataFrame(
+        [
+            {
+                "Phase": item.phase,
+                "Split": item.split,
+                "Mean": item.mean,
+                "Standard error": item.stderr,
+                "Successes": f"{item.successes} / {item.episodes}",
+                "Weight version": item.weight_version,
+                "Time": formats.moment(item.created_at),
+                "Evaluator": item.evaluator_hash[:12],
+            }
+            for item in own
+        ]
+    )
+    numbers = {name: st.column_config.NumberColumn(format="%.3f") for name in ("Mean", "Standard error")}
+    st.dataframe(table, hide_index=True, column_config=numbers, alt="Evaluations of the run")
+    st.caption(f"{formats.plain(contents.metric)}. The same evaluator hash means: scored in the same way, same tasks.")
+
+
+def show_episodes(run: Run) -> None:
+    episodes = {item.episode_id: item for item in queries.list_episodes(elements.database(), run.id)}
+    if not episodes:
+        st.caption("No episode was kept of this run.")
+        return
+    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    with left:
+        chosen = st.selectbox("Episode", list(episodes), format_func=lambda key: episode_title(episodes[key]))
+    with right:
+        choices = list(token_view.Coloring)
+        coloring = st.segmented_control("Colour tokens by", choices, default=choices[0], required=True, key="coloring")
+    episode = queries.find_episode(elements.database(), run.id, chosen)
+    st.subheader("Conversation", anchor=False)
+    with st.container(border=True):
+        for message in episode.messages:
+            show_message(message)
+    for number, sample in enumerate(episode.samples, start=1):
+        count = formats.count(len(sample.get("token_ids", ())), "token")
+        st.subheader(f"Sample {number} of {len(episode.samples)}, {count}", anchor=False)
+        with st.container(border=True):
+            st.html(token_view.render(sample, token_view.Coloring(coloring)))
+    st.caption(f"{token_view.LEGENDS[token_view.Coloring(coloring)]} Hover over a token for what was recorded with it.")
+
+
+def episode_title(item: EpisodeSummary) -> str:
+    reward = "no reward" if item.reward is None else f"reward {item.reward:g}"
+    return (
+        f"{formats.printable(item.task_id)} · {reward} · {item.kind} · version {formats.setting(item.weight_version)}"
+    )
+
+
+def show_message(message: Any) -> None:
+    role, content = str(message.get("role", "?")), message.get("content")
+    st.markdown(f":gray-badge[{formats.plain(role)}]")
+    if content:
+        st.text(formats.printable(content if isinstance(content, str) else show_json(content)))
+    if calls := message.get("tool_calls"):
+        st.code(show_json(calls), language="json")
+
+
+def show_run(run_id: str) -> None:
+    with elements.store_errors():
+        run = queries.find_run(elements.database(), run_id)
+        contents = queries.load_study(elements.database(), run.study_id)
+        arm = contents.arms_by_id[run.experiment_id]
+        show_head(contents, run, arm)
+        show_figures(contents, run)
+        sections = {
+            "Curves": partial(show_curves, run),
+            "Config": partial(show_config, contents, run, arm),
+            "Code": partial(show_code, contents, arm),
+            "Log": partial(show_log, run),
+            "Events": partial(show_events, run),
+            "Evaluations": partial(show_evaluations, contents, run),
+            "Episodes": partial(show_episodes, run),
+        }
+        tabs = st.tabs(list(sections), key="part", on_change="rerun", bind="query-params")
+        for tab, show in zip(tabs, sections.values(), strict=True):
+            if tab.open:
+                with tab:
+                    show()
+
+
+run = choose_run()
+if run is not None:
+    study = queries.load_study(elements.database(), run.study_id)
+    if run.experiment_id not in study.arms_by_id:
+        raise NotFound(f"run {run.id} belongs to no arm of its study")
+    show_switch(study, run)
+    is_followed = not run.status.is_over and st.toggle("Live", value=True, help=f"Refresh every {REFRESH}", key="live")
+    st.fragment(show_run, run_every=REFRESH if is_followed else None)(run.id)

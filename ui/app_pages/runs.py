@@ -1,0 +1,204 @@
+"""Runs as a table: filter, sort, choose columns, download; open one or compare several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from experiments_db import RunStatus
+from ui import charts, downloads, elements, formats, queries
+from ui.contents import BASE, FINAL, SEALED
+
+ALL = "all studies"
+FIXED = {
+    "experiment": "Arm",
+    "seed": "Seed",
+    "attempt": "Attempt",
+    "status": "Status",
+    "duration_s": "Duration",
+    "started_at": "Started (UTC)",
+    "exit_reason": "Outcome",
+    "run_id": "Run",
+    "study_id": "Study",
+    "experiment_id": "Arm id",
+    "iteration": "Iteration",
+    "is_baseline": "Baseline",
+    "server_url": "Server",
+    "created_at": "Created (UTC)",
+    "finished_at": "Finished (UTC)",
+}
+PHASES = (BASE, FINAL, SEALED)
+TIMES = ("started_at", "created_at", "finished_at")
+HIDDEN_AT_FIRST = ("experiment_id", "iteration", "is_baseline", "server_url", "created_at", "finished_at", "attempt")
+
+
+def title_of(column: str) -> str:
+    if column in FIXED:
+        return FIXED[column]
+    if column.startswith("factor."):
+        return column.removeprefix("factor.")
+    phase, _, split = column.partition(".")
+    return f"{phase.capitalize()} ({split})"
+
+
+def is_score(column: str) -> bool:
+    return column.partition(".")[0] in PHASES
+
+
+def choose_studies() -> tuple[str, ...]:
+    """The study in the address, or all; what is chosen goes to the address."""
+    studies = queries.list_studies(elements.database())
+    topics = {study.id: formats.printable(study.topic) for study in studies}
+    wanted = st.query_params.get("study", ALL)
+    st.session_state["runs_study"] = wanted if wanted in topics else ALL
+    st.selectbox(
+        "Study",
+        [ALL, *topics],
+        key="runs_study",
+        format_func=lambda key: key if key == ALL else f"{formats.shortened(topics[key], 90)} · {key}",
+        on_change=follow_choice,
+    )
+    chosen = st.session_state["runs_study"]
+    return tuple(topics) if chosen == ALL else (chosen,)
+
+
+def follow_choice() -> None:
+    chosen = st.session_state["runs_study"]
+    st.query_params.clear()
+    st.query_params.update(elements.address(**({} if chosen == ALL else {"study": chosen})))
+
+
+def filter_runs(frame: pd.DataFrame) -> pd.DataFrame:
+    arms = list(dict.fromkeys(frame["experiment"]))
+    statuses = [status.value for status in RunStatus if status.value in set(frame["status"])]
+    seeds = sorted(int(seed) for seed in frame["seed"].unique())
+    left, middle, right = st.columns([3, 2, 2])
+    with left:
+        chosen_arms = st.multiselect("Arms", arms, format_func=formats.printable, placeholder="all arms", key="arms")
+    with middle:
+        chosen_statuses = st.multiselect(
+            "Status", statuses, placeholder="every status", key="statuses", bind="query-params"
+        )
+    with right:
+        chosen_seeds = st.multiselect("Seeds", seeds, placeholder="all seeds", key="seeds", bind="query-params")
+    for column, chosen in (("experiment", chosen_arms), ("status", chosen_statuses), ("seed", chosen_seeds)):
+        if chosen:
+            frame = charts.only(frame, column, *chosen)
+    return frame.reset_index(drop=True)
+
+
+def column_order(frame: pd.DataFrame) -> list[str]:
+    """What tells a run apart and how it ended comes first; factors and scores in between."""
+    scores = sorted((name for name in frame if is_score(name)), key=lambda name: PHASES.index(name.partition(".")[0]))
+    factors = [name for name in frame if name.startswith("factor.")]
+    head, tail = ["experiment", "seed", "status"], ["duration_s", "started_at", "exit_reason", "run_id", "study_id"]
+    rest = [name for name in frame if name not in {*head, *tail, *scores, *factors}]
+    if frame["study_id"].nunique() == 1:
+        tail.remove("study_id")
+    return [*head, *scores, *factors, *tail, *rest]
+
+
+def displayed(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    table = pd.DataFrame(index=frame.index)
+    for name in columns:
+        values = frame[name]
+        if name == "status":
+            table[name] = [[value] for value in values]
+        elif name in TIMES:
+            table[name] = pd.to_datetime(values, unit="s")
+        elif values.dtype == object or pd.api.types.is_string_dtype(values):
+            # Factors may be numbers in one arm and words in another.
+            table[name] = [None if is_missing(value) else formats.printable(formats.setting(value)) for value in values]
+        else:
+            table[name] = values
+    return table
+
+
+def is_missing(value: Any) -> bool:
+    return pd.api.types.is_scalar(value) and bool(pd.isna(value))
+
+
+def configure(columns: list[str]) -> dict[str, Any]:
+    config: dict[str, Any] = {name: title_of(name) for name in columns}
+    options = [status.value for status in RunStatus]
+    colors = [elements.RUN_COLORS[status] for status in RunStatus]
+    for name in columns:
+        if name == "status":
+            config[name] = st.column_config.MultiselectColumn("Status", options=options, color=colors)
+        elif name in TIMES:
+            config[name] = st.column_config.DatetimeColumn(title_of(name), format="MM-DD HH:mm:ss")
+        elif name == "duration_s":
+            config[name] = st.column_config.NumberColumn("Duration", format="%.0f s")
+        elif name == "experiment":
+            config[name] = st.column_config.TextColumn("Arm", pinned=True, width="medium")
+        elif is_score(name):
+            config[name] = st.column_config.NumberColumn(title_of(name), format="%.3f")
+    return config
+
+
+def show_actions(selected: list[str]) -> None:
+    if not selected:
+        st.caption("Select rows to open a run or to compare several.")
+    elif len(selected) == 1:
+        elements.link("run", "Open run", icon=":material/show_chart:", run=selected[0])
+    else:
+        label = f"Compare {len(selected)} runs"
+        elements.link("compare", label, icon=":material/compare_arrows:", runs=",".join(selected))
+
+
+def show_table(frame: pd.DataFrame) -> None:
+    order = column_order(frame)
+    filled = [name for name in order if frame[name].count()]
+    default = [name for name in filled if name not in HIDDEN_AT_FIRST]
+    actions = st.container(horizontal=True, vertical_alignment="center")
+    with actions, st.popover("Columns", icon=":material/view_column:"):
+        chosen = st.multiselect("Columns", order, default=default, format_func=title_of, label_visibility="collapsed")
+    event = st.dataframe(
+        displayed(frame, chosen or default),
+        hide_index=True,
+        height=elements.table_height(len(frame)),
+        placeholder=formats.MISSING,
+        column_config=configure(chosen or default),
+        on_select="rerun",
+        selection_mode="multi-row",
+        key="selection",
+        alt="Runs",
+    )
+    with actions:
+        show_actions([str(frame["run_id"][row]) for row in event.selection.rows if row < len(frame)])
+    with st.container(horizontal=True):
+        st.download_button(
+            "CSV",
+            lambda: downloads.to_csv(frame),
+            "runs.csv",
+            "text/csv",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+        st.download_button(
+            "Parquet",
+            lambda: downloads.to_parquet(frame),
+            "runs.parquet",
+            "application/vnd.apache.parquet",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+
+
+st.title("Runs", anchor=False)
+if not queries.list_studies(elements.database()):
+    elements.show_no_studies()
+    st.stop()
+study_ids = choose_studies()
+frame = queries.runs(elements.database(), study_ids)
+if frame.empty:
+    st.caption("No run has been planned yet.")
+    st.stop()
+shown = filter_runs(frame)
+total = formats.count(len(frame), "run")
+st.caption(total if len(shown) == len(frame) else f"{len(shown)} of {total}")
+if shown.empty:
+    st.stop()
+show_table(shown)

@@ -1,0 +1,386 @@
+"""One study: what was asked, what was tried, what came out, and what was decided on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from experiments_db import BudgetKind, Experiment, Finding, Hypothesis, RunStatus, Severity
+from ui import charts, elements, formats, queries, study_files
+from ui.contents import ArmScore, StudyContents, rank_arms
+
+REFRESH = "3s"
+EVENT_LIMITS = (200, 1000, 5000)
+REPORTS = {"report.html": "Report (HTML)", "report.markdown": "Report (Markdown)"}
+LIMITS = {
+    BudgetKind.RUNS: ("Runs", "max_runs"),
+    BudgetKind.WALL_CLOCK_S: ("Wall clock", "max_wall_s"),
+    BudgetKind.WORKING_S: ("Training time", None),
+    BudgetKind.GPU_HOURS: ("GPU hours", None),
+    BudgetKind.LLM_TOKENS: ("LLM tokens", "max_llm_tokens"),
+    BudgetKind.COST_USD: ("LLM cost", "max_llm_usd"),
+}
+
+
+def show_head(contents: StudyContents) -> None:
+    study = contents.study
+    st.title(formats.plain(formats.shortened(study.topic, 300)), anchor=False)
+    facts = [
+        elements.badge(study.status),
+        f"brain {formats.plain(study.brain)}",
+        f"started {formats.moment(study.created_at)}",
+        elements.elapsed(contents),
+        f"`{study.id}`",
+    ]
+    if study.status_reason:
+        facts.insert(1, formats.plain(study.status_reason))
+    elements.show_facts(*facts)
+
+
+def show_links(contents: StudyContents) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        elements.link("runs", "Runs of this study", icon=":material/table_rows:", study=contents.study.id)
+        elements.link("compare", "Compare its arms", icon=":material/compare_arrows:", study=contents.study.id)
+        home = queries.home_of(elements.database())
+        for artifact in queries.list_artifacts(elements.database(), contents.study.id):
+            if artifact.kind not in REPORTS or home is None:
+                continue
+            path = study_files.locate(home, contents.study.id, artifact.path)
+            data = None if path is None else study_files.content(path)
+            if path is not None and data is not None:
+                st.download_button(
+                    REPORTS[artifact.kind],
+                    data,
+                    file_name=f"{contents.study.id}{path.suffix}",
+                    type="tertiary",
+                    icon=":material/download:",
+                    on_click="ignore",
+                    key=f"download-{artifact.id}",
+                )
+
+
+def show_figures(contents: StudyContents) -> None:
+    runs = contents.runs
+    failed = sum(run.status is RunStatus.FAILED for run in runs)
+    finished = sum(run.status is RunStatus.FINISHED for run in runs)
+    active = sum(not run.status.is_over and run.status is not RunStatus.PLANNED for run in runs)
+    with st.grid(4, min_column_width=170):
+        elements.show_best_arm(contents)
+        elements.show_baseline(contents)
+        elements.show_metric("Arms", str(len(contents.experiments)))
+        note = f"{failed} failed, {active} under way"
+        elements.show_metric("Runs finished", f"{finished} / {len(runs)}", help=note)
+
+
+def show_answer(contents: StudyContents) -> None:
+    """What the study was asked and what it says so far: the researcher's words, marked as such."""
+    with st.container(border=True):
+        question = str(contents.document.get("question", contents.study.topic))
+        st.markdown(f":material/help: **Question** {formats.plain(question)}")
+        if contents.decisions:
+            last = contents.decisions[-1]
+            words = str(last.details.get("interpretation") or last.reason)
+            st.markdown(f":material/lightbulb: **Answer** {formats.plain(words)}")
+        for hypothesis in contents.hypotheses:
+            if hypothesis.verdict is not None:
+                st.markdown(f"{elements.badge(hypothesis.verdict)} {formats.plain(hypothesis.statement)}")
+
+
+def show_ranking(contents: StudyContents, ranked: list[ArmScore]) -> None:
+    scored = [item for item in ranked if item.mean is not None]
+    if not scored:
+        st.caption("No run has a final score yet.")
+        return
+    arms = pd.DataFrame(
+        [{"arm": item.arm.name, "mean": item.mean, "ci_low": item.ci_low, "ci_high": item.ci_high} for item in scored]
+    )
+    seeds = pd.DataFrame(
+        [{"arm": item.arm.name, "seed": score.seed, "score": score.final} for item in scored for score in item.seeds]
+    )
+    st.altair_chart(
+        charts.ranking(arms, seeds, metric=contents.metric, order=[item.arm.name for item in scored]),
+        alt=f"Arms ranked by {contents.metric}, best first",
+    )
+    st.caption(
+        f"Diamond: mean over seeds; bar: interval of the mean; dots: seeds. Scored by the harness: "
+        f"{formats.plain(contents.metric)}, {formats.plain(contents.search_split)} split."
+    )
+
+
+def arm_table(contents: StudyContents, ranked: list[ArmScore]) -> pd.DataFrame:
+    findings = {finding.experiment_id: finding for finding in contents.last_findings}
+    rows: list[dict[str, Any]] = []
+    for item in ranked:
+        finding = findings.get(item.arm.id)
+        rows.append(
+            {
+                "Arm": formats.printable(item.arm.name),
+                "Verdict": [finding.verdict.value] if finding else ["baseline"] if item.arm.is_baseline else [],
+                "Mean": item.mean,
+                "From": item.ci_low,
+                "To": item.ci_high,
+                "Before training": item.base_mean,
+                "Test": item.sealed_mean,
+                "Seeds": len(item.seeds),
+                "Factors": formats.printable(formats.settings(item.arm.factors)),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def finding_table(contents: StudyContents, findings: tuple[Finding, ...]) -> pd.DataFrame:
+    names = {arm.id: formats.printable(arm.name) for arm in contents.experiments}
+    return pd.DataFrame(
+        [
+            {
+                "Arm": names[finding.experiment_id],
+                "Against": names.get(finding.baseline_id or "", formats.MISSING),
+                "Verdict": [finding.verdict.value],
+                "Difference": finding.effect,
+                "From": finding.ci_low,
+                "To": finding.ci_high,
+                "p": formats.probability(finding.p_value),
+                "p corrected": formats.probability(finding.p_adjusted),
+                "Seeds": len(finding.details.get("seeds", finding.run_ids)),
+                "Split": formats.printable(finding.split),
+            }
+            for finding in findings
+        ]
+    )
+
+
+def score_columns(*names: str, signed: bool = False) -> dict[str, Any]:
+    style = "%+.3f" if signed else "%.3f"
+    return {name: st.column_config.NumberColumn(format=style) for name in names}
+
+
+def verdict_column() -> Any:
+    options = [*(verdict.value for verdict in elements.VERDICT_COLORS), "baseline"]
+    return st.column_config.MultiselectColumn(options=options, color=[*elements.VERDICT_COLORS.values(), "blue"])
+
+
+def show_results(contents: StudyContents) -> None:
+    ranked = list(rank_arms(contents))
+    st.subheader("Ranking", anchor=False)
+    show_ranking(contents, ranked)
+    if ranked:
+        table = arm_table(contents, ranked).dropna(axis="columns", how="all")
+        numbers = score_columns("Mean", "From", "To", "Before training", "Test")
+        st.dataframe(
+            table,
+            hide_index=True,
+            height=elements.table_height(len(table)),
+            placeholder=formats.MISSING,
+            column_config={"Verdict": verdict_column(), **numbers},
+            alt="Arms, ranked",
+        )
+    st.subheader("Comparisons with the baseline", anchor=False)
+    findings = contents.last_findings
+    if not findings:
+        st.caption("Nothing has been compared yet.")
+        return
+    st.dataframe(
+        finding_table(contents, findings),
+        hide_index=True,
+        height=elements.table_height(len(findings)),
+        placeholder=formats.MISSING,
+        column_config={
+            "Verdict": verdict_column(),
+            **score_columns("Difference", "From", "To", signed=True),
+        },
+        alt="Differences from the baseline with verdicts",
+    )
+    confidence = formats.setting(100 * findings[0].confidence)
+    method = formats.plain(findings[0].method)
+    st.caption(f"Method: {method}; intervals at {confidence} %. The charter's rule sets the verdict.")
+
+
+def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
+    arm = item.arm
+    runs = sum(run.experiment_id == arm.id for run in contents.runs)
+    facts = [formats.count(runs, "run"), arm.status.value, formats.plain(formats.settings(arm.factors))]
+    if arm.note:
+        facts.append(formats.plain(arm.note))
+    lead = "&emsp;" * 2 * depth + (":material/subdirectory_arrow_right: " if depth else "")
+    mark = " :blue-badge[baseline]" if arm.is_baseline else ""
+    st.markdown(f"{lead}{formats.name(arm.name)}{mark} **{formats.score(item.mean)}** :small[{' · '.join(facts)}]")
+
+
+def show_tree(contents: StudyContents) -> None:
+    """Hypotheses with the arms that test them, each arm under the one it was derived from if that is here too."""
+    scores = {item.arm.id: item for item in rank_arms(contents)}
+    groups: list[tuple[str | None, str, str]] = [
+        (item.id, " ".join([formats.plain(item.statement), *verdict_badge(item)]), item.rationale)
+        for item in contents.hypotheses
+    ]
+    groups.insert(0, (None, "Baseline and arms of no hypothesis", ""))
+    for hypothesis_id, statement, rationale in groups:
+        arms = [arm for arm in contents.experiments if arm.hypothesis_id == hypothesis_id]
+        if hypothesis_id is None and not arms:
+            continue
+        with st.container(border=True):
+            st.markdown(f"**{statement}**" if hypothesis_id is None else f":material/science: {statement}")
+            if rationale:
+                st.caption(formats.plain(rationale))
+            for arm, depth in nested(arms):
+                show_arm_line(contents, scores[arm.id], depth)
+
+
+def verdict_badge(hypothesis: Hypothesis) -> list[str]:
+    return [] if hypothesis.verdict is None else [elements.badge(hypothesis.verdict)]
+
+
+def nested(arms: list[Experiment]) -> list[tuple[Experiment, int]]:
+    """Depth first, with depths; a parent outside of `arms` is none."""
+    ids = {arm.id for arm in arms}
+    children: dict[str | None, list[Experiment]] = {}
+    for arm in arms:
+        children.setdefault(arm.parent_id if arm.parent_id in ids else None, []).append(arm)
+    ordered: list[tuple[Experiment, int]] = []
+    stack = [(arm, 0) for arm in reversed(children.get(None, []))]
+    while stack:
+        arm, depth = stack.pop()
+        ordered.append((arm, depth))
+        stack.extend((child, depth + 1) for child in reversed(children.get(arm.id, [])))
+    return ordered
+
+
+def show_charter(contents: StudyContents) -> None:
+    charter = contents.charter
+    if charter is None:
+        st.caption("The charter is not written yet.")
+        return
+    rows: dict[str, str] = {}
+    for key, value in charter.document.items():
+        if key in ("topic", "budget") or value in ((), [], None):
+            continue
+        text = formats.settings(value) if isinstance(value, dict) else formats.setting(value)
+        if isinstance(value, list | tuple):
+            text = " ".join(str(entry) for entry in value)
+        rows[formats.plain(str(key).replace("_", " "))] = formats.plain(text)
+    rows["frozen"] = f"{formats.moment(charter.created_at)}, SHA-256 `{charter.content_hash[:12]}`"
+    if charter.test_opened_at is not None:
+        purpose = formats.plain(charter.test_opened_for or "")
+        rows["test split opened"] = f"{formats.moment(charter.test_opened_at)}, to {purpose}"
+    st.table(rows, border="horizontal", alt="The charter")
+
+
+def show_plan(contents: StudyContents) -> None:
+    st.subheader("Hypotheses and arms", anchor=False)
+    if contents.experiments:
+        show_tree(contents)
+    else:
+        st.caption("Nothing is planned yet.")
+    st.subheader("Charter", anchor=False)
+    show_charter(contents)
+
+
+def show_decisions(contents: StudyContents) -> None:
+    if not contents.decisions:
+        st.caption("Nothing has been decided yet.")
+    for decision in contents.decisions:
+        with st.container(border=True):
+            st.markdown(
+                f"**Iteration {decision.iteration + 1}** :violet-badge[{formats.plain(decision.action)}] "
+                f":small[{formats.moment(decision.created_at)}]"
+            )
+            st.markdown(formats.plain(decision.reason))
+            if words := str(decision.details.get("interpretation") or ""):
+                st.caption(formats.plain(words))
+
+
+def budget_text(kind: BudgetKind, amount: float) -> str:
+    if kind in (BudgetKind.WALL_CLOCK_S, BudgetKind.WORKING_S):
+        return formats.duration(amount)
+    return f"${amount:,.4f}" if kind is BudgetKind.COST_USD else f"{amount:,g}"
+
+
+def show_budget(contents: StudyContents) -> None:
+    limits = contents.document.get("budget", {})
+    with st.grid(3, min_column_width=220):
+        for kind, (title, key) in LIMITS.items():
+            spent = contents.spent.get(kind, 0.0)
+            limit = limits.get(key) if key else None
+            if not spent and limit is None:
+                continue
+            with st.container(border=True, height="stretch"):
+                st.metric(title, budget_text(kind, spent))
+                if limit:
+                    st.progress(min(1.0, spent / limit), text=f"of {budget_text(kind, limit)}")
+                else:
+                    st.caption("no limit")
+    if contents.usage.calls:
+        usage = contents.usage
+        calls = f"{formats.count(usage.calls, 'LLM call')}, {usage.failed_calls} failed"
+        st.caption(f"{calls}: {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out.")
+
+
+def show_events(contents: StudyContents) -> None:
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        choices = [severity.value for severity in Severity]
+        least = st.segmented_control("At least", choices, default=choices[0], required=True, key="severity")
+        limit = st.selectbox("Newest", EVENT_LIMITS, key="event_limit", width=140)
+    events = queries.list_events(
+        elements.database(), contents.study.id, min_severity=Severity(least), limit=limit or EVENT_LIMITS[0]
+    )
+    if not events:
+        st.caption("No such event.")
+        return
+    table = pd.DataFrame(
+        [
+            {
+                "Time (UTC)": formats.clock(event.created_at),
+                "Severity": [event.severity.value],
+                "Event": event.kind,
+                "Message": formats.printable(event.message),
+                "Run": event.run_id,
+            }
+            for event in events
+        ]
+    )
+    severity = st.column_config.MultiselectColumn(options=choices, color=["gray", "orange", "red"], width="small")
+    wide = st.column_config.TextColumn(width="large")
+    st.dataframe(
+        table,
+        hide_index=True,
+        height=elements.table_height(len(table)),
+        placeholder=formats.MISSING,
+        column_config={"Severity": severity, "Message": wide},
+        alt="Events",
+    )
+
+
+def show_study(study_id: str) -> None:
+    with elements.store_errors():
+        contents = queries.load_study(elements.database(), study_id)
+        if st.session_state.get("was_live") and not contents.is_live:
+            st.session_state["was_live"] = False
+            st.rerun()
+        st.session_state["was_live"] = contents.is_live
+        show_head(contents)
+        show_links(contents)
+        show_figures(contents)
+        show_answer(contents)
+        sections = {
+            "Results": show_results,
+            "Plan": show_plan,
+            "Decisions": show_decisions,
+            "Budget": show_budget,
+            "Events": show_events,
+        }
+        for tab, show in zip(
+            st.tabs(list(sections), key="section", on_change="rerun", bind="query-params"),
+            sections.values(),
+            strict=True,
+        ):
+            if tab.open:
+                with tab:
+                    show(contents)
+
+
+contents = elements.choose_study()
+if contents is not None:
+    is_followed = contents.is_live and st.toggle("Live", value=True, help=f"Refresh every {REFRESH}", key="live")
+    st.fragment(show_study, run_every=REFRESH if is_followed else None)(contents.study.id)

@@ -1,0 +1,164 @@
+"""All that is stored of one study, and what follows from it: which runs count, the arms' scores, their ranking.
+
+Place in the flow: `queries.load_study` fills a `StudyContents`, pages and charts read it. Means are computed here the
+way the charter says (final score on the search split, one run per seed); intervals and verdicts are the researcher's,
+taken from its last analysis, never made up here. This module knows nothing of Streamlit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from experiments_db import (
+    BudgetKind,
+    Charter,
+    Decision,
+    Evaluation,
+    Experiment,
+    Finding,
+    Hypothesis,
+    JsonObject,
+    LLMUsage,
+    Run,
+    RunStatus,
+    Study,
+    StudyStatus,
+)
+
+BASE, FINAL, SEALED = "base", "final", "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class SeedScore:
+    """The final score of the run that counts for a seed; `base` and `sealed` are None where not measured."""
+
+    seed: int
+    run_id: str
+    final: float
+    base: float | None
+    sealed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArmScore:
+    """One arm over its seeds. The means are None without scores; the interval, without an analysis of these runs."""
+
+    arm: Experiment
+    seeds: tuple[SeedScore, ...]
+    ci_low: float | None
+    ci_high: float | None
+
+    @property
+    def mean(self) -> float | None:
+        return fmean(item.final for item in self.seeds) if self.seeds else None
+
+    @property
+    def base_mean(self) -> float | None:
+        return _mean(item.base for item in self.seeds)
+
+    @property
+    def sealed_mean(self) -> float | None:
+        return _mean(item.sealed for item in self.seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyContents:
+    """A study as it stands. `analysis` is the researcher's last one as it stored it, empty before the first."""
+
+    study: Study
+    charter: Charter | None
+    hypotheses: tuple[Hypothesis, ...]
+    experiments: tuple[Experiment, ...]
+    runs: tuple[Run, ...]
+    evaluations: tuple[Evaluation, ...]
+    findings: tuple[Finding, ...]
+    decisions: tuple[Decision, ...]
+    analysis: JsonObject
+    spent: Mapping[BudgetKind, float]
+    usage: LLMUsage
+
+    @property
+    def document(self) -> JsonObject:
+        return {} if self.charter is None else self.charter.document
+
+    @property
+    def is_live(self) -> bool:
+        return self.study.status is StudyStatus.RUNNING
+
+    @property
+    def search_split(self) -> str:
+        return str(self.document.get("search_split", "validation"))
+
+    @property
+    def metric(self) -> str:
+        return str(self.document.get("metric", "score"))
+
+    @property
+    def baseline(self) -> Experiment | None:
+        return next((arm for arm in self.experiments if arm.is_baseline), None)
+
+    @property
+    def arms_by_id(self) -> dict[str, Experiment]:
+        return {arm.id: arm for arm in self.experiments}
+
+    @property
+    def last_findings(self) -> tuple[Finding, ...]:
+        """Those of the last analysis: later ones are over more runs and take the place of the earlier."""
+        last = max((finding.iteration for finding in self.findings), default=0)
+        return tuple(finding for finding in self.findings if finding.iteration == last)
+
+    def duration_s(self, now: float) -> float:
+        return (self.study.finished_at or now) - self.study.created_at
+
+    def scores_of(self, run_id: str) -> dict[tuple[str, str], float]:
+        """(phase, split) -> mean, for one run."""
+        return {(item.phase, item.split): item.mean for item in self.evaluations if item.run_id == run_id}
+
+
+def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
+    """Every arm, best first; those without a score come last, in the order of creation."""
+    scored = [_score_arm(contents, arm, seeds) for arm, seeds in _seeds_by_arm(contents)]
+    sign = 1.0 if contents.document.get("direction") == "minimize" else -1.0
+    return tuple(sorted(scored, key=lambda item: (item.mean is None, sign * (item.mean or 0.0))))
+
+
+def best_arm(contents: StudyContents) -> ArmScore | None:
+    """The first of the ranking; None before the first score."""
+    return next((item for item in rank_arms(contents) if item.mean is not None), None)
+
+
+def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedScore, ...]]]:
+    split, sealed_split = contents.search_split, str(contents.document.get("sealed_split", "test"))
+    means = {(item.run_id, item.phase, item.split): item.mean for item in contents.evaluations}
+    found: dict[str, dict[int, SeedScore]] = {}
+    # A seed counts once: with its first attempt that finished and was scored.
+    for run in sorted(contents.runs, key=lambda run: (run.seed, run.attempt)):
+        final = means.get((run.id, FINAL, split))
+        if run.status is not RunStatus.FINISHED or final is None:
+            continue
+        base, sealed = means.get((run.id, BASE, split)), means.get((run.id, SEALED, sealed_split))
+        score = SeedScore(run.seed, run.id, final, base, sealed)
+        found.setdefault(run.experiment_id, {}).setdefault(run.seed, score)
+    return [(arm, tuple(found.get(arm.id, {}).values())) for arm in contents.experiments]
+
+
+def _score_arm(contents: StudyContents, arm: Experiment, seeds: tuple[SeedScore, ...]) -> ArmScore:
+    summaries: list[Mapping[str, Any]] = contents.analysis.get("arms", [])
+    summary = next((item for item in summaries if item.get("arm") == arm.name), {})
+    # An interval over other runs than the mean would mislead: while seeds are still coming in there is none.
+    if set(summary.get("run_ids", ())) != {item.run_id for item in seeds}:
+        summary = {}
+    return ArmScore(arm, seeds, _finite(summary.get("ci_low")), _finite(summary.get("ci_high")))
+
+
+def _mean(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,207 @@
+"""Parts that several pages show, and the address bar: which database, study or run a page is about.
+
+Place in the flow: between the pages and Streamlit. It formats through `formats` and reads through `queries`; what a
+page consists of is the page's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+import streamlit as st
+
+from experiments_db import NotFound, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
+from ui import formats, queries
+from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
+
+Color = Literal["red", "orange", "yellow", "blue", "green", "violet", "gray"]
+
+STUDY_COLORS: Mapping[StudyStatus, Color] = {
+    StudyStatus.RUNNING: "blue",
+    StudyStatus.PAUSED: "orange",
+    StudyStatus.FINISHED: "green",
+    StudyStatus.STOPPED: "gray",
+    StudyStatus.FAILED: "red",
+}
+RUN_COLORS: Mapping[RunStatus, Color] = {
+    RunStatus.PLANNED: "gray",
+    RunStatus.LAUNCHING: "violet",
+    RunStatus.RUNNING: "blue",
+    RunStatus.EVALUATING: "violet",
+    RunStatus.FINISHED: "green",
+    RunStatus.FAILED: "red",
+    RunStatus.STOPPED: "orange",
+}
+VERDICT_COLORS: Mapping[Verdict, Color] = {
+    Verdict.KEEP: "green",
+    Verdict.REJECT: "red",
+    Verdict.INCONCLUSIVE: "gray",
+}
+
+EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"'
+
+
+@contextmanager
+def store_errors() -> Generator[None]:
+    """What the store cannot do is said in one line instead of a traceback."""
+    try:
+        yield
+    except NotFound as error:
+        st.warning(f"{formats.plain(error.message)}. The address may be of another database.", icon=":material/search:")
+    except SchemaMismatch as error:
+        st.error(formats.plain(error.message), icon=":material/database_off:")
+    except StoreError as error:
+        st.error(f"{formats.plain(error.message)}. Reload the page to try again.", icon=":material/database_off:")
+
+
+def choose_database() -> str:
+    """The location for this session; one named in the address stays with it from page to page. Raises InvalidRecord."""
+    asked = st.query_params.get("db") or st.session_state.get("asked_database")
+    location = queries.database_location(asked)
+    if asked:
+        st.session_state["asked_database"] = asked
+        st.query_params["db"] = asked
+    st.session_state["database"] = location
+    return location
+
+
+def database() -> str:
+    return st.session_state["database"]
+
+
+def show_missing_database(location: str) -> None:
+    st.title("No studies yet", anchor=False)
+    st.markdown(f"There is no database at {formats.name(location)}. Start a study to create it:")
+    st.code(EXAMPLE, language="bash")
+    st.caption(
+        "To look at another one, set `SWARM_RESEARCH_DB` to its path, or add `?db=PATH` to the address of this page."
+    )
+
+
+def address(**ids: str) -> dict[str, str]:
+    """Query parameters of a link within the explorer; the database goes with it."""
+    asked = st.session_state.get("asked_database")
+    return ids | ({"db": asked} if asked else {})
+
+
+def link(page: str, label: str, *, icon: str | None = None, **ids: str) -> None:
+    """A link to a page by its file's name, about the objects in `ids`. `label` is Markdown."""
+    st.page_link(f"app_pages/{page}.py", label=label, icon=icon, query_params=address(**ids))
+
+
+def choose_study(*, label: str = "Study") -> StudyContents | None:
+    """The study in the address, else the one last looked at, else the newest; None, with a note, if there is none."""
+    studies = queries.list_studies(database())
+    if not studies:
+        show_no_studies()
+        return None
+    topics = {study.id: study.topic for study in studies}
+    wanted = st.query_params.get("study") or st.session_state.get("study")
+    if wanted not in topics:
+        if "study" in st.query_params:
+            raise NotFound(f"there is no study {wanted!r}")
+        wanted = studies[0].id
+    remember_study(wanted)
+    if len(studies) > 1:
+        st.session_state["study_choice"] = wanted
+        st.selectbox(
+            label,
+            list(topics),
+            key="study_choice",
+            format_func=lambda key: f"{formats.shortened(formats.printable(topics[key]), 110)} · {key}",
+            on_change=_follow_choice,
+            label_visibility="collapsed",
+        )
+    return queries.load_study(database(), wanted)
+
+
+def _follow_choice() -> None:
+    st.query_params.clear()
+    st.query_params.update(address(study=st.session_state["study_choice"]))
+
+
+def remember_study(study_id: str) -> None:
+    """Make the address a link to this study, and the study the one other pages open with."""
+    st.session_state["study"] = study_id
+    st.query_params["study"] = study_id
+
+
+def show_no_studies() -> None:
+    st.info("The database holds no study yet. Start one:", icon=":material/science:")
+    st.code(EXAMPLE, language="bash")
+
+
+def badge(status: StudyStatus | RunStatus | Verdict) -> str:
+    """A status as coloured Markdown."""
+    if isinstance(status, StudyStatus):
+        color = STUDY_COLORS[status]
+    elif isinstance(status, RunStatus):
+        color = RUN_COLORS[status]
+    else:
+        color = VERDICT_COLORS[status]
+    return f":{color}-badge[{status.value}]"
+
+
+def show_facts(*facts: str) -> None:
+    """A line of small facts (Markdown), parted by dots."""
+    st.caption(" · ".join(facts))
+
+
+def show_best_arm(contents: StudyContents, *, border: bool = True) -> None:
+    """The name of the best arm with its mean, and the change from the scores before training."""
+    best = best_arm(contents)
+    if best is None:
+        st.metric("Best arm", formats.MISSING, border=border, help="No run has a final score yet.", height="stretch")
+        return
+    gain = None if best.base_mean is None or best.mean is None else best.mean - best.base_mean
+    st.metric(
+        f"Best arm {formats.name(formats.shortened(best.arm.name, 48))}",
+        formats.score(best.mean),
+        delta=None if gain is None else formats.change(gain),
+        delta_description=None if gain is None else "by training",
+        delta_color="inverse" if contents.document.get("direction") == "minimize" else "normal",
+        border=border,
+        height="stretch",
+        help=describe_score(contents, best),
+    )
+
+
+def describe_score(contents: StudyContents, item: ArmScore) -> str:
+    seeds = formats.count(len(item.seeds), "seed")
+    return f"{formats.plain(contents.metric)}, {formats.plain(contents.search_split)} split, mean over {seeds}"
+
+
+def show_baseline(contents: StudyContents) -> None:
+    baseline = next((item for item in rank_arms(contents) if item.arm.is_baseline), None)
+    if baseline is not None:
+        show_metric(
+            f"Baseline {formats.name(formats.shortened(baseline.arm.name, 48))}",
+            formats.score(baseline.mean),
+            help=describe_score(contents, baseline),
+        )
+
+
+def table_height(rows: int) -> int | Literal["content"]:
+    """Short tables show all their rows, long ones scroll."""
+    return "content" if rows <= 16 else 560
+
+
+def show_text(text: str, *, language: str | None, line_numbers: bool = False) -> None:
+    """A file or a log; a long one scrolls."""
+    height = "content" if text.count("\n") < 30 else 560
+    st.code(text, language=language, height=height, line_numbers=line_numbers, wrap_lines=language is None)
+
+
+def show_metric(label: str, value: str, *, help: str | None = None, border: bool = True) -> None:
+    st.metric(label, value, border=border, help=help, height="stretch")
+
+
+def run_name(arm: str, seed: int, attempt: int) -> str:
+    return f"{arm} seed {seed}" if attempt == 1 else f"{arm} seed {seed} attempt {attempt}"
+
+
+def elapsed(contents: StudyContents) -> str:
+    return formats.duration(contents.duration_s(time.time()))

@@ -1,0 +1,103 @@
+"""Values as text for people: numbers, times, and foreign text that must not become markup.
+
+Place in the flow: pages, charts and elements format through here. It knows nothing of Streamlit or the store.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+MISSING = "–"
+_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|$~:^&\"'=])")
+_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+_BACKTICKS = re.compile(r"`+")
+
+
+def score(value: float | None) -> str:
+    """Three decimals, the precision of everything measured here."""
+    return MISSING if value is None or not math.isfinite(value) else f"{value:.3f}"
+
+
+def change(value: float | None) -> str:
+    return MISSING if value is None or not math.isfinite(value) else f"{value:+.3f}"
+
+
+def probability(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def duration(seconds: float | None) -> str:
+    """The two largest units: 2 d 4 h, 3 h 12 min, 4 min 7 s, 12 s."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    rest = max(0, round(seconds))
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def moment(seconds: float | None) -> str:
+    """A time in UTC, to the minute."""
+    return MISSING if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%m-%d %H:%M:%S")
+
+
+def count(number: float, noun: str) -> str:
+    return f"{number:,g} {noun}" if number == 1 else f"{number:,g} {noun}s"
+
+
+def size(octets: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if octets < 1024:
+            return f"{octets:.0f} {unit}" if unit == "B" else f"{octets:.1f} {unit}"
+        octets /= 1024
+    return f"{octets:.1f} GiB"
+
+
+def setting(value: Any) -> str:
+    """A value of a job or a factor as it would stand in YAML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={setting(value)}" for name, value in values.items()) or MISSING
+
+
+def plain(text: str) -> str:
+    """Foreign text for Markdown: every character that could be markup is escaped, control characters are dropped."""
+    return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
+
+
+def name(text: str) -> str:
+    """A foreign name as a code span, in which nothing is markup."""
+    cleaned = " ".join(printable(text).split()) or " "
+    fence = "`" * (max((len(run) for run in _BACKTICKS.findall(cleaned)), default=0) + 1)
+    pad = " " if cleaned[0] == "`" or cleaned[-1] == "`" else ""
+    return f"{fence}{pad}{cleaned}{pad}{fence}"
+
+
+def printable(text: str) -> str:
+    """Without control characters and terminal colours; line breaks and tabs stay."""
+    return _CONTROLS.sub("", text.replace("\r\n", "\n"))
+
+
+def shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"

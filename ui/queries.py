@@ -1,0 +1,174 @@
+"""Cached, read-only calls to the store, and where the store is.
+
+Place in the flow: pages ask here and nowhere else. Answers are kept for a moment only, so that several elements of one
+page share them and a page that refreshes itself still shows what is new. Raises what the store raises (StoreError).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from experiments_db import (
+    Artifact,
+    EpisodeSample,
+    EpisodeSummary,
+    Event,
+    ExperimentStore,
+    InvalidRecord,
+    JsonObject,
+    Run,
+    RunStatus,
+    Severity,
+    Study,
+    open_store,
+)
+from experiments_db.frames import metrics_frame, runs_frame
+from ui.contents import StudyContents
+
+TTL_S = 2.0
+"""Below the refresh of a live page, so that each refresh sees the present state."""
+
+MAX_ENTRIES = 128
+ANALYSIS_MADE = "analysis.made"
+PAGE = 200
+
+
+def database_location(asked: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The file or URL to read: asked for in the address, else SWARM_RESEARCH_DB, else research.db under SWARM_HOME.
+
+    Raises InvalidRecord for a URL in the address: a link must not make this machine connect anywhere.
+    """
+    if asked:
+        if "://" in asked:
+            raise InvalidRecord("the address may name a database file only; give a URL in SWARM_RESEARCH_DB")
+        return asked
+    if given := environ.get("SWARM_RESEARCH_DB", "").strip():
+        return given
+    return str(Path(environ.get("SWARM_HOME", "").strip() or "runs") / "research.db")
+
+
+def home_of(location: str) -> Path | None:
+    """The folder that holds a database file and, beside it, the files of its studies; None for a server's URL."""
+    return None if "://" in location else Path(location).expanduser().absolute().parent
+
+
+def open_database(location: str) -> ExperimentStore:
+    """The store at `location`. Raises NotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
+    return _open(location, _identity(location))
+
+
+def _identity(location: str) -> tuple[int, int] | None:
+    """Another file at the same place is another database, and its old connections are of no use."""
+    if "://" in location:
+        return None
+    try:
+        status = Path(location).expanduser().stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _open(location: str, identity: tuple[int, int] | None) -> ExperimentStore:
+    return open_store(location, read_only=True)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=8, show_spinner=False)
+def list_studies(location: str) -> list[Study]:
+    """Newest first."""
+    return open_database(location).list_studies(limit=None)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=8, show_spinner=False)
+def tally_runs(location: str) -> dict[str, dict[RunStatus, int]]:
+    return open_database(location).tally_runs()
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def load_study(location: str, study_id: str) -> StudyContents:
+    store = open_database(location)
+    return StudyContents(
+        study=store.get_study(study_id),
+        charter=store.find_charter(study_id),
+        hypotheses=tuple(store.list_hypotheses(study_id)),
+        experiments=tuple(store.list_experiments(study_id)),
+        runs=tuple(store.list_runs(study_id=study_id)),
+        evaluations=tuple(store.list_evaluations(study_id=study_id)),
+        findings=tuple(store.list_findings(study_id=study_id)),
+        decisions=tuple(store.list_decisions(study_id)),
+        analysis=_last_analysis(store, study_id),
+        spent=store.sum_budget(study_id),
+        usage=store.sum_llm_usage(study_id),
+    )
+
+
+def _last_analysis(store: ExperimentStore, study_id: str) -> JsonObject:
+    offset = 0
+    while page := store.list_events(study_id, newest_first=True, limit=PAGE, offset=offset):
+        for event in page:
+            if event.kind == ANALYSIS_MADE:
+                found: Any = event.payload.get("analysis", {})
+                return found if isinstance(found, dict) else {}
+        offset += PAGE
+    return {}
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def find_run(location: str, run_id: str) -> Run:
+    return open_database(location).get_run(run_id)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def list_events(
+    location: str,
+    study_id: str,
+    *,
+    run_id: str | None = None,
+    min_severity: Severity = Severity.INFO,
+    limit: int = PAGE,
+) -> list[Event]:
+    """Newest first."""
+    return open_database(location).list_events(
+        study_id, run_id=run_id, min_severity=min_severity, newest_first=True, limit=limit
+    )
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def list_artifacts(location: str, study_id: str, run_id: str | None = None) -> list[Artifact]:
+    return open_database(location).list_artifacts(study_id, run_id=run_id)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def metric_names(location: str, run_ids: tuple[str, ...]) -> list[str]:
+    return open_database(location).metric_names(run_ids)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def metrics(location: str, run_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
+    """One row per point: run_id, name, step, value, recorded_at."""
+    return metrics_frame(open_database(location), run_ids, names)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=16, show_spinner=False)
+def runs(location: str, study_ids: tuple[str, ...]) -> pd.DataFrame:
+    """One row per run of these studies, as `frames.runs_frame` gives it, with the study's id."""
+    store = open_database(location)
+    frames = [runs_frame(store, study_id).assign(study_id=study_id) for study_id in study_ids]
+    filled = [frame for frame in frames if not frame.empty]
+    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def list_episodes(location: str, run_id: str) -> list[EpisodeSummary]:
+    return open_database(location).list_episodes(run_id, limit=PAGE)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def find_episode(location: str, run_id: str, episode_id: str) -> EpisodeSample:
+    return open_database(location).get_episode(run_id, episode_id)

@@ -1,0 +1,51 @@
+"""Files of a study, found from the paths in the database and read only inside the study's own folder.
+
+Place in the flow: the study and run pages show logs and offer reports through here. A path in the database is foreign:
+whatever leads out of `<home>/studies/<study id>`, by dots or by links, is as good as absent. It knows nothing of
+Streamlit.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+TAIL_BYTES = 64 * 1024
+MAX_BYTES = 32 * 1024 * 1024
+
+
+def locate(home: Path, study_id: str, stored: str) -> Path | None:
+    """The file that `stored` names, if it is a plain file in the study's folder.
+
+    Only what follows the study's id counts, so that a folder that was moved or copied with its database still serves.
+    """
+    parts = Path(stored).parts
+    if study_id not in parts:
+        return None
+    folder = (home / "studies" / study_id).resolve()
+    found = folder.joinpath(*parts[parts.index(study_id) + 1 :]).resolve()
+    try:
+        if not found.is_relative_to(folder) or not stat.S_ISREG(found.lstat().st_mode):
+            return None
+    except OSError:
+        return None
+    return found
+
+
+def tail(path: Path, limit: int = TAIL_BYTES) -> tuple[str, bool]:
+    """The last `limit` bytes as text, from a whole line on, and whether something was left out. Raises OSError."""
+    with path.open("rb") as file:
+        length = file.seek(0, 2)
+        file.seek(max(0, length - limit))
+        text = file.read(limit).decode("utf-8", errors="replace")
+    if length <= limit:
+        return text, False
+    return text.partition("\n")[2] or text, True
+
+
+def content(path: Path) -> bytes | None:
+    """The whole file; None if it is too large to be handed to a browser, or unreadable."""
+    try:
+        return path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+    except OSError:
+        return None

@@ -178,7 +178,9 @@ def _check_preflight(
     tiny = build_job({**job, **_smallest(job), "experiment_name": "preflight"})
     workdir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="check-", dir=workdir) as name, SwarmClient(url) as server:
-        folder = Path(name).resolve()
+        # What the client can write is a folder below: it could replace a log of its own by a link to any file.
+        folder = Path(name).resolve() / "work"
+        folder.mkdir()
         (folder / "client.py").write_text(script.code, encoding="utf-8")
         tiny.dump_job_as_yaml(folder / "job.yaml")
         try:
@@ -204,7 +206,7 @@ def _run_client(folder: Path, sandbox: Sandbox | None, url: str) -> str:
     argv = [sys.executable, "client.py", "--server", url, "--job", "job.yaml", "--seed", "0"]
     start = plain_command if sandbox is None else partial(sandbox.command, workdir=folder)
     command = start(argv, server_url=url)
-    log = folder / "output.log"
+    log = folder.parent / "output.log"
     try:
         code = _run_bounded(command, folder, log)
     finally:
@@ -243,5 +245,8 @@ def _last_words(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, size - 16_384))
         text = file.read().decode("utf-8", errors="replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()][-LAST_LINES:]
-    return " | ".join(lines)[-MAX_MESSAGE_CHARS:] or "it printed nothing"
+    lines = [line.strip() for line in text.splitlines() if line.strip(" \t~^")][-LAST_LINES:]
+    if not lines:
+        return "it printed nothing"
+    # What went wrong stands in the last line of a traceback, where in those before.
+    return " | ".join([lines[-1], *lines[:-1]])[:MAX_MESSAGE_CHARS]

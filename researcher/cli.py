@@ -79,6 +79,9 @@ def start(
     max_hours: Annotated[float | None, typer.Option(help="Budget: hours of work.")] = None,
     max_llm_tokens: Annotated[int | None, typer.Option(min=1, help="Budget: tokens of the language model.")] = None,
     max_llm_usd: Annotated[float | None, typer.Option(help="Budget: dollars for the language model.")] = None,
+    llm_price: Annotated[
+        str | None, typer.Option(help="INPUT,OUTPUT: the model's price in dollars per million tokens.")
+    ] = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
     ] = False,
@@ -105,6 +108,7 @@ def start(
                 "max_hours": max_hours,
                 "max_llm_tokens": max_llm_tokens,
                 "max_llm_usd": max_llm_usd,
+                "llm_price": None if llm_price is None else llm_price.split(","),
                 "unsafe_no_sandbox": unsafe_no_sandbox,
                 "engine": engine,
             }

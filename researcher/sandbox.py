@@ -130,8 +130,8 @@ def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
             " (0.8 or newer), use --brain rules, or accept the risk with --unsafe-no-sandbox"
         )
     reason = ""
-    for sandbox in _candidates(bwrap):
-        reason = _probe(sandbox)
+    for sandbox in candidates(bwrap):
+        reason = probe(sandbox)
         if not reason:
             return sandbox
     raise SandboxUnavailable(
@@ -169,7 +169,7 @@ def _environment(token: str | None) -> dict[str, str]:
     return environment
 
 
-def _candidates(bwrap: str) -> list[Sandbox]:
+def candidates(bwrap: str) -> list[Sandbox]:
     """Strictest first. Containers may forbid root all but user namespaces, or forbidding further user namespaces."""
     always = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
     named = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
@@ -232,7 +232,7 @@ def _swarm_package() -> Path:
     return Path(next(iter(spec.submodule_search_locations))).resolve()
 
 
-def _probe(sandbox: Sandbox) -> str:
+def probe(sandbox: Sandbox) -> str:
     """Empty if a Python program that imports what clients import runs in this sandbox, or one line why not."""
     with tempfile.TemporaryDirectory(prefix="swarm-probe-") as folder:
         command = sandbox.command(

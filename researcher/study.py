@@ -43,7 +43,8 @@ logger = logging.getLogger(__name__)
 class StudySettings(BaseModel):
     """How a study was started; stored with it, so that `resume` needs nothing but its id.
 
-    None leaves a choice to the topic and the brain. `servers` empty means `parallel` own servers.
+    None leaves a choice to the topic and the brain. `servers` empty means `parallel` own servers. `llm_price` is in
+    dollars per million tokens, asked and answered.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,6 +61,7 @@ class StudySettings(BaseModel):
     max_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_llm_tokens: int | None = Field(default=None, ge=1)
     max_llm_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    llm_price: tuple[float, float] | None = None
     unsafe_no_sandbox: bool = False
     engine: Literal["local", "fake"] = "local"
 
@@ -111,6 +113,8 @@ def check_study(topic: str, settings: StudySettings) -> None:
         raise TopicInvalid(f"unknown task {settings.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     if settings.brain == "rules":
         _rules_brain(settings).frame(settings.request(topic))
+    else:
+        _check_language_model(settings)
     _choose_sandbox(settings)
     check_servers(settings.servers)
 
@@ -280,4 +284,30 @@ def _rules_brain(settings: StudySettings) -> RulesBrain:
 
 
 def _build_brain(settings: StudySettings, store: ExperimentStore, study_id: str, ledger: BudgetLedger) -> Brain:
-    return _rules_brain(settings)
+    """Raises BrainError where the language model is not named or has no key."""
+    if settings.brain == "rules":
+        return _rules_brain(settings)
+    # Imported when needed: most studies have no language model, and its SDK takes a second to load.
+    from researcher.brain.chat import Chat, Price
+    from researcher.brain.llm import LLMBrain
+
+    price = settings.llm_price
+    chat = Chat(
+        model=settings.model or "",
+        base_url=os.environ.get("OPENAI_BASE_URL"),
+        api_key=os.environ.get("OPENAI_API_KEY", ""),
+        store=store,
+        study_id=study_id,
+        ledger=ledger,
+        price=None if price is None else Price(*price),
+    )
+    return LLMBrain(chat, seeds=settings.seeds, steps=settings.steps, engine=settings.engine)
+
+
+def _check_language_model(settings: StudySettings) -> None:
+    if not settings.model:
+        raise TopicInvalid("--brain llm needs the name of a model: give --model NAME, or use --brain rules")
+    if not os.environ.get("OPENAI_API_KEY"):
+        raise TopicInvalid("--brain llm needs OPENAI_API_KEY (any text if the server at OPENAI_BASE_URL asks for none)")
+    if settings.max_llm_usd is not None and settings.llm_price is None:
+        raise TopicInvalid("--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens")

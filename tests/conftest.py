@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -26,6 +30,19 @@ class RunningServer:
 
 
 StartServer = Callable[..., RunningServer]
+
+
+@pytest.fixture
+def swarm_process(tmp_path: Path) -> Iterator[str]:
+    """The URL of `swarm start` in a process of its own, without a job."""
+    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(tmp_path / "home"), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield json.loads(server.stdout.readline())["url"]
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(timeout=30)
 
 
 @pytest.fixture

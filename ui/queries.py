@@ -74,7 +74,7 @@ def _identity(location: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=8, show_spinner=False, on_release=ExperimentStore.close)
 def _open(location: str, identity: tuple[int, int] | None) -> ExperimentStore:
     return open_store(location, read_only=True)
 

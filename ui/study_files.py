@@ -23,11 +23,12 @@ def locate(home: Path, study_id: str, stored: str) -> Path | None:
     if study_id not in parts:
         return None
     folder = (home / "studies" / study_id).resolve()
-    found = folder.joinpath(*parts[parts.index(study_id) + 1 :]).resolve()
     try:
+        found = folder.joinpath(*parts[parts.index(study_id) + 1 :]).resolve()
         if not found.is_relative_to(folder) or not stat.S_ISREG(found.lstat().st_mode):
             return None
-    except OSError:
+    except (OSError, ValueError):
+        # No path at all: one with a null byte, a name too long, a circle of links.
         return None
     return found
 

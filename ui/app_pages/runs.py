@@ -95,7 +95,7 @@ def column_order(frame: pd.DataFrame) -> list[str]:
     factors = [name for name in frame if name.startswith("factor.")]
     head, tail = ["experiment", "seed", "status"], ["duration_s", "started_at", "exit_reason", "run_id", "study_id"]
     rest = [name for name in frame if name not in {*head, *tail, *scores, *factors}]
-    if frame["study_id"].nunique() == 1:
+    if len(set(frame["study_id"])) == 1:
         tail.remove("study_id")
     return [*head, *scores, *factors, *tail, *rest]
 
@@ -150,7 +150,7 @@ def show_actions(selected: list[str]) -> None:
 
 def show_table(frame: pd.DataFrame) -> None:
     order = column_order(frame)
-    filled = [name for name in order if frame[name].count()]
+    filled = [name for name in order if any(not is_missing(value) for value in frame[name])]
     default = [name for name in filled if name not in HIDDEN_AT_FIRST]
     actions = st.container(horizontal=True, vertical_alignment="center")
     with actions, st.popover("Columns", icon=":material/view_column:"):

@@ -120,6 +120,16 @@ def test_preflight_rejects_a_client_that_ends_without_training(tmp_path, start_s
     assert "before one batch was complete" in problem.message
 
 
+def test_preflight_reads_only_what_the_client_printed(tmp_path, start_server):
+    secret = tmp_path / "secret"
+    secret.write_text("canary of the host")
+    attack = f"import pathlib; pathlib.Path('output.log').symlink_to({str(secret)!r}); raise ValueError('printed')"
+    linking = changed("    arguments = parser.parse_args()\n", f"    arguments = parser.parse_args()\n    {attack}\n")
+    [problem] = check(linking, tmp_path, url=start_server().url)
+    assert "ValueError: printed" in problem.message
+    assert "canary" not in problem.message
+
+
 def test_preflight_ends_a_client_that_hangs(tmp_path, start_server, monkeypatch):
     monkeypatch.setattr(researcher.check, "PREFLIGHT_TIMEOUT_S", 3.0)
     hanging = changed("while True:", "while __name__:\n            continue")

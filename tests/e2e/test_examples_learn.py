@@ -1,0 +1,50 @@
+"""The shipped examples against a real server process: held-out accuracy rises as their READMEs say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run_example(name: str, url: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name / "client.py"), "--url", url, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def accuracies(output: str) -> tuple[float, float]:
+    before, after = re.findall(r"validation accuracy (?:before|after): ([\d.]+)", output)
+    return float(before), float(after)
+
+
+@pytest.mark.timeout(300)
+def test_reversing_words_is_learned_within_thirty_steps_and_four_minutes(swarm_process: str) -> None:
+    output = run_example("reverse_words", swarm_process)
+    before, after = accuracies(output)
+    seconds = int(re.findall(r"trained 30 steps in (\d+) s", output)[0])
+    assert before <= 0.40
+    assert after >= 0.85, output
+    assert seconds < 240
+
+
+@pytest.mark.timeout(300)
+def test_a_stock_openai_agent_learns_to_use_its_tool(swarm_process: str, tmp_path: Path) -> None:
+    job = (EXAMPLES / "openai_tools" / "job.yaml").read_text()
+    short = tmp_path / "job.yaml"
+    short.write_text(re.sub(r"total_steps: \d+", "total_steps: 12", job))
+    before, after = accuracies(run_example("openai_tools", swarm_process, "--job", str(short)))
+    assert before < 0.2
+    assert after >= 0.6

@@ -1,0 +1,184 @@
+"""The explorer in a real browser: every page by its address, on a filled database, in light and dark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from explorer_study import add_study, create_database
+
+from experiments_db import StudyStatus, open_store
+
+playwright_api = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright")
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+START_TIMEOUT_S = 40
+PAGE_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Explorer:
+    url: str
+    database: Path
+    study_id: str
+    run_ids: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def explorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
+    """`streamlit run ui/app.py` as a user starts it, on a free port and a filled database."""
+    home = tmp_path_factory.mktemp("explorer")
+    database = create_database(home, lambda store, folder: add_study(store, folder, is_finished=False))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = [sys.executable, "-m", "streamlit", "run", "ui/app.py", "--server.port", str(port)]
+    argv += ["--server.headless", "true", "--server.fileWatcherType", "none"]
+    with (home / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            argv, cwd=ROOT, env={**os.environ, "SWARM_RESEARCH_DB": str(database)}, stdout=log, stderr=log
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _await_health(url, server, home / "server.log")
+        with open_store(database, read_only=True) as store:
+            study = store.list_studies()[0]
+            runs = tuple(run.id for run in store.list_runs(study_id=study.id) if run.finished_at and not run.diagnosis)
+        yield Explorer(url, database, study.id, runs)
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def _await_health(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert server.poll() is None, log.read_text()
+        try:
+            if httpx.get(f"{url}/_stcore/health", timeout=2).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.2)
+    pytest.fail(f"the explorer did not start within {START_TIMEOUT_S} s: {log.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright_api.Browser]:
+    if not Path(CHROMIUM).exists():
+        pytest.skip("no chromium: install the Debian package chromium")
+    args = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
+        yield chromium
+        chromium.close()
+
+
+class Visitor:
+    """A tab that notes what must never happen: a script of foreign text, an exception on the page."""
+
+    def __init__(self, browser: playwright_api.Browser, explorer: Explorer, theme: str) -> None:
+        self.context = browser.new_context(viewport={"width": 1360, "height": 1100}, color_scheme=theme)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PAGE_TIMEOUT_MS)
+        self.dialogs: list[str] = []
+        self.page.on("dialog", self._dismiss)
+        self._explorer = explorer
+
+    def _dismiss(self, dialog: playwright_api.Dialog) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def open(self, address: str, picture: Path) -> None:
+        self.page.goto(f"{self._explorer.url}{address}")
+        self.page.locator("h1").first.wait_for()
+        self.page.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
+        # Charts and tables are drawn after the script is done.
+        self.page.wait_for_timeout(700)
+        self.page.screenshot(path=picture)
+        assert self.page.locator('[data-testid="stException"]').count() == 0
+        assert self.page.locator('[data-testid="stAlertContentError"]').count() == 0
+        assert not self.dialogs
+
+    def best_arm(self) -> tuple[str, str]:
+        """Label and value of the metric, as a person reads them."""
+        metric = self.page.locator('[data-testid="stMetric"]', has_text="Best arm").first
+        label = metric.locator('[data-testid="stMetricLabel"]').inner_text()
+        return label, metric.locator('[data-testid="stMetricValue"]').inner_text()
+
+
+@pytest.fixture(params=["light", "dark"])
+def visitor(browser: playwright_api.Browser, explorer: Explorer, request: pytest.FixtureRequest) -> Iterator[Visitor]:
+    visiting = Visitor(browser, explorer, request.param)
+    yield visiting
+    visiting.context.close()
+
+
+def _best_by_sql(explorer: Explorer) -> tuple[str, str]:
+    connection = sqlite3.connect(f"file:{explorer.database}?mode=ro", uri=True)
+    try:
+        return connection.execute(
+            """SELECT experiments.name, printf('%.3f', avg(evaluations.mean)) FROM evaluations
+               JOIN runs ON runs.id = evaluations.run_id JOIN experiments ON experiments.id = runs.experiment_id
+               WHERE runs.study_id = ? AND runs.status = 'finished' AND phase = 'final' AND split = 'validation'
+               GROUP BY experiments.id ORDER BY avg(evaluations.mean) DESC LIMIT 1""",
+            (explorer.study_id,),
+        ).fetchone()
+    finally:
+        connection.close()
+
+
+def test_every_page_opens_by_its_address_and_names_the_best_arm(
+    visitor: Visitor, explorer: Explorer, tmp_path: Path
+) -> None:
+    name, mean = _best_by_sql(explorer)
+    for page, address in {
+        "studies": "/",
+        "study": f"/study?study={explorer.study_id}",
+        "compare": f"/compare?study={explorer.study_id}",
+    }.items():
+        visitor.open(address, tmp_path / f"{page}.png")
+        label, value = visitor.best_arm()
+        assert (name in label, value) == (True, mean), page
+    visitor.open(f"/runs?study={explorer.study_id}", tmp_path / "runs.png")
+    visitor.open(f"/run?run={explorer.run_ids[0]}", tmp_path / "run.png")
+    # The address goes on naming what the page is about.
+    assert explorer.run_ids[0] in visitor.page.url
+
+
+def test_foreign_text_is_shown_and_never_run(
+    browser: playwright_api.Browser, explorer: Explorer, tmp_path: Path
+) -> None:
+    visiting = Visitor(browser, explorer, "light")
+    run = explorer.run_ids[-1]
+    for part, text in {"Episodes": "Reverse: <script>alert(1)</script>", "Log": "step 2 <script>"}.items():
+        visiting.open(f"/run?run={run}&part={part}", tmp_path / f"{part}.png")
+        assert text in visiting.page.locator('[data-testid="stMain"]').inner_text()
+    two = ",".join((explorer.run_ids[0], run))
+    visiting.open(f"/compare?runs={two}&aspect=Curves", tmp_path / "runs.png")
+    visiting.context.close()
+
+
+def test_a_running_study_refreshes_itself(browser: playwright_api.Browser, explorer: Explorer, tmp_path: Path) -> None:
+    visiting = Visitor(browser, explorer, "light")
+    visiting.open(f"/study?study={explorer.study_id}", tmp_path / "running.png")
+    main = visiting.page.locator('[data-testid="stMain"]')
+    assert "running" in main.inner_text()
+    with open_store(explorer.database) as store:
+        store.set_study_status(explorer.study_id, StudyStatus.FINISHED, "all is said")
+    main.get_by_text("all is said").wait_for()
+    # What is over is not asked about any more.
+    visiting.page.get_by_text("Live", exact=True).wait_for(state="detached")
+    visiting.context.close()

@@ -1,0 +1,185 @@
+"""kill -9 of the researcher, again and again in one study: it finishes, and nothing finished is done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments_db import ExperimentStore, RunStatus, StoreError, StudyStatus, open_store
+from researcher.children import process_start
+
+TOPIC = "tool use: KL or no KL?"
+FLAGS = [
+    *(
+        "--brain",
+        "rules",
+        "--engine",
+        "fake",
+        "--seeds",
+        "2",
+        "--steps",
+        "3",
+        "--eval-episodes",
+        "4",
+        "--parallel",
+        "2",
+    ),
+]
+TIMEOUT_S = 90.0
+
+
+class Researcher:
+    """The command line in processes of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.database = home / "research.db"
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        with (self.home / "stderr.log").open("a") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "researcher.cli", *arguments, "--home", str(self.home)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate(timeout=10)
+
+    def await_event(self, process: subprocess.Popen[str], kind: str, count: int = 1) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while self._count(kind) < count:
+            assert process.poll() is None, f"it ended by itself: {self.messages()[-2000:]}"
+            assert time.monotonic() < deadline, f"no {kind} within {TIMEOUT_S} s"
+            time.sleep(0.05)
+
+    def messages(self) -> str:
+        return (self.home / "stderr.log").read_text()
+
+    def kill_after(self, process: subprocess.Popen[str], kind: str, count: int) -> None:
+        """SIGKILL once the study has so many events of this kind."""
+        self.await_event(process, kind, count)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=10)
+
+    def _count(self, kind: str) -> int:
+        try:
+            with open_store(self.database, read_only=True) as store:
+                studies = store.list_studies()
+                events = store.list_events(studies[0].id, limit=None) if studies else []
+                return Counter(event.kind for event in events)[kind]
+        except StoreError:
+            # Not there yet, or just being made.
+            return 0
+
+
+@pytest.fixture
+def researcher(tmp_path: Path) -> Iterator[Researcher]:
+    researcher = Researcher(tmp_path)
+    yield researcher
+    researcher.close()
+
+
+def _finished(store: ExperimentStore, study_id: str) -> dict[str, tuple[float | None, float]]:
+    """Finished runs with when they ended and their final score."""
+    runs = store.list_runs(study_id=study_id, statuses=[RunStatus.FINISHED])
+    scores = {item.run_id: item.mean for item in store.list_evaluations(study_id=study_id, phase="final")}
+    return {run.id: (run.finished_at, scores[run.id]) for run in runs}
+
+
+def _children_of(home: Path) -> list[int]:
+    """Processes of this host that work for the study in `home`."""
+    found: list[int] = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                where = os.readlink(folder / "cwd")
+            except OSError:
+                continue
+            if (str(home) in command or str(home) in where) and process_start(int(folder.name)) is not None:
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.timeout(400)
+def test_kill_9_at_many_points_repeats_nothing_that_was_finished(researcher: Researcher) -> None:
+    process = researcher.start("start", "--topic", TOPIC, *FLAGS)
+    researcher.kill_after(process, "plan.made", 1)
+    with open_store(researcher.database) as store:
+        (study,) = store.list_studies()
+    kept: dict[str, tuple[float | None, float]] = {}
+    for kind, count in (("run.launched", 1), ("run.training", 1), ("run.finished", 1), ("test.opened", 1)):
+        process = researcher.start("resume", study.id)
+        researcher.kill_after(process, kind, count)
+        with open_store(researcher.database) as store:
+            now = _finished(store, study.id)
+        assert now.items() >= kept.items()
+        kept = now
+
+    ended = researcher.start("resume", study.id, "--json")
+    out, _ = ended.communicate(timeout=TIMEOUT_S)
+
+    assert ended.returncode == 0, researcher.messages()[-2000:]
+    assert Path(json.loads(out)["report"]).is_file()
+    with open_store(researcher.database) as store:
+        assert store.get_study(study.id).status is StudyStatus.FINISHED
+        runs = store.list_runs(study_id=study.id)
+        finished = Counter((run.experiment_id, run.seed) for run in runs if run.status is RunStatus.FINISHED)
+        assert len(finished) == 4 and set(finished.values()) == {1}
+        assert {run.status for run in runs} <= {RunStatus.FINISHED, RunStatus.STOPPED}
+        assert _finished(store, study.id).items() >= kept.items()
+        (finding,) = store.list_findings(study_id=study.id)
+        assert set(finding.run_ids) == {run.id for run in runs if run.status is RunStatus.FINISHED}
+        assert len(store.list_evaluations(study_id=study.id, phase="final")) == 4
+    assert _children_of(researcher.home) == []
+
+
+@pytest.mark.timeout(200)
+def test_sigterm_drains_and_resume_finishes(researcher: Researcher) -> None:
+    flags = ["--brain", "rules", "--engine", "fake", "--seeds", "1", "--steps", "3", "--eval-episodes", "4"]
+    process = researcher.start("start", "--topic", TOPIC, *flags, "--parallel", "1")
+    researcher.await_event(process, "run.training")
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+    assert process.returncode == 143
+    assert _children_of(researcher.home) == []
+    with open_store(researcher.database) as store:
+        (study,) = store.list_studies()
+        assert study.status is StudyStatus.PAUSED and study.status_reason == "SIGTERM"
+        assert store.list_runs(study_id=study.id, statuses=[RunStatus.LAUNCHING, RunStatus.RUNNING]) == []
+    resumed = researcher.start("resume", study.id)
+    resumed.communicate(timeout=TIMEOUT_S)
+    assert resumed.returncode == 0
+
+
+@pytest.mark.timeout(200)
+def test_second_researcher_is_told_who_works_on_the_study(researcher: Researcher) -> None:
+    process = researcher.start("start", "--topic", TOPIC, *FLAGS)
+    researcher.await_event(process, "study.working")
+    with open_store(researcher.database) as store:
+        (study,) = store.list_studies()
+
+    second = researcher.start("resume", study.id)
+    second.communicate(timeout=30)
+
+    assert second.returncode == 75
+    assert "is at work on" in researcher.messages()

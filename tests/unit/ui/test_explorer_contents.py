@@ -1,0 +1,58 @@
+"""Which runs count, which arm is best, and when there is an interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from explorer_study import add_study, create_database
+
+from experiments_db import Charter, open_store
+from ui import queries
+from ui.contents import StudyContents, best_arm, rank_arms
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> StudyContents:
+    path = create_database(tmp_path_factory.mktemp("contents"), add_study)
+    with open_store(path, read_only=True) as store:
+        study_id = store.list_studies()[0].id
+    return queries.load_study(str(path), study_id)
+
+
+def test_arms_are_ranked_best_first_with_their_intervals(contents: StudyContents) -> None:
+    ranked = rank_arms(contents)
+    means = [item.mean for item in ranked]
+    assert means == sorted(means, key=lambda mean: -(mean or 0))
+    assert [len(item.seeds) for item in ranked] == [3, 3, 3]
+    assert all(item.ci_low is not None and item.ci_high is not None for item in ranked)
+    assert ranked[0].base_mean == pytest.approx(0.314) and ranked[0].sealed_mean is not None
+
+
+def test_the_least_is_best_where_the_charter_minimizes(contents: StudyContents) -> None:
+    assert contents.charter is not None
+    charter: Charter = replace(contents.charter, document={**contents.document, "direction": "minimize"})
+    ranked = rank_arms(replace(contents, charter=charter))
+    assert ranked == tuple(reversed(rank_arms(contents)))
+
+
+def test_an_interval_over_other_runs_is_not_shown(contents: StudyContents) -> None:
+    fewer = replace(contents, runs=contents.runs[:-1])
+    by_arm = {item.arm.name: item for item in rank_arms(fewer)}
+    changed = contents.arms_by_id[contents.runs[-1].experiment_id].name
+    assert by_arm[changed].ci_low is None
+    assert all(item.ci_low is not None for name, item in by_arm.items() if name != changed)
+
+
+def test_without_scores_no_arm_is_best(contents: StudyContents) -> None:
+    assert best_arm(replace(contents, evaluations=())) is None
+    assert [item.arm for item in rank_arms(replace(contents, evaluations=()))] == list(contents.experiments)
+
+
+def test_location_is_the_address_then_the_variables_then_the_default() -> None:
+    both = {"SWARM_RESEARCH_DB": "given.db", "SWARM_HOME": "/home"}
+    assert queries.database_location("asked.db", both) == "asked.db"
+    assert queries.database_location(None, both) == "given.db"
+    assert queries.database_location("", {"SWARM_HOME": "/home"}) == "/home/research.db"
+    assert Path(queries.database_location(None, {})) == Path("runs/research.db")

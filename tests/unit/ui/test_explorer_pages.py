@@ -1,0 +1,206 @@
+"""Every page on real databases: full, empty, crowded, hostile, missing and broken ones."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from explorer_study import HOSTILE, create_database
+from streamlit.testing.v1 import AppTest
+
+OpenPage = Callable[..., AppTest]
+
+PAGES = ("studies", "study", "runs", "run", "compare")
+# Each section with something that only it shows.
+STUDY_SECTIONS = {
+    "Results": "Scored by the harness",
+    "Plan": "SHA-256",
+    "Decisions": "All arms are decided",
+    "Budget": "no limit",
+    "Events": "At least",
+}
+RUN_SECTIONS = {
+    "Curves": "Smoothing",
+    "Config": "As the server resolved it",
+    "Code": "def attempt(client",
+    "Log": "step 1 reward 0.31",
+    "Events": "seed 0 trains",
+    "Evaluations": "d3fc5690ab8b",
+    "Episodes": "Blue: trained on",
+}
+COMPARE_SECTIONS = {
+    "Scores": "Diamond: mean",
+    "Curves": "critic/score/mean",
+    "Config": "Only what differs",
+    "Code": "From",
+    "Factor effects": "The line joins the means",
+}
+
+
+def query(database: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        return connection.execute(sql, values).fetchall()
+    finally:
+        connection.close()
+
+
+def best_by_sql(database: Path, study_id: str) -> tuple[str, str]:
+    """Name and mean of the best arm, to three decimals."""
+    return query(
+        database,
+        """SELECT experiments.name, printf('%.3f', avg(evaluations.mean)) FROM evaluations
+           JOIN runs ON runs.id = evaluations.run_id JOIN experiments ON experiments.id = runs.experiment_id
+           WHERE runs.study_id = ? AND runs.status = 'finished' AND phase = 'final' AND split = 'validation'
+           GROUP BY experiments.id ORDER BY avg(evaluations.mean) DESC LIMIT 1""",
+        study_id,
+    )[0]
+
+
+def study_ids(database: Path) -> list[str]:
+    return [row[0] for row in query(database, "SELECT id FROM studies ORDER BY created_at")]
+
+
+def run_ids(database: Path, status: str) -> list[str]:
+    return [row[0] for row in query(database, "SELECT id FROM runs WHERE status = ? ORDER BY created_at", status)]
+
+
+def words(page: AppTest) -> str:
+    parts = [*page.markdown, *page.caption, *page.warning, *page.error, *page.title, *page.info, *page.text, *page.code]
+    tables = [part.value.to_string() for part in [*page.dataframe, *page.table]]
+    widgets = [*page.slider, *page.selectbox, *page.multiselect, *page.button_group]
+    headings = [part.value for part in page.subheader]
+    labels = [f"{widget.label} {widget.value}" for widget in widgets]
+    return "\n".join([*(str(part.value) for part in parts), *tables, *labels, *headings]).replace("\\", "")
+
+
+@pytest.mark.parametrize("section", STUDY_SECTIONS)
+def test_study_page_shows_each_section(open_page: OpenPage, filled: Path, section: str) -> None:
+    page = open_page("study", filled, study=study_ids(filled)[0], section=section)
+    assert not page.exception and not page.error
+    assert page.title[0].value.startswith("Which learning rate trains word reversal best")
+    assert STUDY_SECTIONS[section] in words(page)
+
+
+@pytest.mark.parametrize("section", RUN_SECTIONS)
+def test_run_page_shows_each_section(open_page: OpenPage, filled: Path, section: str) -> None:
+    page = open_page("run", filled, run=run_ids(filled, "finished")[0], part=section)
+    assert not page.exception and not page.error and not page.warning
+    assert RUN_SECTIONS[section] in words(page)
+
+
+@pytest.mark.parametrize("section", RUN_SECTIONS)
+def test_run_page_bears_a_run_that_failed_at_once(open_page: OpenPage, filled: Path, section: str) -> None:
+    page = open_page("run", filled, run=run_ids(filled, "failed")[0], part=section)
+    assert not page.exception and not page.error and not page.warning
+
+
+@pytest.mark.parametrize("section", COMPARE_SECTIONS)
+def test_compare_page_shows_each_section_for_arms_and_for_runs(open_page: OpenPage, filled: Path, section: str) -> None:
+    arms = open_page("compare", filled, study=study_ids(filled)[0], aspect=section)
+    runs = open_page("compare", filled, runs=",".join(run_ids(filled, "finished")[:3]), aspect=section)
+    assert not arms.exception and not runs.exception
+    assert not runs.error and len(runs.multiselect(key="run_choices").value) == 3
+    assert COMPARE_SECTIONS[section] in words(arms)
+
+
+@pytest.mark.parametrize("page", ["studies", "study", "compare"])
+def test_the_best_arm_is_the_one_that_sql_gives(open_page: OpenPage, filled: Path, page: str) -> None:
+    study_id = study_ids(filled)[0]
+    name, mean = best_by_sql(filled, study_id)
+    shown = open_page(page, filled, study=study_id)
+    metrics = [metric for metric in shown.metric if metric.label.startswith("Best arm")]
+    assert metrics and all(metric.value == mean and name in metric.label for metric in metrics)
+
+
+def test_studies_page_lists_and_filters(open_page: OpenPage, filled: Path) -> None:
+    page = open_page("studies", filled)
+    assert "2 studies" in words(page)
+    page.text_input(key="topic").set_value("no such topic").run()
+    assert "No study matches." in words(page)
+
+
+def test_runs_page_filters_by_status(open_page: OpenPage, filled: Path) -> None:
+    page = open_page("runs", filled, study=study_ids(filled)[0])
+    assert len(page.dataframe[0].value) == 10
+    page.multiselect(key="statuses").select("failed").run()
+    assert not page.exception
+    assert len(page.dataframe[0].value) == 1 and "1 of 10 runs" in words(page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_bear_three_hundred_runs(open_page: OpenPage, crowded: Path, page: str) -> None:
+    shown = open_page(page, crowded)
+    assert not shown.exception and not shown.error
+
+
+def test_runs_page_lists_all_of_three_hundred_runs(open_page: OpenPage, crowded: Path) -> None:
+    page = open_page("runs", crowded)
+    assert len(page.dataframe[0].value) == 300
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_database_without_studies_says_how_to_start_one(open_page: OpenPage, tmp_path: Path, page: str) -> None:
+    shown = open_page(page, create_database(tmp_path))
+    assert not shown.exception and not shown.error
+    assert "researcher start" in words(shown)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_missing_database_says_how_to_start_a_study(open_page: OpenPage, tmp_path: Path, page: str) -> None:
+    shown = open_page(page, tmp_path / "none.db")
+    assert not shown.exception
+    assert "No studies yet" in words(shown) and "researcher start" in words(shown)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_file_that_is_no_database_is_told_in_one_line(open_page: OpenPage, tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("these are notes")
+    shown = open_page("studies", tmp_path / "notes.db")
+    assert not shown.exception and len(shown.error) == 1
+    assert "not a SQLite database" in shown.error[0].value.replace("\\", "")
+
+
+def test_a_newer_database_is_told_in_one_line(open_page: OpenPage, tmp_path: Path) -> None:
+    path = create_database(tmp_path)
+    connection = sqlite3.connect(path)
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%version%'").fetchall()
+    connection.execute(f"UPDATE {tables[0][0]} SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+    shown = open_page("studies", path)
+    assert not shown.exception and len(shown.error) == 1
+    assert "newer version" in shown.error[0].value
+
+
+def test_a_damaged_database_is_told_in_one_line(open_page: OpenPage, filled: Path, tmp_path: Path) -> None:
+    content = bytearray(filled.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    (tmp_path / "damaged.db").write_bytes(content)
+    shown = open_page("studies", tmp_path / "damaged.db")
+    assert not shown.exception and len(shown.error) == 1
+
+
+@pytest.mark.parametrize(("page", "key"), [("run", "run"), ("study", "study"), ("compare", "runs")])
+def test_an_unknown_id_is_told_in_one_line(open_page: OpenPage, filled: Path, page: str, key: str) -> None:
+    shown = open_page(page, filled, **{key: HOSTILE})
+    assert not shown.exception and len(shown.warning) == 1
+    assert "there is no" in shown.warning[0].value
+
+
+def test_the_address_may_name_a_file_but_no_server(open_page: OpenPage, filled: Path, tmp_path: Path) -> None:
+    here = open_page("studies", tmp_path / "none.db", db=str(filled))
+    assert "2 studies" in words(here)
+    there = open_page("studies", filled, db="postgresql://elsewhere/x")
+    assert not there.exception and len(there.error) == 1
+
+
+def test_foreign_text_is_never_markup(open_page: OpenPage, filled: Path) -> None:
+    for section in STUDY_SECTIONS:
+        page = open_page("study", filled, study=study_ids(filled)[0], section=section)
+        for part in [*page.markdown, *page.caption, *page.title]:
+            assert HOSTILE not in part.value.replace(f"`lr=0.01 {HOSTILE}`", "")
+            assert ":red[no]" not in part.value and "[x](javascript" not in part.value

@@ -1,0 +1,161 @@
+"""Numbers, foreign text, tokens, files, differences and downloads as they are shown."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import sys
+from html.parser import HTMLParser
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from explorer_study import HOSTILE
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+import ui
+from ui import charts, differences, downloads, formats, study_files, token_view
+
+FOREIGN = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Zl", "Zp", "Zs"]), min_size=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "–"), (0.2, "0 s"), (59, "59 s"), (247, "4 min 7 s"), (11_520, "3 h 12 min"), (187_200, "2 d 4 h")],
+)
+def test_durations_have_their_two_largest_units(seconds: float | None, text: str) -> None:
+    assert formats.duration(seconds) == text
+
+
+def test_numbers_that_are_not_finite_are_missing() -> None:
+    assert formats.score(math.nan) == formats.change(math.inf) == formats.score(None) == "–"
+    assert formats.score(0.85749) == "0.857" and formats.probability(0.0004) == "< 0.001"
+
+
+@given(FOREIGN)
+def test_foreign_text_survives_markdown_as_it_is(text: str) -> None:
+    tokens = MarkdownIt("commonmark").parseInline(formats.plain(text))
+    children = tokens[0].children or []
+    assert {child.type for child in children} <= {"text", "text_special"}
+    assert "".join(child.content for child in children) == text
+
+
+@given(FOREIGN)
+def test_foreign_names_are_one_code_span(text: str) -> None:
+    tokens = MarkdownIt("commonmark").parseInline(formats.name(text))
+    assert [(child.type, child.content) for child in tokens[0].children or []] == [("code_inline", text)]
+
+
+def test_terminal_colours_and_control_characters_are_dropped() -> None:
+    assert formats.printable("\x1b[31mred\x1b[0m\x00 a\r\nb\tc") == "red a\nb\tc"
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert {name for name, _ in attrs} <= {"style", "title"}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("coloring", list(token_view.Coloring))
+@given(tokens=st.lists(FOREIGN, max_size=5))
+def test_tokens_are_escaped_in_every_colouring(coloring: token_view.Coloring, tokens: list[str]) -> None:
+    sample = {
+        "tokens": [*tokens, HOSTILE, '"><img src=x>'],
+        "token_ids": [1],
+        "loss_mask": [True, False],
+        "logprobs": [-0.5, None, math.nan],
+        "weight_versions": [3, -1, None, 2],
+    }
+    page = _Text()
+    page.feed(token_view.render(sample, coloring))
+    assert page.tags == {"div", "span"}
+    assert page.text == "".join(sample["tokens"])
+
+
+def test_a_sample_without_texts_shows_its_ids() -> None:
+    assert "[7]" in token_view.render({"token_ids": [7]}, token_view.Coloring.MASK)
+
+
+def test_files_are_found_in_the_study_folder_wherever_it_was_moved(tmp_path: Path) -> None:
+    log = tmp_path / "studies" / "st-1" / "runs" / "run-1" / "client.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\n")
+    for stored in (
+        str(log),
+        "runs/studies/st-1/runs/run-1/client.log",
+        "/elsewhere/studies/st-1/runs/run-1/client.log",
+    ):
+        assert study_files.locate(tmp_path, "st-1", stored) == log.resolve()
+
+
+def test_nothing_outside_of_the_study_folder_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "st-1"
+    folder.mkdir(parents=True)
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    (folder / "link").symlink_to(secret)
+    os.mkfifo(folder / "pipe")
+    stored = ["/etc/passwd", str(secret), "st-1/../../secret", f"{folder}/../../secret", f"{folder}/link"]
+    stored += [f"{folder}/pipe", f"{folder}/none", str(folder), "st-1//etc/passwd", "st-1/\x00"]
+    assert [study_files.locate(tmp_path, "st-1", item) for item in stored] == [None] * len(stored)
+
+
+def test_the_tail_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"first line\nsecond \xff line\nthird\n")
+    assert study_files.tail(log, 20) == ("third\n", True)
+    assert study_files.tail(log)[0].startswith("first line\nsecond � line")
+
+
+def test_only_settings_that_differ_are_listed() -> None:
+    old = {"lr": 0.001, "seed": 1, "nested": {"a": 1, "b": [1, 2]}, "gone": None}
+    new = {"lr": 0.01, "seed": 2, "nested": {"a": 1, "b": [1, 3]}, "new": True}
+    table = differences.differing_settings([("Setting", old), ("new", new)])
+    assert table.index.to_list() == ["gone", "lr", "nested.b", "new"]
+    assert table.loc["lr"].to_list() == ["0.001", "0.01"]
+    assert table.loc["gone"].to_list() == ["null", "–"]
+
+
+def test_the_same_program_has_no_diff() -> None:
+    assert differences.code_diff("a\nb", "a\nb", old_name="x", new_name="y") == ""
+    assert "+c" in differences.code_diff("a\nb", "a\nc", old_name="x", new_name="y")
+
+
+def test_smoothing_keeps_series_apart_and_gaps_open() -> None:
+    points = pd.DataFrame({"series": ["a", "a", "a", "b"], "step": [1, 2, 3, 1], "value": [1.0, math.nan, 3.0, 10.0]})
+    raw = charts.smooth(points, 0.0)
+    assert raw["smoothed"].equals(raw["value"])
+    smooth = charts.smooth(points, 0.5)["smoothed"].to_list()
+    assert smooth[0] == 1.0 and math.isnan(smooth[1]) and 1.0 < smooth[2] < 3.0 and smooth[3] == 10.0
+
+
+def test_bands_span_the_seeds_of_a_step() -> None:
+    points = pd.DataFrame({"series": ["a"] * 3, "step": [1, 1, 2], "value": [0.2, 0.4, math.nan]})
+    assert charts.band_points(points).to_dict("records") == [
+        {"series": "a", "step": 1, "mean": pytest.approx(0.3), "low": 0.2, "high": 0.4, "seeds": 2}
+    ]
+
+
+def test_tables_are_downloaded_whole_and_formulas_defused() -> None:
+    frame = pd.DataFrame({"arm": ["=1+1", "b"], "factor": [0.5, "high"], "score": [0.25, None]})
+    assert pd.read_csv(io.BytesIO(downloads.to_csv(frame)))["arm"].to_list() == ["'=1+1", "b"]
+    stored = pd.read_parquet(io.BytesIO(downloads.to_parquet(frame)))
+    assert stored["factor"].to_list() == ["0.5", "high"] and stored["score"][0] == 0.25
+
+
+def test_no_module_of_the_explorer_hides_an_installed_one() -> None:
+    folder = Path(ui.__file__).parent
+    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} - {"__init__"}
+    assert not names & (set(sys.stdlib_module_names) | set(packages_distributions()))

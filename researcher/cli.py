@@ -45,7 +45,7 @@ DEFAULT_HOME = Path("runs")
 @contextmanager
 def failures_in_one_line() -> Generator[None]:
     """Turn a domain error into one line on stderr and its exit code."""
-    from experiments_db import NotFound, StoreError
+    from experiments_db import LeaseLost, NotFound, StoreError
     from swarm import SwarmError
 
     try:
@@ -55,7 +55,8 @@ def failures_in_one_line() -> Generator[None]:
         raise typer.Exit(error.exit_code) from error
     except (StoreError, SwarmError) as error:
         typer.echo(f"researcher: {error}", err=True)
-        raise typer.Exit(3 if isinstance(error, NotFound) else 1) from error
+        code = 3 if isinstance(error, NotFound) else 75 if isinstance(error, LeaseLost) else 1
+        raise typer.Exit(code) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

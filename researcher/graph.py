@@ -108,7 +108,7 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
         stream = graph.stream(start, config, stream_mode="updates", durability="sync", control=control)
         for count, _ in enumerate(stream, start=1):
             if count % PRUNE_EVERY == 0:
-                _prune(connection, saver)
+                prune(connection, saver)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def _open_checkpoints(path: Path) -> Generator[tuple[sqlite3.Connection, SqliteS
         yield connection, SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
 
 
-def _prune(connection: sqlite3.Connection, saver: SqliteSaver) -> None:
+def prune(connection: sqlite3.Connection, saver: SqliteSaver) -> None:
     """Forget all but the newest checkpoints; the saver has no call for it."""
     newest = f"SELECT checkpoint_id FROM checkpoints ORDER BY checkpoint_id DESC LIMIT {KEPT_CHECKPOINTS}"
     with saver.lock:

@@ -24,6 +24,9 @@ from researcher.harness import BASE, FINAL
 from researcher.watchdog import REWARD
 
 REFRESH_S = 1.0
+PLAIN_EVERY_S = 15.0
+"""How often a log gets a line on the runs under way: often enough to see life, rarely enough to read later."""
+
 SHOWN_EVENTS = 8
 SHOWN_RUNS = 30
 _STYLES = {Severity.INFO: "", Severity.WARNING: "yellow", Severity.ERROR: "red"}
@@ -132,14 +135,32 @@ class Follower:
 
     def _follow(self) -> None:
         if not self._console.is_terminal:
-            while not self._ended.wait(REFRESH_S):
-                self._print_new()
-            self._print_new()
+            self._follow_plainly()
             return
         with Live(console=self._console, refresh_per_second=4, transient=False) as live:
             while not self._ended.wait(REFRESH_S):
                 self._draw(live)
             self._draw(live)
+
+    def _follow_plainly(self) -> None:
+        shown_at = time.monotonic()
+        while not self._ended.wait(REFRESH_S):
+            self._print_new()
+            if time.monotonic() - shown_at >= PLAIN_EVERY_S:
+                shown_at = time.monotonic()
+                self._print_runs()
+        self._print_new()
+
+    def _print_runs(self) -> None:
+        try:
+            runs = take_snapshot(self._store, self._study_id).runs
+        except StoreError:
+            # Shown with the next round, like events.
+            return
+        for run in runs:
+            if run.status == RunStatus.RUNNING and run.train_reward is not None:
+                line = f"{run.arm} seed {run.seed}: step {run.step}/{run.steps}, train reward {run.train_reward:.3f}"
+                self._console.print(f"{_clock(time.time())}  {line}", markup=False, highlight=False, soft_wrap=True)
 
     def _print_new(self) -> None:
         for event in self._new_events():
@@ -164,7 +185,11 @@ class Follower:
 
 
 def _format_event(event: Event) -> str:
-    return f"{datetime.fromtimestamp(event.created_at):%H:%M:%S}  {event.message}"
+    return f"{_clock(event.created_at)}  {event.message}"
+
+
+def _clock(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds):%H:%M:%S}"
 
 
 def _format_score(value: float | None) -> str:

@@ -130,13 +130,14 @@ class ServerPool:
 
     def _revive(self, slot: Slot) -> bool:
         """True if the server of this slot runs; an own one that ended is started again, a few times."""
-        if slot.child is None or slot.child.poll() is None:
+        if slot.child is None or (code := slot.child.poll()) is None:
             return True
+        slot.child.stop()
         slot.restarts += 1
         if slot.restarts > MAX_RESTARTS:
             slot.is_lost = True
             return False
-        logger.warning("server %d ended with code %s and is started again", slot.index, slot.child.poll())
+        logger.warning("server %d ended with code %s and is started again", slot.index, code)
         try:
             self._start_local(slot)
         except ServerProblem:

@@ -171,7 +171,13 @@ class _Worker:
 
     def run(self) -> Outcome:
         self.crew = Crew(2 * max(self.settings.parallel, len(self.settings.servers)))
-        with Tenure(self.store, self.study.id, on_beat=self._on_beat, on_lost=self._on_lost) as tenure:
+        with Tenure(
+            self.store,
+            self.study.id,
+            servers=self.settings.servers,
+            on_beat=self._on_beat,
+            on_lost=self._on_lost,
+        ) as tenure:
             tenure.store.set_study_status(self.study.id, StudyStatus.RUNNING)
             with self._drain_on_signals():
                 self._work(tenure.store)

@@ -98,6 +98,8 @@ def start(
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
             stream=sys.stderr,
         )
+        import uvloop
+
         from swarm.serving import serve
 
         def announce(url: str) -> None:
@@ -107,7 +109,8 @@ def start(
                 typer.echo(f"swarm {__version__} serves {url} (home {config.home}); Ctrl-C stops it", err=True)
             sys.stdout.flush()
 
-        asyncio.run(serve(config, train_job, announce))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config, train_job, announce))
 
 
 @app.command()

@@ -8,12 +8,15 @@ database file.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
 
 from experiments_db import NotFound
 from ui import elements, queries
 
-st.set_page_config(page_title="Run explorer", page_icon=":material/science:", layout="wide")
+# For a symbol, Streamlit would have the browser fetch an icon from the internet.
+st.set_page_config(page_title="Run explorer", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
 
 page = st.navigation(
     [

@@ -85,13 +85,14 @@ def curves(points: pd.DataFrame, *, title: str, weight: float, order: Sequence[s
             alt.Tooltip("smoothed:Q", title="Smoothed", format=".4g"),
         ],
     )
-    bold = base.mark_line(strokeWidth=2.2).encode(y=alt.Y("smoothed:Q", scale=scale, title=None))
-    layers = [bold]
+    smoothed = alt.Y("smoothed:Q", scale=scale, title=None, axis=_VALUE_AXIS)
+    raw = alt.Y("value:Q", scale=scale, title=None, axis=_VALUE_AXIS)
+    layers = [base.mark_line(strokeWidth=2.2).encode(y=smoothed)]
     if weight > 0:
-        layers.insert(0, base.mark_line(strokeWidth=1, opacity=0.3).encode(y=alt.Y("value:Q", scale=scale, title=None)))
+        layers.insert(0, base.mark_line(strokeWidth=1, opacity=0.3).encode(y=raw))
     if len(frame) <= len(order):
         # A line of one point is invisible.
-        layers.append(base.mark_point(filled=True).encode(y=alt.Y("smoothed:Q", scale=scale, title=None)))
+        layers.append(base.mark_point(filled=True).encode(y=smoothed))
     return _framed(alt.layer(*layers), height=_height(order), title=title)
 
 
@@ -110,8 +111,8 @@ def bands(points: pd.DataFrame, *, title: str, order: Sequence[str]) -> Chart:
         ],
     )
     scale = alt.Scale(zero=False, nice=True)
-    area = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=scale, title=None), y2="high:Q")
-    line = base.mark_line(strokeWidth=2.2).encode(y=alt.Y("mean:Q", scale=scale, title=None))
+    area = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=scale, title=None, axis=_VALUE_AXIS), y2="high:Q")
+    line = base.mark_line(strokeWidth=2.2).encode(y=alt.Y("mean:Q", scale=scale, title=None, axis=_VALUE_AXIS))
     return _framed(alt.layer(area, line), height=_height(order), title=title)
 
 
@@ -156,6 +157,7 @@ def _steps() -> alt.X:
     return alt.X("step:Q", title="step", scale=alt.Scale(zero=False, nice=False), axis=_STEP_AXIS)
 
 
+_VALUE_AXIS = alt.Axis(format=".4~g", tickCount=5)
 _STEP_AXIS = alt.Axis(tickMinStep=1, tickCount=8, format="d", grid=False)
 
 

@@ -92,6 +92,11 @@ def link(page: str, label: str, *, icon: str | None = None, **ids: str) -> None:
     st.page_link(f"app_pages/{page}.py", label=label, icon=icon, query_params=address(**ids))
 
 
+def link_study(contents: StudyContents) -> None:
+    topic = formats.plain(formats.shortened(contents.study.topic, 120))
+    link("study", topic, icon=":material/account_tree:", study=contents.study.id)
+
+
 def choose_study(*, label: str = "Study") -> StudyContents | None:
     """The study in the address, else the one last looked at, else the newest; None, with a note, if there is none."""
     studies = queries.list_studies(database())
@@ -160,7 +165,7 @@ def show_best_arm(contents: StudyContents, *, border: bool = True) -> None:
     st.metric(
         f"Best arm {formats.name(formats.shortened(best.arm.name, 48))}",
         formats.score(best.mean),
-        delta=None if gain is None else formats.change(gain),
+        delta=formats.delta(gain),
         delta_description=None if gain is None else "by training",
         delta_color="inverse" if contents.document.get("direction") == "minimize" else "normal",
         border=border,

@@ -26,6 +26,13 @@ def change(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{value:+.3f}"
 
 
+def delta(value: float | None) -> str | int | None:
+    """A change as `st.metric` takes it: 0, not "+0.000", is what it shows as no change."""
+    if value is None or not math.isfinite(value):
+        return None
+    return change(value) if round(value, 3) else 0
+
+
 def probability(value: float | None) -> str:
     if value is None:
         return MISSING

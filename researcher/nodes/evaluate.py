@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from experiments_db import BudgetKind, RunStatus
+from experiments_db import RunStatus
 from researcher.deps import ActiveRun, Deps, Phase
 from researcher.harness import BASE, FINAL
-from researcher.nodes.monitor import fail_with
+from researcher.nodes.monitor import charge_work, fail_with
 from researcher.state import ResearchState
 
 
@@ -45,7 +45,7 @@ def _finish(deps: Deps, active: ActiveRun) -> None:
         reason = f"stopped early: {active.diagnosis.sentence}"
         diagnosis = {"kind": active.diagnosis.kind, "sentence": active.diagnosis.sentence, "is_retried": False}
     run = deps.store.update_run(active.run_id, status=RunStatus.FINISHED, exit_reason=reason, diagnosis=diagnosis)
-    deps.ledger.charge(BudgetKind.WORKING_S, run.duration_s or 0.0, run.id, run_id=run.id)
+    charge_work(deps, run)
     split = deps.journal.charter().search_split
     scores = {item.phase: item.mean for item in deps.store.list_evaluations(run_ids=[run.id], split=split)}
     deps.journal.note(

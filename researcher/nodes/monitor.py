@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from concurrent.futures import Future
 from typing import Any
 
-from experiments_db import RunStatus, Severity
+from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.children import tail
 from researcher.crew import Drained
 from researcher.deps import ActiveRun, Deps, Phase
@@ -16,7 +15,7 @@ from researcher.journal import DIAGNOSED
 from researcher.runs import job_of
 from researcher.servers import connect
 from researcher.state import ResearchState
-from researcher.watchdog import REWARD, Diagnosis
+from researcher.watchdog import Diagnosis
 from swarm import SwarmError
 
 logger = logging.getLogger(__name__)
@@ -113,18 +112,21 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
     found: dict[str, Any] = {"kind": "failure", "sentence": reason, "is_retried": True}
     if diagnosis is not None:
         found = {"kind": diagnosis.kind, "sentence": diagnosis.sentence, "is_retried": diagnosis.is_retried}
-    deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
+    run = deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
+    charge_work(deps, run)
     deps.journal.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)
     deps.roster.remove(active)
     deps.pool.give_back(active.slot)
 
 
+def charge_work(deps: Deps, run: Run) -> None:
+    """What a run that is over has cost: its time, and that of its GPUs."""
+    seconds = run.duration_s or 0.0
+    deps.ledger.charge(BudgetKind.WORKING_S, seconds, run.id, run_id=run.id)
+    if gpus := run.job.get("n_gpu"):
+        deps.ledger.charge(BudgetKind.GPU_HOURS, gpus * seconds / 3600, run.id, run_id=run.id)
+
+
 def _own_name(deps: Deps, active: ActiveRun) -> str:
     run = deps.store.get_run(active.run_id)
     return str(job_of(deps.study_id, active.experiment, run.seed, run.attempt)["experiment_name"])
-
-
-def latest_reward(deps: Deps, run_id: str) -> float:
-    """The mean train reward of the last step; NaN before the first."""
-    point = deps.store.latest_metrics(run_id).get(REWARD)
-    return math.nan if point is None or point.value is None else point.value

@@ -16,7 +16,7 @@ from researcher.report.facts import ArmFacts, StudyFacts
 
 _SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(\[])|\n+")
 # A number stands alone: not part of a name such as seed-3 or nano2, but the value in lr=0.001 or 95%.
-_NUMBERS = re.compile(r"(?<![\w.])[-+−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+−]?\d+)?(?![\w]|\.\d)\s?(%)?")
+_NUMBERS = re.compile(r"(?<![\w.])[-+−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+−]?\d{1,2})?(?![\w]|\.\d)\s?(%)?")
 # Half a unit of the last digit, with room for the representation of decimals as floats.
 ROUNDING = 0.5 + 1e-6
 

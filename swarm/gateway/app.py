@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI
 from swarm.engine.state import EngineLifecycle
 from swarm.gateway.auth import TokenGuard
 from swarm.gateway.control import Control, control_router, health_router
-from swarm.gateway.episodes import Served, episode_router
+from swarm.gateway.episodes import Served, episode_router, record_router
 from swarm.gateway.errors import install_error_handlers
 from swarm.gateway.limits import BodyLimit, RequestIds
 from swarm.gateway.models import model_router
@@ -40,6 +40,7 @@ def create_app(deps: Deps) -> FastAPI:
     app.include_router(health_router(deps.lifecycle))
     app.include_router(control_router(deps.control, deps.lifecycle, deps.ledger), dependencies=guard)
     app.include_router(episode_router(deps.served, deps.ledger), dependencies=guard)
+    app.include_router(record_router(deps.served, deps.ledger), dependencies=guard)
     app.include_router(model_router(deps.served))
     install_error_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=deps.max_body_bytes)

@@ -28,12 +28,15 @@ from swarm.schemas import (
 )
 from swarm.types import EpisodeType
 
+PREFIX = f"{API_PREFIX}/episodes"
+
 Served = Callable[[], ModelService | None]
 """The model being served, or None while the engine is off."""
 
 
-def episode_router(served: Served, ledger: Ledger) -> APIRouter:  # noqa: C901 - one closure per route
-    router = APIRouter(prefix=f"{API_PREFIX}/episodes", tags=["episodes"])
+def episode_router(served: Served, ledger: Ledger) -> APIRouter:
+    """What a client does with its episodes."""
+    router = APIRouter(prefix=PREFIX, tags=["episodes"])
 
     def service() -> ModelService:
         current = served()
@@ -65,14 +68,14 @@ def episode_router(served: Served, ledger: Ledger) -> APIRouter:  # noqa: C901 -
         if current is None:
             row = await ledger.episode(episode_id)
             raise EpisodeEnded(f"episode {episode_id} is {row.state} ({row.outcome or 'engine stopped'})")
-        receipt = await current.rollout.end(episode_id, body)
+        ended = await current.rollout.end(episode_id, body)
         return EndEpisodeResponse(
             episode_id=episode_id,
-            state=receipt.state,
-            outcome=receipt.outcome,
-            batch_id=receipt.batch_id,
-            replayed=receipt.replayed,
-            weight_versions=list(receipt.weight_versions),
+            state=ended.state,
+            outcome=ended.outcome,
+            batch_id=ended.batch_id,
+            replayed=ended.replayed,
+            weight_versions=list(ended.weight_versions),
         )
 
     @router.post("/{episode_id}/abort")
@@ -84,6 +87,13 @@ def episode_router(served: Served, ledger: Ledger) -> APIRouter:  # noqa: C901 -
     async def heartbeat(episode_id: str) -> EpisodeView:
         service().rollout.heartbeat(episode_id)
         return await view(episode_id)
+
+    return router
+
+
+def record_router(served: Served, ledger: Ledger) -> APIRouter:
+    """Reading what was recorded, of any episode of this server."""
+    router = APIRouter(prefix=PREFIX, tags=["episodes"])
 
     @router.get("")
     async def list_episodes(

@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
 from explorer_study import add_study, create_database
+from playwright.sync_api import Browser, Dialog, sync_playwright
 
 from experiments_db import StudyStatus, open_store
-
-playwright_api = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright")
 
 pytestmark = pytest.mark.browser
 
@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 START_TIMEOUT_S = 40
 PAGE_TIMEOUT_MS = 30_000
+
+Theme = Literal["light", "dark"]
 
 
 @dataclass(frozen=True)
@@ -76,28 +78,34 @@ def _await_health(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[playwright_api.Browser]:
+def browser() -> Iterator[Browser]:
     if not Path(CHROMIUM).exists():
         pytest.skip("no chromium: install the Debian package chromium")
     args = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with playwright_api.sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
         yield chromium
         chromium.close()
 
 
 class Visitor:
-    """A tab that notes what must never happen: a script of foreign text, an exception on the page."""
+    """A tab that notes what must never happen: a script of foreign text, an exception, a call to the internet."""
 
-    def __init__(self, browser: playwright_api.Browser, explorer: Explorer, theme: str) -> None:
+    def __init__(self, browser: Browser, explorer: Explorer, theme: Theme) -> None:
         self.context = browser.new_context(viewport={"width": 1360, "height": 1100}, color_scheme=theme)
         self.page = self.context.new_page()
         self.page.set_default_timeout(PAGE_TIMEOUT_MS)
         self.dialogs: list[str] = []
         self.page.on("dialog", self._dismiss)
+        self.outside: list[str] = []
+        self.page.on("request", lambda request: self._note(request.url))
         self._explorer = explorer
 
-    def _dismiss(self, dialog: playwright_api.Dialog) -> None:
+    def _note(self, url: str) -> None:
+        if not url.startswith((self._explorer.url, "ws://127.0.0.1", "data:", "blob:")):
+            self.outside.append(url)
+
+    def _dismiss(self, dialog: Dialog) -> None:
         self.dialogs.append(dialog.message)
         dialog.dismiss()
 
@@ -111,6 +119,7 @@ class Visitor:
         assert self.page.locator('[data-testid="stException"]').count() == 0
         assert self.page.locator('[data-testid="stAlertContentError"]').count() == 0
         assert not self.dialogs
+        assert not self.outside
 
     def best_arm(self) -> tuple[str, str]:
         """Label and value of the metric, as a person reads them."""
@@ -120,7 +129,7 @@ class Visitor:
 
 
 @pytest.fixture(params=["light", "dark"])
-def visitor(browser: playwright_api.Browser, explorer: Explorer, request: pytest.FixtureRequest) -> Iterator[Visitor]:
+def visitor(browser: Browser, explorer: Explorer, request: pytest.FixtureRequest) -> Iterator[Visitor]:
     visiting = Visitor(browser, explorer, request.param)
     yield visiting
     visiting.context.close()
@@ -158,9 +167,7 @@ def test_every_page_opens_by_its_address_and_names_the_best_arm(
     assert explorer.run_ids[0] in visitor.page.url
 
 
-def test_foreign_text_is_shown_and_never_run(
-    browser: playwright_api.Browser, explorer: Explorer, tmp_path: Path
-) -> None:
+def test_foreign_text_is_shown_and_never_run(browser: Browser, explorer: Explorer, tmp_path: Path) -> None:
     visiting = Visitor(browser, explorer, "light")
     run = explorer.run_ids[-1]
     for part, text in {"Episodes": "Reverse: <script>alert(1)</script>", "Log": "step 2 <script>"}.items():
@@ -171,7 +178,7 @@ def test_foreign_text_is_shown_and_never_run(
     visiting.context.close()
 
 
-def test_a_running_study_refreshes_itself(browser: playwright_api.Browser, explorer: Explorer, tmp_path: Path) -> None:
+def test_a_running_study_refreshes_itself(browser: Browser, explorer: Explorer, tmp_path: Path) -> None:
     visiting = Visitor(browser, explorer, "light")
     visiting.open(f"/study?study={explorer.study_id}", tmp_path / "running.png")
     main = visiting.page.locator('[data-testid="stMain"]')

@@ -242,8 +242,11 @@ st.title("Compare", anchor=False)
 asked = ids_in_address("runs")
 if asked:
     studies, items = choose_runs(asked)
+    for contents in studies:
+        elements.link_study(contents)
     show_comparison(studies, items)
 elif (contents := elements.choose_study()) is not None:
+    elements.link_study(contents)
     if contents.experiments:
         with st.grid(3, min_column_width=200):
             elements.show_best_arm(contents)

@@ -61,8 +61,7 @@ def show_head(contents: StudyContents, run: Run, arm: Experiment) -> None:
     facts.append(f"started {formats.moment(run.started_at)}")
     facts.append(f"`{run.id}`")
     elements.show_facts(*facts)
-    topic = formats.plain(formats.shortened(contents.study.topic, 120))
-    elements.link("study", topic, icon=":material/account_tree:", study=run.study_id)
+    elements.link_study(contents)
 
 
 def show_figures(contents: StudyContents, run: Run) -> None:
@@ -71,8 +70,15 @@ def show_figures(contents: StudyContents, run: Run) -> None:
     base, final = scores.get((BASE, split)), scores.get((FINAL, split))
     sealed = next((value for (phase, _), value in scores.items() if phase == SEALED), None)
     with st.grid(5, min_column_width=150):
-        gain = None if base is None or final is None else formats.change(final - base)
-        st.metric("Final score", formats.score(final), delta=gain, border=True, height="stretch", help=contents.metric)
+        gain = formats.delta(None if base is None or final is None else final - base)
+        st.metric(
+            "Final score",
+            formats.score(final),
+            delta=gain,
+            border=True,
+            height="stretch",
+            help=contents.metric,
+        )
         elements.show_metric("Before training", formats.score(base))
         elements.show_metric("Test split", formats.score(sealed), help="Scored once, for best arm and baseline.")
         version = formats.MISSING if run.final_weight_version is None else str(run.final_weight_version)

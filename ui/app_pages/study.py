@@ -9,7 +9,7 @@ import streamlit as st
 
 from experiments_db import BudgetKind, Experiment, Finding, Hypothesis, RunStatus, Severity
 from ui import charts, elements, formats, queries, study_files
-from ui.contents import ArmScore, StudyContents, rank_arms
+from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
 
 REFRESH = "3s"
 EVENT_LIMITS = (200, 1000, 5000)
@@ -75,17 +75,28 @@ def show_figures(contents: StudyContents) -> None:
 
 
 def show_answer(contents: StudyContents) -> None:
-    """What the study was asked and what it says so far: the researcher's words, marked as such."""
+    """What was asked, and what the scores and the charter's rule say to it; no word of a brain is in here."""
     with st.container(border=True):
         question = str(contents.document.get("question", contents.study.topic))
         st.markdown(f":material/help: **Question** {formats.plain(question)}")
-        if contents.decisions:
-            last = contents.decisions[-1]
-            words = str(last.details.get("interpretation") or last.reason)
-            st.markdown(f":material/lightbulb: **Answer** {formats.plain(words)}")
+        st.markdown(f":material/lightbulb: **{'So far' if contents.is_live else 'Answer'}** {answer(contents)}")
         for hypothesis in contents.hypotheses:
             if hypothesis.verdict is not None:
                 st.markdown(f"{elements.badge(hypothesis.verdict)} {formats.plain(hypothesis.statement)}")
+
+
+def answer(contents: StudyContents) -> str:
+    best = best_arm(contents)
+    if best is None:
+        return "No run has a final score yet."
+    lead = f"{formats.name(best.arm.name)} scores best: {formats.score(best.mean)}"
+    lead += f" over {formats.count(len(best.seeds), 'seed')}"
+    if best.arm.is_baseline:
+        return f"{lead}. It is the baseline."
+    finding = next((item for item in contents.last_findings if item.experiment_id == best.arm.id), None)
+    if finding is None or finding.effect is None:
+        return f"{lead}."
+    return f"{lead}, {formats.change(finding.effect)} against the baseline {elements.badge(finding.verdict)}"
 
 
 def show_ranking(contents: StudyContents, ranked: list[ArmScore]) -> None:
@@ -288,7 +299,7 @@ def show_decisions(contents: StudyContents) -> None:
             )
             st.markdown(formats.plain(decision.reason))
             if words := str(decision.details.get("interpretation") or ""):
-                st.caption(formats.plain(words))
+                st.caption(f"In the brain's words, which nothing has checked: {formats.plain(words)}")
 
 
 def budget_text(kind: BudgetKind, amount: float) -> str:

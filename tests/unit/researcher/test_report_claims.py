@@ -20,7 +20,7 @@ KNOWN = (0.8533, -0.1217, 0.0004, 0.001, 3.0, 30.0, 200.0)
         "p is 0.0004, or 4e-4.",
         "All 3 seeds of 30 steps, 200 episodes.",
         "Names such as seed-3x, nano2 or v1.2.3 are no numbers.",
-        "No number at all.",
+        "1e99999 is no number, nor is anything at all.",
     ],
 )
 def test_known_numbers_pass(text):
@@ -36,7 +36,8 @@ def test_known_numbers_pass(text):
         ("4 seeds of 30 steps.", ("4",)),
         ("lr=0.002 wins with 0.999.", ("0.002", "0.999")),
         ("It needs 1,000 steps.", ("1,000",)),
-        ("It reaches 1e99 and 1e-99 of 0.85.", ("1e99",)),
+        ("It reaches 1e99 and 1e-99 of 0.85.", ("1e99", "1e-99")),
+        ("9" * 400 + " is large.", ("9" * 400,)),
     ],
 )
 def test_unknown_numbers_are_named(text, unknown):

@@ -189,7 +189,7 @@ def test_every_form_of_the_sandbox_that_works_here_hides_the_host(server, tmp_pa
     assert bwrap is not None
     code = """
         import os, sys, httpx
-        print(httpx.post(sys.argv[1], content="x", timeout=10).text, os.path.exists(sys.argv[2]), len(os.listdir("/proc/sys")) > 0)
+        print(httpx.post(sys.argv[1], content="x", timeout=10).text, os.path.exists(sys.argv[2]))
         for place in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/usr/x", sys.prefix + "/x"):
             try:
                 open(place, "r+" if place.startswith("/proc") else "a").close()
@@ -211,7 +211,7 @@ def test_every_form_of_the_sandbox_that_works_here_hides_the_host(server, tmp_pa
             command.argv, env=command.env, cwd=workdir, capture_output=True, text=True, timeout=60, check=False
         )
         command.cleanup()
-        assert done.stdout == "x False True\n", done.stderr
+        assert done.stdout == "x False\n", done.stderr
         tried += 1
     assert tried >= 1
 

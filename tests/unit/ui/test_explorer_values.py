@@ -33,6 +33,7 @@ def test_durations_have_their_two_largest_units(seconds: float | None, text: str
 
 def test_numbers_that_are_not_finite_are_missing() -> None:
     assert formats.score(math.nan) == formats.change(math.inf) == formats.score(None) == "–"
+    assert formats.delta(0.0002) == 0 and formats.delta(-0.0007) == "-0.001" and formats.delta(None) is None
     assert formats.score(0.85749) == "0.857" and formats.probability(0.0004) == "< 0.001"
 
 
@@ -152,7 +153,8 @@ def test_tables_are_downloaded_whole_and_formulas_defused() -> None:
     frame = pd.DataFrame({"arm": ["=1+1", "b"], "factor": [0.5, "high"], "score": [0.25, None]})
     assert pd.read_csv(io.BytesIO(downloads.to_csv(frame)))["arm"].to_list() == ["'=1+1", "b"]
     stored = pd.read_parquet(io.BytesIO(downloads.to_parquet(frame)))
-    assert stored["factor"].to_list() == ["0.5", "high"] and stored["score"][0] == 0.25
+    assert stored["factor"].to_list() == ["0.5", "high"]
+    assert stored["score"].to_list()[0] == 0.25
 
 
 def test_no_module_of_the_explorer_hides_an_installed_one() -> None:

@@ -1,0 +1,73 @@
+"""What people see of a study: tables and lines that say where each run is."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments_db import ExperimentStore, RunStatus, open_store
+from researcher.progress import Follower, render, take_snapshot
+from researcher.watchdog import REWARD
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ExperimentStore]:
+    with open_store(tmp_path / "research.db") as store:
+        yield store
+
+
+@pytest.fixture
+def study_id(store: ExperimentStore) -> str:
+    """A study with one run in training."""
+    study = store.create_study("Does [bold]markup[/bold] matter?", brain="rules")
+    arm = store.create_experiment(study.id, "lr=0.001", factors={"lr": 0.001}, job={"total_steps": 30})
+    run = store.claim_run(arm.id, 2, "key", job={"total_steps": 30})
+    store.update_run(run.id, status=RunStatus.LAUNCHING)
+    store.update_run(run.id, status=RunStatus.RUNNING)
+    store.record_metrics(run.id, {12: {REWARD: 0.625}})
+    return study.id
+
+
+def _text(renderable: object) -> str:
+    console = Console(file=io.StringIO(), width=160, no_color=True)
+    console.print(renderable)
+    return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_snapshot_shows_step_reward_and_topic_as_it_was_written(store: ExperimentStore, study_id: str) -> None:
+    text = _text(render(take_snapshot(store, study_id)))
+
+    assert "Does [bold]markup[/bold] matter?" in text
+    assert "lr=0.001" in text and "12/30" in text and "0.625" in text
+
+
+def test_snapshot_is_json(store: ExperimentStore, study_id: str) -> None:
+    data = json.loads(json.dumps(take_snapshot(store, study_id).to_json()))
+
+    assert data["runs"][0]["step"] == 12 and data["study"]["status"] == "running"
+
+
+def test_log_gets_one_plain_line_per_event(store: ExperimentStore, study_id: str) -> None:
+    store.append_event(study_id, "old", "before the following began")
+    out = io.StringIO()
+    with Follower(store, study_id, Console(file=out, width=20)):
+        store.append_event(study_id, "run.launched", "lr=0.001 seed 2 [red]launched[/red] on a server")
+        time.sleep(0.1)
+
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 1
+    assert lines[0].endswith("lr=0.001 seed 2 [red]launched[/red] on a server")
+
+
+def test_terminal_gets_a_live_table(store: ExperimentStore, study_id: str) -> None:
+    out = io.StringIO()
+    with Follower(store, study_id, Console(file=out, width=160, force_terminal=True, no_color=True)):
+        store.append_event(study_id, "run.launched", "launched on a server")
+
+    assert "12/30" in out.getvalue() and "launched on a server" in out.getvalue()

@@ -6,6 +6,7 @@ it planned. This module knows nothing of graphs, servers or brains.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -26,6 +27,8 @@ from researcher.types import (
     Plan,
     Verdict,
 )
+
+logger = logging.getLogger(__name__)
 
 PLAN_MADE = "plan.made"
 ANALYSIS_MADE = "analysis.made"
@@ -49,7 +52,8 @@ class Journal:
         severity: Severity = Severity.INFO,
         payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """One line for people; `kind` is its stable name."""
+        """One line for people; `kind` is its stable name. The log file gets it too."""
+        logger.info("%s: %s", kind, message)
         self._store.append_event(self._study_id, kind, message, severity=severity, run_id=run_id, payload=payload)
 
     def warn(self, kind: str, message: str, *, run_id: str | None = None) -> None:

@@ -196,6 +196,7 @@ class _Worker:
             _record_failure(store, self.study.id, f"{type(error).__name__}: {error}")
             raise
         else:
+            # The report node has said so already, unless it ran in an earlier process.
             store.set_study_status(self.study.id, StudyStatus.FINISHED, "the report is written")
             journal.note("study.finished", "The study is finished.")
 
@@ -246,7 +247,7 @@ class _Worker:
         if self.ledger is not None:
             self.ledger.charge_wall_clock()
         status = self.store.get_study(self.study.id).status
-        if status is not StudyStatus.RUNNING and not self.control.drain_requested:
+        if status in (StudyStatus.PAUSED, StudyStatus.STOPPED) and not self.control.drain_requested:
             self._drain(f"{status} on request")
 
     def _on_lost(self) -> None:

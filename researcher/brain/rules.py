@@ -242,8 +242,8 @@ def _hypotheses(arms: tuple[Arm, ...], charter: Charter) -> tuple[Hypothesis, ..
             grouped.setdefault(changed or arm.name, []).append(arm.name)
     return tuple(
         Hypothesis(
-            statement=f"The held-out reward on {charter.task} depends on {factor}.",
-            prediction=f"{' or '.join(names)} differs from {baseline.name}.",
+            statement=f"Another {factor} than that of {baseline.name} trains {charter.task} better.",
+            prediction=f"{' or '.join(names)} beats {baseline.name} on held-out episodes.",
             arms=tuple(names),
         )
         for factor, names in grouped.items()

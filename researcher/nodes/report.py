@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from experiments_db import StudyStatus
 from researcher.deps import Deps
 from researcher.harness import keep_file
 from researcher.report.build import build_report
@@ -9,6 +10,8 @@ from researcher.state import ResearchState
 
 
 def report(deps: Deps, state: ResearchState) -> ResearchState:
+    # First, so that the report does not call a study unfinished that it is the end of.
+    deps.store.set_study_status(deps.study_id, StudyStatus.FINISHED, "the report is written")
     paths = build_report(deps.store, deps.study_id, deps.home / "report")
     for kind, path in (("report.markdown", paths.markdown), ("report.html", paths.html)):
         keep_file(deps.store, deps.study_id, path, kind)

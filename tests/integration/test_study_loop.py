@@ -235,6 +235,21 @@ def test_budget_of_runs_ends_the_launches_and_the_study_still_reports(
     assert decision.reason == "The budget is spent."
 
 
+def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
+    store: ExperimentStore, settings: StudySettings, tmp_path: Path
+) -> None:
+    endless = settings.model_copy(update={"steps": 100_000})
+
+    # With a limit below zero, the first step of any run counts as a divergence.
+    done = _carry_out(store, tmp_path, "batch size 2 or 3 on reversal", endless, limits=Limits(kl_limit=-1.0))
+
+    for run in store.list_runs(study_id=done.study.id):
+        assert run.status is RunStatus.FINISHED and (run.exit_reason or "").startswith("stopped early")
+        assert run.diagnosis is not None and run.diagnosis["kind"] == "kl_divergence"
+        (final,) = store.list_evaluations(run_ids=[run.id], phase="final")
+        assert 1 <= final.weight_version == run.final_weight_version < 100_000
+
+
 def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path
 ) -> None:

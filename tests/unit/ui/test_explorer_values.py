@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from explorer_study import HOSTILE
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -38,6 +38,7 @@ def test_numbers_that_are_not_finite_are_missing() -> None:
 
 
 @given(FOREIGN)
+@settings(deadline=None)
 def test_foreign_text_survives_markdown_as_it_is(text: str) -> None:
     tokens = MarkdownIt("commonmark").parseInline(formats.plain(text))
     children = tokens[0].children or []
@@ -46,6 +47,7 @@ def test_foreign_text_survives_markdown_as_it_is(text: str) -> None:
 
 
 @given(FOREIGN)
+@settings(deadline=None)
 def test_foreign_names_are_one_code_span(text: str) -> None:
     tokens = MarkdownIt("commonmark").parseInline(formats.name(text))
     assert [(child.type, child.content) for child in tokens[0].children or []] == [("code_inline", text)]
@@ -71,6 +73,7 @@ class _Text(HTMLParser):
 
 @pytest.mark.parametrize("coloring", list(token_view.Coloring))
 @given(tokens=st.lists(FOREIGN, max_size=5))
+@settings(deadline=None)
 def test_tokens_are_escaped_in_every_colouring(coloring: token_view.Coloring, tokens: list[str]) -> None:
     sample = {
         "tokens": [*tokens, HOSTILE, '"><img src=x>'],

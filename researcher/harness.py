@@ -30,7 +30,7 @@ from researcher.runs import job_of, total_steps
 from researcher.sandbox import Sandbox, plain_command
 from researcher.servers import connect
 from researcher.types import Charter
-from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob, WorkflowOutput, evaluate
+from swarm import ConnectionStack, Credentials, Evaluation, SwarmClient, Task, TrainJob, WorkflowOutput, evaluate
 from swarm.tasks import run_agent, task_family
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
@@ -140,10 +140,7 @@ class Harness:
         chosen = {task.task_id for task in tasks[:SAMPLED_EPISODES]}
         sampled: list[tuple[Task, str]] = []
 
-        with httpx.Client(
-            timeout=httpx.Timeout(180.0, connect=10.0),
-            limits=httpx.Limits(max_connections=EVAL_WORKERS, max_keepalive_connections=EVAL_WORKERS),
-        ) as http:
+        with httpx.Client(timeout=httpx.Timeout(180.0, connect=10.0), transport=ConnectionStack()) as http:
 
             def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
                 self._check_stop()

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from swarm.client import (
+        AsyncConnectionStack,
         AsyncSwarmClient,
+        ConnectionStack,
         Credentials,
         EpisodeFailure,
         EpisodeRuns,
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncConnectionStack",
     "AsyncSwarmClient",
+    "ConnectionStack",
     "Credentials",
     "EngineFailure",
     "EpisodeEnded",
@@ -58,7 +62,8 @@ __all__ = [
 _MODULE_BY_NAME = {
     **dict.fromkeys(
         (
-            "AsyncSwarmClient", "Credentials", "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "evaluate",
+            "AsyncConnectionStack", "AsyncSwarmClient", "ConnectionStack", "Credentials",
+            "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "evaluate",
             "run_episodes_until_all_complete",
         ),
         "swarm.client",

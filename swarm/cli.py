@@ -157,7 +157,7 @@ def evaluate_task(
     with failures_in_one_line():
         import httpx
 
-        from swarm.client import SwarmClient, evaluate
+        from swarm.client import ConnectionStack, SwarmClient, evaluate
         from swarm.tasks import Split, run_agent, task_family
 
         family = task_family(task)
@@ -166,7 +166,7 @@ def evaluate_task(
         tasks = family.tasks(Split(split), episodes)
         began = time.monotonic()
         with (
-            httpx.Client(timeout=120) as http,
+            httpx.Client(timeout=120, transport=ConnectionStack()) as http,
             SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None, client_id="swarm-eval") as client,
         ):
             result = evaluate(

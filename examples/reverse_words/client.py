@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 
 from swarm import (
+    ConnectionStack,
     Credentials,
     SwarmClient,
     SwarmError,
@@ -47,10 +48,9 @@ def main() -> None:
 
     job = TrainJob.build_job_from_yaml(args.job)
     total_steps = job.total_steps or 30
-    limits = httpx.Limits(max_keepalive_connections=WORKERS)
     with (
         SwarmClient(args.url, os.environ.get("SWARM_TOKEN")) as client,
-        httpx.Client(timeout=180, limits=limits) as http,
+        httpx.Client(timeout=180, transport=ConnectionStack()) as http,
     ):
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:

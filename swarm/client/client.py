@@ -25,6 +25,7 @@ import httpx
 from pydantic import BaseModel
 
 from swarm.client import calls
+from swarm.client.connections import AsyncConnectionStack, ConnectionStack
 from swarm.client.credentials import Credentials
 from swarm.client.exchange import Outcome, Pause, Plan, Server
 from swarm.errors import BadRequest, SwarmError
@@ -47,9 +48,6 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 30.0
 # Longer than a training step of a small model; whoever trains a large one knows its step time and sets it.
 DEFAULT_WAIT_S = 600.0
-
-# One per rollout thread and call in flight; far above what one machine drives.
-_LIMITS = httpx.Limits(max_connections=2000, max_keepalive_connections=200)
 
 
 @dataclass(slots=True)
@@ -82,7 +80,7 @@ class SwarmClient:
         malformed url."""
         self._server = _describe(url, token, timeout)
         self.client_id = client_id or _default_client_id()
-        self._http = httpx.Client(transport=transport, limits=_LIMITS)
+        self._http = httpx.Client(transport=transport or ConnectionStack())
 
     @property
     def url(self) -> str:
@@ -248,7 +246,7 @@ class AsyncSwarmClient:
     ) -> None:
         self._server = _describe(url, token, timeout)
         self.client_id = client_id or _default_client_id()
-        self._http = httpx.AsyncClient(transport=transport, limits=_LIMITS)
+        self._http = httpx.AsyncClient(transport=transport or AsyncConnectionStack())
 
     @property
     def url(self) -> str:

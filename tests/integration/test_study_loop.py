@@ -91,24 +91,23 @@ def settings(start_server: Callable[..., Any]) -> StudySettings:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
-    """A study of two arms and two seeds on own local servers."""
+    """A study on own local servers: two arms with one seed, which decides nothing, then with three more."""
     home = tmp_path_factory.mktemp("study")
     with open_store(home / "research.db") as store:
-        settings = StudySettings(engine="fake", steps=2, seeds=2, eval_episodes=6, parallel=2)
-        yield _carry_out(store, home, "tool use: KL or no KL?", settings)
+        settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=2, max_runs=8)
+        yield _carry_out(store, home, "batch size 2 or 3 for tool use", settings)
 
 
-def test_every_run_of_the_plan_is_trained_and_scored_by_the_harness(done: Done) -> None:
+ARMS = ("batch_size=2", "batch_size=3")
+
+
+def test_every_run_of_both_plans_is_trained_and_scored_by_the_harness(done: Done) -> None:
     runs = done.store.list_runs(study_id=done.study.id)
 
     assert done.study.status is StudyStatus.FINISHED
-    assert {(arm, run.seed) for arm in done.arms for run in done.runs(arm)} == {
-        ("no-kl", 0),
-        ("no-kl", 1),
-        ("kl", 0),
-        ("kl", 1),
-    }
-    assert len(runs) == 4 and {run.status for run in runs} == {RunStatus.FINISHED}
+    assert [item.action for item in done.store.list_decisions(done.study.id)] == ["refine", "stop"]
+    assert {arm: sorted(run.seed for run in done.runs(arm)) for arm in done.arms} == dict.fromkeys(ARMS, [0, 1, 2, 3])
+    assert {run.status for run in runs} == {RunStatus.FINISHED}
     for run in runs:
         scores = {item.phase: item for item in done.store.list_evaluations(run_ids=[run.id], split="validation")}
         assert (scores["base"].weight_version, scores["final"].weight_version) == (0, 2)
@@ -120,7 +119,7 @@ def test_every_run_of_the_plan_is_trained_and_scored_by_the_harness(done: Done) 
 def test_all_scores_are_of_the_same_tasks_measured_in_the_same_way(done: Done) -> None:
     evaluations = done.store.list_evaluations(study_id=done.study.id, split="validation")
 
-    assert len(evaluations) == 8
+    assert len(evaluations) == 16
     assert len({item.evaluator_hash for item in evaluations}) == 1
 
 
@@ -134,17 +133,17 @@ def test_curves_episodes_and_files_of_each_run_are_in_the_database(done: Done) -
         assert files.keys() == {"client", "job", "log"} and all(path.is_file() for path in files.values())
 
 
-def test_finding_equals_what_the_evaluations_give(done: Done) -> None:
+def test_last_finding_equals_what_the_evaluations_give(done: Done) -> None:
     means = {
         arm: fmean(
             item.mean for run in done.runs(arm) for item in done.store.list_evaluations(run_ids=[run.id], phase="final")
         )
-        for arm in done.arms
+        for arm in ARMS
     }
 
-    (finding,) = done.store.list_findings(study_id=done.study.id)
+    (finding,) = done.store.list_findings(study_id=done.study.id, iteration=1)
 
-    assert finding.effect == pytest.approx(means["kl"] - means["no-kl"])
+    assert finding.effect == pytest.approx(means["batch_size=3"] - means["batch_size=2"])
     assert set(finding.run_ids) == {run.id for run in done.store.list_runs(study_id=done.study.id)}
 
 
@@ -153,9 +152,9 @@ def test_sealed_split_is_opened_once_for_winner_and_baseline(done: Done) -> None
 
     assert {item.phase for item in sealed} == {"sealed"}
     # Every answer of the fake engine is wrong: the baseline, listed first, is the winner as well.
-    assert {item.run_id for item in sealed} == {run.id for run in done.runs("no-kl")}
+    assert {item.run_id for item in sealed} == {run.id for run in done.runs("batch_size=2")}
     charter = done.store.find_charter(done.study.id)
-    assert charter is not None and charter.test_opened_for == "score no-kl"
+    assert charter is not None and charter.test_opened_for == "score batch_size=2"
 
 
 def test_report_is_written_and_every_step_has_an_event(done: Done) -> None:
@@ -226,11 +225,11 @@ def test_budget_of_runs_ends_the_launches_and_the_study_still_reports(
 ) -> None:
     limited = settings.model_copy(update={"seeds": 2, "max_runs": 2})
 
-    done = _carry_out(store, tmp_path, "tool use: KL or no KL?", limited)
+    done = _carry_out(store, tmp_path, "batch size 2 or 3 for tool use", limited)
 
     assert done.study.status is StudyStatus.FINISHED
     # Whole blocks first: both arms have seed 0.
-    assert [[run.seed for run in done.runs(arm)] for arm in ("no-kl", "kl")] == [[0], [0]]
+    assert [[run.seed for run in done.runs(arm)] for arm in ARMS] == [[0], [0]]
     (decision,) = store.list_decisions(done.study.id)
     assert decision.reason == "The budget is spent."
 
@@ -254,7 +253,7 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path
 ) -> None:
     # Enough steps to be still at work when the next heartbeat sees the request.
-    study = create_study(store, "batch size 2 or 3 on reversal", settings.model_copy(update={"steps": 80}))
+    study = create_study(store, "batch size 2 or 3 on reversal", settings.model_copy(update={"steps": 45}))
     worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path))
     worker.start()
     deadline = time.monotonic() + 60
@@ -271,4 +270,4 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     assert work_on(store, study.id, tmp_path).study.status is StudyStatus.FINISHED
     runs = store.list_runs(study_id=study.id)
     assert {(run.attempt, run.status) for run in runs} == {(1, RunStatus.FINISHED)} and len(runs) == 2
-    assert {run.final_weight_version for run in runs} == {80}
+    assert {run.final_weight_version for run in runs} == {45}

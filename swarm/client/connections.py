@@ -1,0 +1,141 @@
+"""Keep-alive connections for many threads or tasks, at a constant cost per request.
+
+Place in the flow: below httpx, as its transport. The pool that httpx brings looks at every connection for every
+request, which takes most of a client's time from some dozens of episodes at once; here an idle connection is taken
+from a stack. Knows nothing of swarm.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import httpx
+
+_ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+
+Transport = TypeVar("Transport")
+Origin = tuple[str, str, int | None]
+
+
+class _Stack(Generic[Transport]):
+    """Idle transports of one connection each, by origin, the most recently used on top. Safe to use from threads."""
+
+    def __init__(self, connect: Callable[[ssl.SSLContext | bool], Transport]) -> None:
+        self._connect = connect
+        self._idle: dict[Origin, deque[Transport]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def take(self, url: httpx.URL) -> tuple[Origin, Transport]:
+        origin = (url.scheme, url.host, url.port)
+        try:
+            return origin, self._idle.setdefault(origin, deque()).pop()
+        except IndexError:
+            return origin, self._connect(self._verification(url.scheme))
+
+    def give_back(self, origin: Origin, transport: Transport) -> None:
+        self._idle[origin].append(transport)
+
+    def drain(self) -> Iterator[Transport]:
+        for stack in self._idle.values():
+            while stack:
+                yield stack.pop()
+
+    def _verification(self, scheme: str) -> ssl.SSLContext | bool:
+        """Certificates are read once, and only where they are needed: it takes a tenth of a second."""
+        if scheme != "https":
+            return False
+        if self._tls is None:
+            self._tls = httpx.create_ssl_context()
+        return self._tls
+
+
+class ConnectionStack(httpx.BaseTransport):
+    """A transport for `httpx.Client(transport=ConnectionStack())`, shared by any number of threads."""
+
+    def __init__(self) -> None:
+        self._stack = _Stack(lambda verify: httpx.HTTPTransport(verify=verify, limits=_ONE))
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        origin, transport = self._stack.take(request.url)
+        try:
+            response = transport.handle_request(request)
+        except BaseException:
+            transport.close()
+            raise
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        response.stream = _Returning(response.stream, lambda: self._stack.give_back(origin, transport))
+        return response
+
+    def close(self) -> None:
+        for transport in self._stack.drain():
+            transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.close()
+
+
+class AsyncConnectionStack(httpx.AsyncBaseTransport):
+    """The same for `httpx.AsyncClient`, for the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self._stack = _Stack(lambda verify: httpx.AsyncHTTPTransport(verify=verify, limits=_ONE))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        origin, transport = self._stack.take(request.url)
+        try:
+            response = await transport.handle_async_request(request)
+        except BaseException:
+            await transport.aclose()
+            raise
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _AsyncReturning(response.stream, lambda: self._stack.give_back(origin, transport))
+        return response
+
+    async def aclose(self) -> None:
+        for transport in self._stack.drain():
+            await transport.aclose()
+
+
+class _Returning(httpx.SyncByteStream):
+    """A response body whose connection goes back to the stack when it is closed."""
+
+    def __init__(self, body: httpx.SyncByteStream, give_back: Callable[[], None]) -> None:
+        self._body = body
+        self._give_back: Callable[[], None] | None = give_back
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._body
+
+    def close(self) -> None:
+        self._body.close()
+        if self._give_back is not None:
+            self._give_back()
+            self._give_back = None
+
+
+class _AsyncReturning(httpx.AsyncByteStream):
+    def __init__(self, body: httpx.AsyncByteStream, give_back: Callable[[], None]) -> None:
+        self._body = body
+        self._give_back: Callable[[], None] | None = give_back
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._body:
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+        if self._give_back is not None:
+            self._give_back()
+            self._give_back = None

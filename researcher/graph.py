@@ -27,7 +27,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import RunControl
-from langgraph.types import RetryPolicy
+from langgraph.types import RetryPolicy, StateSnapshot
 
 from experiments_db import StoreUnavailable
 from researcher.deps import Deps
@@ -93,6 +93,15 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, StoreUnavailable | httpx.TransportError | ConnectionError | sqlite3.OperationalError)
 
 
+def is_finished(snapshot: StateSnapshot) -> bool:
+    """Whether the graph has come to its end.
+
+    `snapshot.next` does not tell: it is empty too when the process was killed after a node's result was stored and
+    before the checkpoint that follows it.
+    """
+    return bool(snapshot.values) and not snapshot.tasks
+
+
 def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
     """Begin the study's graph, or go on where it was left, to its end.
 
@@ -102,7 +111,7 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
     with _open_checkpoints(deps.home / "graph.db") as (connection, saver):
         graph = build_graph(deps, request, saver)
         snapshot = graph.get_state(config)
-        if snapshot.values and not snapshot.next:
+        if is_finished(snapshot):
             return
         start = None if snapshot.values else first_state(deps.study_id)
         stream = graph.stream(start, config, stream_mode="updates", durability="sync", control=control)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sys
 import threading
 import time
@@ -216,17 +217,23 @@ class Harness:
         self, run: Run, experiment: Experiment, job: Mapping[str, Any], url: str, *, is_trusted: bool
     ) -> Child:
         folder = self.folder(run.id).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "client.py").write_text(experiment.client_code, encoding="utf-8")
-        (folder / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
+        # The client may write where it runs, so the log and the files on record lie outside: a link planted in their
+        # place would make the researcher read or overwrite what it points to.
+        work = folder / "work"
+        if work.exists():
+            shutil.rmtree(work)
+        work.mkdir(parents=True)
+        for place in (folder, work):
+            (place / "client.py").write_text(experiment.client_code, encoding="utf-8")
+            (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
         argv = [sys.executable, "client.py", "--server", url, "--job", "job.yaml", "--seed", str(run.seed)]
         token = os.environ.get("SWARM_TOKEN")
         if is_trusted or self.sandbox is None:
             command = plain_command(argv, server_url=url, token=token)
         else:
-            command = self.sandbox.command(argv, workdir=folder, server_url=url, token=token)
+            command = self.sandbox.command(argv, workdir=work, server_url=url, token=token)
         log = folder / "client.log"
-        return Child(command.argv, env=command.env, cwd=folder, out=log, errors=log, on_stop=command.cleanup)
+        return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)
 
     def _keep_episodes(self, client: SwarmClient, run: Run, sampled: list[tuple[Task, str]], version: int) -> None:
         records: list[EpisodeSample] = []

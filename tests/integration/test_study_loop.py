@@ -106,7 +106,7 @@ def test_every_run_of_both_plans_is_trained_and_scored_by_the_harness(done: Done
 
     assert done.study.status is StudyStatus.FINISHED
     assert [item.action for item in done.store.list_decisions(done.study.id)] == ["refine", "stop"]
-    assert {arm: sorted(run.seed for run in done.runs(arm)) for arm in done.arms} == dict.fromkeys(ARMS, [0, 1, 2, 3])
+    assert {arm: sorted(run.seed for run in done.runs(arm)) for arm in done.arms} == {arm: [0, 1, 2, 3] for arm in ARMS}
     assert {run.status for run in runs} == {RunStatus.FINISHED}
     for run in runs:
         scores = {item.phase: item for item in done.store.list_evaluations(run_ids=[run.id], split="validation")}
@@ -242,7 +242,9 @@ def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
     # With a limit below zero, the first step of any run counts as a divergence.
     done = _carry_out(store, tmp_path, "batch size 2 or 3 on reversal", endless, limits=Limits(kl_limit=-1.0))
 
-    for run in store.list_runs(study_id=done.study.id):
+    runs = store.list_runs(study_id=done.study.id)
+    assert len(runs) == 2
+    for run in runs:
         assert run.status is RunStatus.FINISHED and (run.exit_reason or "").startswith("stopped early")
         assert run.diagnosis is not None and run.diagnosis["kind"] == "kl_divergence"
         (final,) = store.list_evaluations(run_ids=[run.id], phase="final")

@@ -35,7 +35,8 @@ def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: Histor
     try:
         return deps.brain.interpret(charter, analysis, history)
     except (BrainError, BudgetExceeded) as error:
-        return f"No interpretation: {error}"
+        deps.journal.warn("brain.failed", f"No interpretation: {error}")
+        return "No interpretation."
 
 
 def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analysis, history: History) -> Decision:
@@ -46,4 +47,5 @@ def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analys
     try:
         return deps.brain.decide(charter, analysis, history)
     except (BrainError, BudgetExceeded) as error:
-        return Decision(Action.STOP, f"No decision: {error}")
+        deps.journal.warn("brain.failed", f"No decision: {error}")
+        return Decision(Action.STOP, "The brain came to no decision.")

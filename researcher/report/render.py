@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from experiments_db import BudgetKind, Finding
+from experiments_db import BudgetKind, Decision, Finding
 from researcher.report.claims import Sentence, check_claims, known_numbers
 from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
@@ -142,6 +142,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
         "interpretations": _interpretations(facts, known),
+        "decisions": [(item, _reason(facts, item, known)) for item in facts.decisions],
         "sealed": [arm for arm in facts.arms if arm.sealed is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),
@@ -152,6 +153,13 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
 def _interpretations(facts: StudyFacts, known: tuple[float, ...]) -> list[tuple[int, tuple[Sentence, ...]]]:
     texts = ((item.iteration, item.details.get("interpretation")) for item in facts.decisions)
     return [(number, check_claims(text, known)) for number, text in texts if isinstance(text, str) and text.strip()]
+
+
+def _reason(facts: StudyFacts, decision: Decision, known: tuple[float, ...]) -> tuple[Sentence, ...]:
+    """A model's reasons are held to the numbers of the study like its interpretations; a rule's need no check."""
+    if facts.charter.brain.startswith("llm:"):
+        return check_claims(decision.reason, known)
+    return (Sentence(decision.reason, ()),)
 
 
 def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:

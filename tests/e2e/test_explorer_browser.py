@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,9 +42,33 @@ class Explorer:
 
 @pytest.fixture(scope="module")
 def explorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
-    """`streamlit run ui/app.py` as a user starts it, on a free port and a filled database."""
+    """On a database filled with what is hard to show."""
     home = tmp_path_factory.mktemp("explorer")
     database = create_database(home, lambda store, folder: add_study(store, folder, is_finished=False))
+    with serve_explorer(database, home) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def explorer_of_a_real_study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
+    """On the database that the researcher wrote while it really trained, for a few steps."""
+    home = tmp_path_factory.mktemp("study")
+    flags = ["--brain", "rules", "--seeds", "2", "--steps", "4", "--eval-episodes", "40", "--home", str(home)]
+    topic = "Which learning rate trains word reversal best, 3e-3 or 1e-5?"
+    subprocess.run(
+        [sys.executable, "-m", "researcher.cli", "start", "--topic", topic, *flags],
+        check=True,
+        timeout=150,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with serve_explorer(home / "research.db", home) as served:
+        yield served
+
+
+@contextmanager
+def serve_explorer(database: Path, home: Path) -> Iterator[Explorer]:
+    """`streamlit run ui/app.py` as a user starts it, on a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -152,6 +177,17 @@ def _best_by_sql(explorer: Explorer) -> tuple[str, str]:
 def test_every_page_opens_by_its_address_and_names_the_best_arm(
     visitor: Visitor, explorer: Explorer, tmp_path: Path
 ) -> None:
+    _visit_every_page(visitor, explorer, tmp_path)
+
+
+@pytest.mark.timeout(240)
+def test_every_page_opens_on_a_real_study(browser: Browser, explorer_of_a_real_study: Explorer, tmp_path: Path) -> None:
+    visiting = Visitor(browser, explorer_of_a_real_study, "light")
+    _visit_every_page(visiting, explorer_of_a_real_study, tmp_path)
+    visiting.context.close()
+
+
+def _visit_every_page(visitor: Visitor, explorer: Explorer, tmp_path: Path) -> None:
     name, mean = _best_by_sql(explorer)
     for page, address in {
         "studies": "/",

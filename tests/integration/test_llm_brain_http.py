@@ -24,7 +24,7 @@ from researcher.types import Action, Analysis, Budget, Charter, Comparison, Fram
 from swarm import TrainJob
 
 KEY = "sk-canary-0123456789abcdef"
-TOPIC = "Which learning rate trains word reversal best, 1e-4, 1e-3 or 3e-3?"
+TOPIC = "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def arm(name: str, **settings: Any) -> dict[str, Any]:
 
 ANALYSIS = Analysis(
     arms=(),
-    comparisons=(Comparison("lr=0.003", "lr=0.001", 0.1, 0.05, 0.15, 0.01, 0.02, (0, 1, 2), Verdict.KEEP, ()),),
-    ranking=("lr=0.003", "lr=0.001"),
+    comparisons=(Comparison("lr=0.01", "lr=0.001", 0.1, 0.05, 0.15, 0.01, 0.02, (0, 1, 2), Verdict.KEEP, ()),),
+    ranking=("lr=0.01", "lr=0.001"),
     failed={},
 )
 
@@ -144,15 +144,15 @@ def test_a_bad_topic_costs_no_call(brain, replies, request_, message):
 
 def test_the_plan_has_the_arms_the_model_chose_as_checked_jobs(brain, charter):
     plan = brain.plan(charter, History())
-    assert [arm.name for arm in plan.arms] == ["lr=0.001", "lr=0.003", "lr=0.0001"]
-    assert [arm.factors for arm in plan.arms] == [{"lr": 0.001}, {"lr": 0.003}, {"lr": 0.0001}]
+    assert [arm.name for arm in plan.arms] == ["lr=0.001", "lr=0.01", "lr=0.0001"]
+    assert [arm.factors for arm in plan.arms] == [{"lr": 0.001}, {"lr": 0.01}, {"lr": 0.0001}]
     assert [arm.is_baseline for arm in plan.arms] == [True, False, False]
     assert [arm.parent for arm in plan.arms] == [None, "lr=0.001", "lr=0.001"]
     for planned in plan.arms:
         job = TrainJob.model_validate(planned.job)
         assert (job.engine, job.total_steps, job.model) == ("fake", 30, "nano")
         assert "seed" not in planned.job and "experiment_name" not in planned.job
-    assert plan.hypotheses[0].arms == ("lr=0.003",)
+    assert plan.hypotheses[0].arms == ("lr=0.01",)
 
 
 @pytest.mark.parametrize(
@@ -199,17 +199,17 @@ def test_a_later_plan_brings_the_baseline_along_and_no_arm_under_another_meaning
     history = History(plans=(first,), analyses=(ANALYSIS,))
     folder = write_replies(
         plan=[
-            plan_reply(arms=[arm("lr=0.003", lr=0.004)]),
-            plan_reply(arms=[arm("again", lr=0.003)]),
-            plan_reply(arms=[arm("lr=0.003", lr=0.003), arm("kl", use_kl_loss=True)], seeds=6),
+            plan_reply(arms=[arm("lr=0.01", lr=0.02)]),
+            plan_reply(arms=[arm("again", lr=0.01)]),
+            plan_reply(arms=[arm("lr=0.01", lr=0.01), arm("kl", use_kl_loss=True)], seeds=6),
         ]
     )
     with ReplyServer(folder) as replies:
         plan = make_brain(store, study_id, replies.url).plan(charter, history)
         told = [request["messages"][-1]["content"] for request in replies.requests]
     assert "has run with other settings" in told[1]
-    assert "'lr=0.003' and 'again' have the same settings" in told[2]
-    assert [item.name for item in plan.arms] == ["lr=0.001", "lr=0.003", "kl"]
+    assert "'lr=0.01' and 'again' have the same settings" in told[2]
+    assert [item.name for item in plan.arms] == ["lr=0.001", "lr=0.01", "kl"]
     assert plan.arms[0].job == first.arms[0].job
     assert (plan.iteration, plan.seeds) == (1, tuple(range(6)))
     assert plan.arms[2].factors == {"lr": 0.001, "use_kl_loss": True}

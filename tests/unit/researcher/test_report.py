@@ -81,9 +81,8 @@ def study_id(store: ExperimentStore) -> str:
     store.revise_experiment(rejected.id, status=ExperimentStatus.INVALID, note=f"rejected by check: {HOSTILE}")
     record_findings(store, study, run_ids)
     store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.003: keep")
-    store.record_decision(
-        study, 0, action="stop", reason=f"All arms are compared. {HOSTILE}", details={"interpretation": INTERPRETATION}
-    )
+    reason = f"All arms are compared. The last one won with 0.876543. {HOSTILE}"
+    store.record_decision(study, 0, action="stop", reason=reason, details={"interpretation": INTERPRETATION})
     store.open_test_split(study, "score lr=0.003 and lr=0.001")
     for arm, lift in (("lr=0.003", -0.01), (BASELINE, 0.02)):
         for seed, run_id in run_ids[arm].items():
@@ -323,6 +322,12 @@ def test_sentences_with_numbers_the_database_lacks_are_left_out(page):
     assert "Over 3 seeds this is clear." in page.text
     assert "with more steps" not in page.text
     assert "[left out: a sentence with 0.99, which the database does not have]" in page.text
+
+
+def test_a_models_reason_to_stop_is_held_to_the_numbers_of_the_study(page, report):
+    for text in (page.text, report.markdown.read_text()):
+        assert "All arms are compared." in text
+        assert "The last one won" not in text
 
 
 def test_what_failed_is_in_the_report(page, report):

@@ -1,0 +1,98 @@
+"""`python -m bench [NAME ...]`: runs benchmarks, prints their figures and appends them to the results file.
+
+Place in the flow: top of the package. Figures go to stdout, messages to stderr. What has been measured is kept if a
+later benchmark fails.
+
+Exit codes: 0 done, 1 a benchmark failed, 2 wrong usage, 130 interrupted, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.results import Conditions, Result, append_rows, read_conditions, to_row
+from swarm.errors import SwarmError
+
+DEFAULT_RESULTS = Path(__file__).with_name("results.jsonl")
+
+
+class Benchmark(StrEnum):
+    """Each is a module of this package."""
+
+    ENGINE = "engine"
+    LEARNER = "learner"
+    CONTROL_PLANE = "control_plane"
+
+
+def main(
+    names: Annotated[list[Benchmark] | None, typer.Argument(help="Which to run; all without a name.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.2, max=300, help="How long each case is measured.")] = 3.0,
+    results: Annotated[Path, typer.Option(help="JSON lines file that the figures are appended to.")] = DEFAULT_RESULTS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout instead of a table.")] = False,
+) -> None:
+    """Measure how fast the service is on this machine."""
+    # A benchmark ends its child processes on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    finished = [_measure(name, seconds, results, as_json=as_json) for name in names or list(Benchmark)]
+    raise typer.Exit(0 if all(finished) else 1)
+
+
+def _measure(name: Benchmark, seconds: float, results: Path, *, as_json: bool) -> bool:
+    """Run, show and keep one benchmark. False if something went wrong, which is then said in one line."""
+    typer.echo(f"bench: {name}, {seconds:g} s per case", err=True)
+    conditions = read_conditions(seconds)
+    try:
+        rows = [to_row(result, conditions) for result in _run(name, seconds)]
+    except (SwarmError, httpx.HTTPError, OSError) as error:  # TimeoutError is an OSError
+        typer.echo(f"bench: {name} failed: {str(error) or type(error).__name__}", err=True)
+        return False
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    _show(rows, conditions, as_json=as_json)
+    try:
+        append_rows(results, rows)
+    except OSError as error:
+        typer.echo(f"bench: {results} cannot be written: {error.strerror}", err=True)
+        return False
+    typer.echo(f"bench: {len(rows)} figures appended to {results}", err=True)
+    return True
+
+
+def _run(name: Benchmark, seconds: float) -> list[Result]:
+    # Only the benchmarks that are run load what they measure.
+    return importlib.import_module(f"bench.{name}").run(seconds)
+
+
+def _show(rows: list[dict[str, Any]], conditions: Conditions, *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            print(json.dumps(row), flush=True)
+        return
+    where = f"swarm {conditions.version} ({conditions.git_sha or 'no git'}), {conditions.cores} x {conditions.cpu}"
+    print(f"{rows[0]['benchmark']}: {where}, load average {conditions.load_1m:.2f} before")
+    table = Table()
+    for heading in ("case", "metric", "value", "unit"):
+        table.add_column(heading, justify="right" if heading == "value" else "left")
+    case = rows[0]["case"]
+    for row in rows:
+        if row["case"] != case:
+            table.add_section()
+            case = row["case"]
+        value = f"{row['value']:,.0f}" if row["value"] >= 1000 else f"{row['value']:.4g}"
+        table.add_row(row["case"], row["metric"], value, row["unit"])
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,171 @@
+"""Speed of the control plane: train episodes per second against a server in a process of its own.
+
+Place in the flow: a benchmark. Each episode is begun, makes one chat call to the fake engine and is ended with a
+reward, over HTTP and through the ledger; batches fill and are trained by the fake trainer as in a real job, so the
+slowest begins waited for a batch. The client's threads share one Python process, which is part of the figure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.results import Result, latency_results
+from swarm import ConnectionStack, EngineFailure, SwarmClient, Task, TrainJob, WorkflowOutput
+
+BENCHMARK = "control_plane"
+THREADS = (1, 16, 64)
+JOB = TrainJob(engine="fake", project_name="bench", batch_size=16, num_repeat=8)
+WARM_UP = 0.25
+"""The part of `seconds` that each case runs before it is measured."""
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 20.0
+CALL_LIMIT_S = 30.0
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Seconds of every call of the episodes that ended within the measured time."""
+
+    begin_s: list[float] = field(default_factory=list[float])
+    call_s: list[float] = field(default_factory=list[float])
+    end_s: list[float] = field(default_factory=list[float])
+
+    def extend(self, other: _Tally) -> None:
+        self.begin_s += other.begin_s
+        self.call_s += other.call_s
+        self.end_s += other.end_s
+
+
+class _Load:
+    """Runs episodes from any number of threads; `number` gives every episode its task."""
+
+    def __init__(self, client: SwarmClient, http: httpx.Client) -> None:
+        self._client = client
+        self._http = http
+        self._number = itertools.count()
+
+    def drive(self, threads: int, seconds: float) -> _Tally:
+        """Episodes one after the other on each thread. Raises what the first failing call raised."""
+        tally, stop = _Tally(), threading.Event()
+        deadline = time.perf_counter() + seconds
+        with ThreadPoolExecutor(threads, thread_name_prefix="bench") as pool:
+            futures = [pool.submit(self._keep_running, deadline, stop) for _ in range(threads)]
+            try:
+                for future in futures:
+                    tally.extend(future.result(timeout=seconds + 3 * CALL_LIMIT_S))
+            finally:
+                stop.set()
+        return tally
+
+    def _keep_running(self, deadline: float, stop: threading.Event) -> _Tally:
+        tally = _Tally()
+        while not stop.is_set() and time.perf_counter() < deadline:
+            began, called, answered, ended = self._run_episode(next(self._number))
+            if ended <= deadline:
+                tally.begin_s.append(called - began)
+                tally.call_s.append(answered - called)
+                tally.end_s.append(ended - answered)
+        return tally
+
+    def _run_episode(self, number: int) -> tuple[float, float, float, float]:
+        """Times at the start of begin, call and end, and after the end."""
+        task = Task("Reverse: ABC", f"task-{number // JOB.num_repeat}")
+        began = time.perf_counter()
+        episode_id, credentials = self._client.begin_episode(wait_timeout=CALL_LIMIT_S)
+        called = time.perf_counter()
+        self._http.post(
+            f"{credentials.base_url}/chat/completions",
+            headers={"Authorization": f"Bearer {credentials.api_key}"},
+            json={
+                "model": credentials.model,
+                "messages": [{"role": "user", "content": task.main_query}],
+                "max_tokens": 8,
+            },
+        ).raise_for_status()
+        answered = time.perf_counter()
+        self._client.end_episode(task, episode_id, WorkflowOutput(reward=float(number % 2)))
+        return began, called, answered, time.perf_counter()
+
+
+def run(seconds: float) -> list[Result]:
+    """Episodes per second and the latency of begin, call and end, for 1, 16 and 64 client threads.
+
+    Raises EngineFailure if the server does not start, and what a failing call raises.
+    """
+    results: list[Result] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-control-plane-") as directory,
+        _server(Path(directory)) as url,
+        SwarmClient(url, client_id="bench", timeout=CALL_LIMIT_S) as client,
+        httpx.Client(timeout=CALL_LIMIT_S, transport=ConnectionStack()) as http,
+    ):
+        client.auto_sync_train_config_and_start_engine(JOB, boot_timeout=START_LIMIT_S)
+        load = _Load(client, http)
+        for threads in THREADS:
+            load.drive(threads, seconds * WARM_UP)
+            results += _summarize(threads, seconds, load.drive(threads, seconds))
+    return results
+
+
+def _summarize(threads: int, seconds: float, tally: _Tally) -> list[Result]:
+    case = f"{threads} thread{'s' if threads > 1 else ''}"
+    return [
+        Result(BENCHMARK, case, "episodes_per_second", len(tally.end_s) / seconds, "episodes/s"),
+        *latency_results(BENCHMARK, case, "begin", tally.begin_s),
+        *latency_results(BENCHMARK, case, "call", tally.call_s),
+        *latency_results(BENCHMARK, case, "end", tally.end_s),
+    ]
+
+
+@contextmanager
+def _server(directory: Path) -> Iterator[str]:
+    """The URL of a new server without a job; it is ended with the block."""
+    log = directory / "server.log"
+    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json", "--home", str(directory / "home")]
+    environment = {name: value for name, value in os.environ.items() if name != "SWARM_TOKEN"}
+    with (
+        log.open("w", encoding="utf-8") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment) as server,
+    ):
+        try:
+            yield _read_announcement(server, log)["url"]
+        finally:
+            _end(server)
+
+
+def _read_announcement(server: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+    assert server.stdout is not None
+    # Reading a line has no time limit of its own; it ends with the process.
+    limit = threading.Timer(START_LIMIT_S, server.kill)
+    limit.start()
+    try:
+        line = server.stdout.readline()
+    finally:
+        limit.cancel()
+    if not line:
+        said = log.read_text(encoding="utf-8").strip().splitlines()
+        raise EngineFailure(f"the server did not start: {said[-1] if said else 'it said nothing'}")
+    return json.loads(line)
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    server.terminate()
+    try:
+        server.wait(timeout=STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        server.kill()

@@ -1,0 +1,133 @@
+"""Sampling speed of the local engine: tokens per second of the bundled model through `LocalEngine.generate`.
+
+Place in the flow: a benchmark. The worker is a process of its own, as in a server, so what it sends and what this
+process reads is part of the figure; HTTP and chat templates are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from bench.results import Result, latency_results
+from swarm.config import ServerConfig, TrainJob
+from swarm.engine.local.engine import LocalEngine
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
+from swarm.trainer.local.trainer import build_local, build_worker
+from swarm.types import SamplingParams
+
+BENCHMARK = "engine"
+CONCURRENCY = (1, 8, 32)
+COMPLETION_TOKENS = 48
+WARM_UP = 0.25
+"""The part of `seconds` that each case runs before it is measured."""
+START_LIMIT_S = 120.0
+CASE_LIMIT_S = 30.0
+"""Beyond the time that a case is meant to take."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one case produced until its deadline."""
+
+    tokens: int = 0
+    first_tokens_s: list[float] = field(default_factory=list[float])
+
+
+def run(seconds: float) -> list[Result]:
+    """Tokens per second and time to the first token, for 1, 8 and 32 requests at a time.
+
+    Raises EngineFailure, or TimeoutError if the engine hangs.
+    """
+    return asyncio.run(_measure(seconds))
+
+
+async def _measure(seconds: float) -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="bench-engine-") as directory:
+        model = _without_stop_tokens(Path(directory) / "model")
+        config = ServerConfig()
+        worker = build_worker(config, Path(directory) / "worker.log")
+        engine, _ = build_local(TrainJob(model=str(model)), config, worker)
+        try:
+            async with asyncio.timeout(START_LIMIT_S):
+                await engine.start()
+            prompts = _prompts(model)
+            results: list[Result] = []
+            for concurrency in CONCURRENCY:
+                async with asyncio.timeout(seconds * (1 + WARM_UP) + CASE_LIMIT_S):
+                    await _drive(engine, prompts, concurrency, seconds * WARM_UP)
+                    results += _summarize(concurrency, seconds, await _drive(engine, prompts, concurrency, seconds))
+            return results
+        finally:
+            await worker.stop()
+
+
+async def _drive(engine: LocalEngine, prompts: Iterator[list[int]], concurrency: int, seconds: float) -> _Tally:
+    """Keep `concurrency` requests going for `seconds`; those under way at the end are aborted, their tokens count."""
+    tally = _Tally()
+    deadline = time.perf_counter() + seconds
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(_keep_sampling(engine, prompts, deadline, tally))
+    except ExceptionGroup as failures:
+        # A worker that dies fails every request with the same reason.
+        raise failures.exceptions[0] from failures
+    return tally
+
+
+async def _keep_sampling(engine: LocalEngine, prompts: Iterator[list[int]], deadline: float, tally: _Tally) -> None:
+    params = SamplingParams(max_tokens=COMPLETION_TOKENS)
+    while (began := time.perf_counter()) < deadline:
+        is_first = True
+        async with aclosing(engine.generate("bench", next(prompts), params)) as deltas:
+            async for delta in deltas:
+                now = time.perf_counter()
+                if now >= deadline:
+                    return
+                if is_first:
+                    tally.first_tokens_s.append(now - began)
+                    is_first = False
+                tally.tokens += len(delta.token_ids_T)
+
+
+def _summarize(concurrency: int, seconds: float, tally: _Tally) -> list[Result]:
+    case = f"{concurrency} at a time"
+    return [
+        Result(BENCHMARK, case, "tokens_per_second", tally.tokens / seconds, "tokens/s"),
+        *latency_results(BENCHMARK, case, "first_token", tally.first_tokens_s),
+    ]
+
+
+def _prompts(model: Path) -> Iterator[list[int]]:
+    """Endless chat prompts of one length, with different words: only their beginning is shared."""
+    tokenizer = read_tokenizer(model)
+    random = Random(0)
+    for _ in itertools.count():
+        word = "".join(random.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=5))
+        text = f"<|im_start|>user\nReverse: {word}<|im_end|>\n<|im_start|>assistant\n"
+        yield tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _without_stop_tokens(directory: Path) -> Path:
+    """A copy of the bundled model whose completions end at max_tokens only, so that all have the same length."""
+    shutil.copytree(BUNDLED_DIRECTORY, directory)
+    for name, key in (
+        ("generation_config.json", "eos_token_id"),
+        ("config.json", "eos_token_id"),
+        ("tokenizer_config.json", "eos_token"),
+    ):
+        path = directory / name
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings.pop(key, None)
+        path.write_text(json.dumps(settings), encoding="utf-8")
+    return directory

@@ -1,0 +1,108 @@
+"""What a benchmark measured and under which conditions, and the file that collects it over versions.
+
+Place in the flow: every benchmark returns `Result`s; __main__.py stamps them with `Conditions` and appends them. Knows
+nothing of how anything is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swarm import __version__
+
+GIT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One figure. `case` is what varies within a benchmark, `unit` that of `value`."""
+
+    benchmark: str
+    case: str
+    metric: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Where and when a benchmark ran. `load_1m` is the load average before it began; what it adds is not in it.
+
+    `git_sha` ends in `-dirty` if tracked files were changed, and is None outside a checkout.
+    """
+
+    date: str
+    version: str
+    git_sha: str | None
+    cpu: str
+    cores: int
+    load_1m: float
+    seconds: float
+
+
+def read_conditions(seconds: float) -> Conditions:
+    """The present ones, for a benchmark that measures each case for `seconds`."""
+    return Conditions(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        git_sha=_git_sha(),
+        cpu=_cpu_model(),
+        cores=os.cpu_count() or 1,
+        load_1m=round(os.getloadavg()[0], 2),
+        seconds=seconds,
+    )
+
+
+def to_row(result: Result, conditions: Conditions) -> dict[str, Any]:
+    """One line of the results file: flat, so that any data frame reads it."""
+    return {**asdict(conditions), **asdict(result)}
+
+
+def append_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Append rows as JSON lines; the file and its directory are created if need be. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def latency_results(benchmark: str, case: str, what: str, durations_s: Sequence[float]) -> list[Result]:
+    """Median and 99th percentile of durations, in milliseconds; nothing if there were none."""
+    if not durations_s:
+        return []
+    p50, p99 = (1000 * np.percentile(np.asarray(durations_s), [50, 99])).tolist()
+    return [
+        Result(benchmark, case, f"{what}_p50", p50, "ms"),
+        Result(benchmark, case, f"{what}_p99", p99, "ms"),
+    ]
+
+
+def _git_sha() -> str | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

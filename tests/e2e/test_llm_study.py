@@ -1,0 +1,182 @@
+"""A study with a language model, from the command line: it writes the clients, the harness says what they are worth.
+
+Researcher, swarm servers, clients in their sandbox and the model's server are processes of their own; the model's
+answers are recorded ones. The client it writes first is broken, and what it says of the results is false.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+from scipy import stats
+
+from experiments_db import ExperimentStatus, ExperimentStore, Finding, RunStatus, StudyStatus, open_store
+from researcher.sandbox import URL_INSIDE
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+TESTS = Path(__file__).parents[1]
+REPLIES = TESTS / "llm_replies" / "learning_rate"
+TOPIC = "Which learning rate trains word reversal best, 1e-4 or 1e-3?"
+KEY = "sk-canary-7d1e5b90a3c246f8"
+BASELINE, SMALL = "lr=0.001", "lr=0.0001"
+SEEDS = 3
+FLAGS = ("--seeds", str(SEEDS), "--steps", "6", "--eval-episodes", "64", "--parallel", "2")
+INVENTED = ("0.987654", "0.876543")
+"""Numbers in the model's interpretation and decision that nobody measured; they are to speak for the worse arm."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the command line left behind. `said` is its stdout and stderr."""
+
+    code: int
+    paths: dict[str, str]
+    said: str
+    home: Path
+    store: ExperimentStore
+
+    @property
+    def study_id(self) -> str:
+        return self.paths["study"]
+
+    def scores(self, phase: str) -> dict[str, dict[int, float]]:
+        """Arm to seed to the score that the harness measured."""
+        arms = {item.id: item.name for item in self.store.list_experiments(self.study_id)}
+        runs = {run.id: run for run in self.store.list_runs(study_id=self.study_id)}
+        found: dict[str, dict[int, float]] = {}
+        for item in self.store.list_evaluations(study_id=self.study_id, phase=phase, split="validation"):
+            run = runs[item.run_id]
+            found.setdefault(arms[run.experiment_id], {})[run.seed] = item.mean
+        return found
+
+
+@pytest.fixture(scope="module")
+def replies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recorded answers, with a plan of two arms: half an hour of a model's work in half a minute of a test."""
+    folder = tmp_path_factory.mktemp("replies") / "learning_rate"
+    shutil.copytree(REPLIES, folder)
+    plan = json.loads((folder / "plan.1.md").read_text().partition("</think>")[2])
+    plan["arms"] = [arm for arm in plan["arms"] if arm["name"] in (BASELINE, SMALL)]
+    plan["hypotheses"] = [item for item in plan["hypotheses"] if item["arms"] == [SMALL]]
+    (folder / "plan.1.md").write_text(json.dumps(plan))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model_url(replies: Path) -> Iterator[str]:
+    argv = [sys.executable, "-m", "llm_replies.server", str(replies)]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
+            server.wait(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def ended(model_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    home = tmp_path_factory.mktemp("llm-study")
+    argv = [sys.executable, "-m", "researcher.cli", "start", "--brain", "llm", "--model", "recorded"]
+    argv += ["--topic", TOPIC, *FLAGS, "--home", str(home), "--json"]
+    environment = {**os.environ, "OPENAI_BASE_URL": model_url, "OPENAI_API_KEY": KEY}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.stdout, done.stderr
+    with open_store(home / "research.db", read_only=True) as store:
+        yield Ended(done.returncode, json.loads(done.stdout), done.stdout + done.stderr, home, store)
+
+
+@pytest.mark.timeout(300)
+def test_study_is_carried_to_its_end_with_the_arms_the_model_planned(ended: Ended) -> None:
+    assert ended.code == 0, ended.said
+    assert ended.store.get_study(ended.study_id).status is StudyStatus.FINISHED
+    arms = {item.id: item for item in ended.store.list_experiments(ended.study_id)}
+    assert {(item.name, item.status) for item in arms.values()} == {
+        (BASELINE, ExperimentStatus.READY),
+        (SMALL, ExperimentStatus.READY),
+    }
+    runs = ended.store.list_runs(study_id=ended.study_id)
+    assert {run.status for run in runs} == {RunStatus.FINISHED}
+    finished = sorted((arms[run.experiment_id].name, run.seed) for run in runs)
+    assert finished == [(arm, seed) for arm in (SMALL, BASELINE) for seed in range(SEEDS)]
+
+
+@pytest.mark.timeout(300)
+def test_planted_bug_is_caught_before_any_run_and_repaired_by_the_model(ended: Ended) -> None:
+    events = ended.store.list_events(ended.study_id, limit=None)
+    kinds = [event.kind for event in events]
+    caught = [event.message for event in events if event.kind == "arm.repair"]
+
+    assert caught and all("preflight" in line and "not subscriptable" in line for line in caught)
+    assert kinds.index("arm.repair") < kinds.index("arm.ready") < kinds.index("run.launched")
+    assert "arm.rejected" not in kinds and "run.failed" not in kinds
+    repaired = (REPLIES / "repair_client.1.md").read_text().partition("```python\n")[2].partition("```")[0]
+    assert {item.client_code for item in ended.store.list_experiments(ended.study_id)} == {repaired}
+
+    calls = ended.store.list_llm_calls(ended.study_id)
+    # Both arms had the same bug: it took one question to mend.
+    assert Counter(call.node for call in calls) == {
+        "frame": 1, "plan": 1, "write_client": 2, "repair_client": 1, "interpret": 1, "decide": 1,
+    }  # fmt: skip
+    assert all(call.error is None and call.input_tokens > 0 and call.output_tokens > 0 for call in calls)
+
+
+@pytest.mark.timeout(300)
+def test_written_client_trains_inside_the_sandbox(ended: Ended) -> None:
+    for run in ended.store.list_runs(study_id=ended.study_id):
+        assert f"training on {URL_INSIDE}" in Path(str(run.log_path)).read_text()
+        assert (run.base_weight_version, run.final_weight_version) == (0, 6)
+
+    base, final = ended.scores("base"), ended.scores("final")
+    best = max(final, key=lambda arm: fmean(final[arm].values()))
+    assert best == BASELINE
+    assert fmean(final[best].values()) > fmean(base[best].values()) + 0.2
+
+
+@pytest.mark.timeout(300)
+def test_verdict_follows_from_the_scores_and_not_from_the_model(ended: Ended) -> None:
+    final = ended.scores("final")
+    differences = [final[SMALL][seed] - final[BASELINE][seed] for seed in range(SEEDS)]
+    (finding,) = ended.store.list_findings(study_id=ended.study_id)
+
+    assert finding.effect == pytest.approx(fmean(differences))
+    assert finding.verdict.value == verdict_of(differences, finding)
+    (decision,) = ended.store.list_decisions(ended.study_id)
+    said = f"{decision.details['interpretation']} {decision.reason}"
+    assert "lr=0.0001 is the winner" in said and all(number in said for number in INVENTED)
+    for name in ("report", "html"):
+        report = Path(ended.paths[name]).read_text()
+        assert "is the winner" not in report and not any(number in report for number in INVENTED)
+        assert "No arm beats the baseline lr=0.001" in report
+
+
+def verdict_of(differences: list[float], finding: Finding) -> str:
+    """The charter's rule on one comparison, which leaves nothing to correct: p below 0.05 and at least 0.02 better."""
+    mean, error = fmean(differences), stdev(differences) / SEEDS**0.5
+    p = stats.ttest_1samp(differences, 0.0).pvalue
+    high = mean + stats.t.ppf(0.975, SEEDS - 1) * error
+    assert (finding.p_adjusted, finding.ci_high) == (pytest.approx(p), pytest.approx(high))
+    if p < 0.05 and mean >= 0.02:
+        return "keep"
+    return "reject" if (p < 0.05 and mean < 0) or high < 0.02 else "inconclusive"
+
+
+@pytest.mark.timeout(300)
+def test_key_of_the_model_is_in_no_file_and_in_no_output(ended: Ended) -> None:
+    files = [path for path in ended.home.rglob("*") if path.is_file()]
+
+    assert any(path.name == "research.db" for path in files) and any(path.name == "client.log" for path in files)
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+    assert KEY not in ended.said

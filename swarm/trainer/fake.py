@@ -35,17 +35,18 @@ class FakeTrainer:
                 raise EngineFailure(f"fake failure at step {batch.step}")
             self._engine.weight_version += 1
         self._step = batch.step
-        trained = sum(episode.trained_tokens for episode in batch.episodes)
+        rewards = [episode.reward for episode in batch.episodes]
         return StepReport(
             batch_id=batch.batch_id,
             step=batch.step,
             weight_version=self._version(),
             metrics={
+                "critic/score/mean": sum(rewards) / len(rewards),
                 "actor/pg_loss": 0.0,
                 "actor/grad_norm": 1.0 / (1 + batch.step),
                 "actor/entropy": 1.0,
                 "actor/ppo_kl": 0.0,
-                "actor/trained_tokens": float(trained),
+                "actor/trained_tokens": float(sum(episode.trained_tokens for episode in batch.episodes)),
             },
             advantages=_centred_rewards(batch),
         )

@@ -250,7 +250,7 @@ def test_unchanged_is_no_answer_without_a_parent(brain, charter, replies):
 
 def test_interpretation_and_decision_come_as_text_and_action(brain, charter):
     history = History(analyses=(ANALYSIS,))
-    assert brain.interpret(charter, ANALYSIS, history).startswith("The comparisons with lr=0.001")
+    assert brain.interpret(charter, ANALYSIS, history).startswith("The verdicts compare each rate with lr=0.001")
     decision = brain.decide(charter, ANALYSIS, history)
     assert decision.action is Action.STOP
     assert "three learning rates" in decision.reason

@@ -30,8 +30,8 @@ REPLIES = TESTS / "llm_replies" / "learning_rate"
 TOPIC = "Which learning rate trains word reversal best, 1e-4 or 1e-3?"
 KEY = "sk-canary-7d1e5b90a3c246f8"
 BASELINE, SMALL = "lr=0.001", "lr=0.0001"
-SEEDS = 3
-FLAGS = ("--seeds", str(SEEDS), "--steps", "6", "--eval-episodes", "64", "--parallel", "2")
+SEEDS, STEPS = 3, 5
+FLAGS = ("--seeds", str(SEEDS), "--steps", str(STEPS), "--eval-episodes", "64", "--parallel", "2")
 INVENTED = ("0.987654", "0.876543")
 """Numbers in the model's interpretation and decision that nobody measured; they are to speak for the worse arm."""
 
@@ -63,13 +63,15 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def replies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorded answers, with a plan of two arms: half an hour of a model's work in half a minute of a test."""
+    """The recorded answers, with a plan of two arms instead of three."""
     folder = tmp_path_factory.mktemp("replies") / "learning_rate"
     shutil.copytree(REPLIES, folder)
     plan = json.loads((folder / "plan.1.md").read_text().partition("</think>")[2])
     plan["arms"] = [arm for arm in plan["arms"] if arm["name"] in (BASELINE, SMALL)]
     plan["hypotheses"] = [item for item in plan["hypotheses"] if item["arms"] == [SMALL]]
     (folder / "plan.1.md").write_text(json.dumps(plan))
+    framed = (folder / "frame.1.md").read_text()
+    (folder / "frame.1.md").write_text(framed.replace("0.001, 0.0001 or 0.01?", "0.001 or 0.0001?"))
     return folder
 
 
@@ -137,7 +139,7 @@ def test_planted_bug_is_caught_before_any_run_and_repaired_by_the_model(ended: E
 def test_written_client_trains_inside_the_sandbox(ended: Ended) -> None:
     for run in ended.store.list_runs(study_id=ended.study_id):
         assert f"training on {URL_INSIDE}" in Path(str(run.log_path)).read_text()
-        assert (run.base_weight_version, run.final_weight_version) == (0, 6)
+        assert (run.base_weight_version, run.final_weight_version) == (0, STEPS)
 
     base, final = ended.scores("base"), ended.scores("final")
     best = max(final, key=lambda arm: fmean(final[arm].values()))

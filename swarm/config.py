@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from swarm.errors import JobInvalid
-from swarm.schemas import Identifier
+from swarm.schemas import Identifier, StopRule
 
 BUNDLED_MODEL = "nano"
 LR_OF_BUNDLED_MODEL = 3e-3
@@ -32,9 +33,10 @@ PolicyLoss = Literal["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "
 LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
+RolloutIS = Literal["off", "token", "sequence"]
+"""Truncated importance sampling against the policy that sampled a token, verl's rollout correction. Left out, it is
+"token" when `max_staleness` allows older policies, else "off"."""
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
-StopRule = Literal["enough_episodes", "enough_tasks"]
-
 
 AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
     "gspo": "seq-mean-token-mean",
@@ -66,6 +68,9 @@ class TrainJob(BaseModel):
     stop_rule: StopRule = "enough_tasks"
     min_group: int | None = Field(default=None, ge=1)
     drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
+    batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
+    max_staleness: int = Field(default=0, ge=0, le=1000)
+    mixture: dict[Identifier, float] | None = None
     episode_timeout_s: float = Field(default=1800.0, gt=0, le=604_800)
     total_steps: int | None = Field(default=None, ge=1)
     save_freq: int = Field(default=0, ge=0)
@@ -89,6 +94,8 @@ class TrainJob(BaseModel):
     loss_agg_mode: LossAggregation | None = None
     loss_scale_factor: int | None = Field(default=None, ge=1)
     entropy_coeff: float = Field(default=0.0, allow_inf_nan=False)
+    rollout_is: RolloutIS | None = None
+    rollout_is_threshold: float = Field(default=2.0, gt=0, allow_inf_nan=False)
     use_kl_loss: bool = False
     kl_loss_coef: float = Field(default=0.001, ge=0, allow_inf_nan=False)
     kl_loss_type: KLKind = "low_var_kl"
@@ -108,6 +115,8 @@ class TrainJob(BaseModel):
     def _consistent(self) -> Self:
         if self.min_group is not None and self.min_group > self.num_repeat:
             raise ValueError(f"min_group ({self.min_group}) must not exceed num_repeat ({self.num_repeat})")
+        if self.mixture is not None:
+            check_mixture(self.mixture)
         if self.mini_batch_num > self.batch_size * self.num_repeat:
             raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
@@ -125,6 +134,7 @@ class TrainJob(BaseModel):
                 "lr": lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
+                "rollout_is": self.rollout_is or ("token" if self.max_staleness else "off"),
                 "clip_ratio_low": self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low,
                 "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
             }
@@ -152,8 +162,20 @@ def build_job(data: object, *, source: str = "job") -> TrainJob:
         raise JobInvalid(f"{source}: {_first_line(error)}", param=_first_location(error)) from error
 
 
+def check_mixture(mixture: Mapping[str, float]) -> None:
+    """Raises ValueError unless the shares are positive and sum to 1 (within 1e-6, as 1/3 is written)."""
+    if not mixture or any(not share > 0 for share in mixture.values()):
+        raise ValueError("mixture: every data source needs a share above 0")
+    if abs(sum(mixture.values()) - 1) > 1e-6:
+        raise ValueError(f"mixture: the shares must sum to 1, not {sum(mixture.values()):g}")
+
+
 class ServerConfig(BaseModel):
-    """How one server process runs. `home` holds the ledger, checkpoints and logs of its jobs."""
+    """How one server process runs. `home` holds the ledger, checkpoints and logs of its jobs.
+
+    `token` is the commander's, who may do everything; `rollout_token` allows episodes, `observer_token` reading.
+    `recovery_overhead` is the share of training time spent on the checkpoints that crash recovery starts from.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -161,12 +183,26 @@ class ServerConfig(BaseModel):
     port: int = Field(default=10086, ge=0, le=65_535)
     home: Path = Path("runs/swarm")
     token: str | None = Field(default=None, min_length=16, repr=False)
+    rollout_token: str | None = Field(default=None, min_length=16, repr=False)
+    observer_token: str | None = Field(default=None, min_length=16, repr=False)
     max_running_requests: int = Field(default=128, ge=1, le=4096)
     torch_threads: int = Field(default=1, ge=1)
     hold_s: float = Field(default=100.0, gt=0, le=600)
     boot_timeout_s: float = Field(default=120.0, gt=0)
     train_timeout_s: float = Field(default=3600.0, gt=0)
     max_body_bytes: int = Field(default=16 * 2**20, ge=1024)
+    max_running_episodes: int = Field(default=20_000, ge=1)
+    recovery_overhead: float = Field(default=0.05, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _distinct_tokens(self) -> Self:
+        lesser = [token for token in (self.rollout_token, self.observer_token) if token is not None]
+        if lesser and self.token is None:
+            raise ValueError("a rollout or observer token restricts nobody without SWARM_TOKEN: set that as well")
+        given = [*lesser, self.token]
+        if len(set(given)) != len(given):
+            raise ValueError("the tokens of different roles must differ")
+        return self
 
     @model_validator(mode="after")
     def _token_if_exposed(self) -> Self:
@@ -178,12 +214,14 @@ class ServerConfig(BaseModel):
 
     @classmethod
     def from_environment(cls, **flags: Any) -> ServerConfig:
-        """Flags that are not None win over SWARM_HOME and SWARM_TOKEN, which win over defaults. Raises JobInvalid."""
+        """Flags that are not None win over SWARM_HOME, SWARM_TOKEN, SWARM_ROLLOUT_TOKEN and SWARM_OBSERVER_TOKEN, which
+        win over defaults. Raises JobInvalid."""
         values: dict[str, Any] = {}
         if home := os.environ.get("SWARM_HOME"):
             values["home"] = Path(home) / "swarm"
-        if token := os.environ.get("SWARM_TOKEN"):
-            values["token"] = token
+        for name in ("token", "rollout_token", "observer_token"):
+            if token := os.environ.get(f"SWARM_{name.upper()}"):
+                values[name] = token
         values.update({name: value for name, value in flags.items() if value is not None})
         try:
             return cls.model_validate(values)

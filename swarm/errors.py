@@ -6,6 +6,7 @@
     │   ├── ContextLengthExceeded   prompt plus completion do not fit the model
     │   └── JobInvalid              a TrainJob that cannot be run
     ├── Unauthorized                no key, or a wrong one
+    ├── Forbidden                   a token that is known but whose role may not do this
     ├── NotFound                    no such episode, model or route
     ├── Conflict                    final: a retry of the same call will never succeed
     │   ├── EpisodeEnded            the episode is over; `outcome` says how
@@ -59,6 +60,10 @@ class JobInvalid(BadRequest):
 
 class Unauthorized(SwarmError):
     code = "unauthorized"
+
+
+class Forbidden(SwarmError):
+    code = "forbidden"
 
 
 class NotFound(SwarmError):

@@ -7,11 +7,11 @@ service the frozen dataclasses of types.py flow instead. Chat bodies belong to t
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from swarm.types import EpisodeType
+from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
 
 API_PREFIX = "/v1/swarm"
 
@@ -23,8 +23,20 @@ MAX_REWARD = 1e6
 """Rewards are compared in 32-bit floats; beyond this, differences between them are lost."""
 
 
+Reward = Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
+
+StopRule = Literal[
+    "enough_episodes", "enough_tasks", "enough_non_constant_tasks", "any_client_agrees", "all_clients_agree"
+]
+"""When a batch is complete: so many episodes; so many tasks with a full group; so many whose rewards differ (dynamic
+sampling, the others are dropped); as soon as one client says so; as soon as every client that is alive says so."""
+
+
 class EngineState(StrEnum):
-    """What the server is doing. OFFLINE has no job; FAILED carries a reason and is left by start or stop."""
+    """What the server is doing. OFFLINE has no job; FAILED carries a reason and is left by start or stop.
+
+    A running engine goes back to BOOTING when its worker died and another one takes over.
+    """
 
     OFFLINE = "OFFLINE"
     BOOTING = "BOOTING"
@@ -39,15 +51,17 @@ LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
     EngineState.OFFLINE: frozenset({EngineState.BOOTING}),
     EngineState.BOOTING: frozenset({EngineState.ROLLING, EngineState.FAILED, EngineState.OFFLINE}),
     EngineState.ROLLING: frozenset(
-        {EngineState.DRAINING, EngineState.EXPORTING, EngineState.FAILED, EngineState.OFFLINE}
+        {EngineState.DRAINING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
     EngineState.DRAINING: frozenset(
-        {EngineState.TRAINING, EngineState.ROLLING, EngineState.FAILED, EngineState.OFFLINE}
+        {EngineState.TRAINING, EngineState.ROLLING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
     EngineState.TRAINING: frozenset(
-        {EngineState.ROLLING, EngineState.EXPORTING, EngineState.FAILED, EngineState.OFFLINE}
+        {EngineState.ROLLING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
-    EngineState.EXPORTING: frozenset({EngineState.ROLLING, EngineState.FAILED, EngineState.OFFLINE}),
+    EngineState.EXPORTING: frozenset(
+        {EngineState.ROLLING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+    ),
     EngineState.FAILED: frozenset({EngineState.BOOTING, EngineState.OFFLINE}),
 }
 
@@ -95,12 +109,16 @@ class ErrorBody(BaseModel):
 class BeginEpisodeRequest(Body):
     """POST episodes/begin. Held while a batch is training; 503 with Retry-After once `wait_s` is over.
 
-    `idle_timeout_s` is the longest silence (no model call, no heartbeat) before the episode is given up.
+    `idle_timeout_s` is the longest silence (no model call, no heartbeat of this episode) before it is given up.
+    With `lease_s` the client promises a sign of life (any call of this episode, or POST heartbeat that lists it) within
+    every such span; a client that died then loses the episode after that span already.
     """
 
     episode_type: EpisodeType = EpisodeType.TRAIN
     client_id: Identifier = "anonymous"
     task_id: str | None = Field(default=None, max_length=500)
+    data_source: Identifier = DEFAULT_DATA_SOURCE
+    lease_s: float | None = Field(default=None, ge=1, le=3600, allow_inf_nan=False)
     idle_timeout_s: float = Field(default=240.0, gt=0, le=86_400, allow_inf_nan=False)
     wait_s: float = Field(default=25.0, ge=0, le=60, allow_inf_nan=False)
 
@@ -114,14 +132,19 @@ class BeginEpisodeResponse(Body):
     model: str
     weight_version: int
     deadline_s: float
+    lease_s: float | None = None
 
 
 class EndEpisodeRequest(Body):
-    """POST episodes/{id}/end. Exactly once by `idempotency_key` (default: the episode id)."""
+    """POST episodes/{id}/end. Exactly once by `idempotency_key` (default: the episode id).
+
+    `turn_rewards`, if given, has one entry per recorded turn.
+    """
 
     task_id: str = Field(min_length=1, max_length=500)
-    reward: Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
+    reward: Reward
     is_success: bool | None = None
+    turn_rewards: list[Reward] | None = Field(default=None, max_length=10_000)
     metadata: dict[str, Any] = Field(default_factory=dict)
     client_id: Identifier = "anonymous"
     idempotency_key: str | None = Field(default=None, max_length=200)
@@ -147,6 +170,82 @@ class AbortEpisodeRequest(Body):
     reason: str = Field(default="client_abort", max_length=200)
 
 
+class ReviseRewardRequest(Body):
+    """POST episodes/{id}/reward: another reward for an ended episode, until its batch is sealed.
+
+    Fields left out keep what was reported; `reason` goes on record.
+    """
+
+    reward: Reward
+    is_success: bool | None = None
+    turn_rewards: list[Reward] | None = Field(default=None, max_length=10_000)
+    reason: str = Field(min_length=1, max_length=500)
+
+
+class HeartbeatRequest(Body):
+    """POST heartbeat: one sign of life for all running episodes of a client."""
+
+    client_id: Identifier
+    episode_ids: list[str] = Field(max_length=20_000)
+
+
+class HeartbeatResponse(Body):
+    """`ended` maps those of the listed episodes that do not run to why; their agents may stop."""
+
+    ended: dict[str, str]
+
+
+class AgreeRequest(Body):
+    """POST batch/agree: this client has sent what it has for the present batch."""
+
+    client_id: Identifier
+
+
+class AgreeResponse(Body):
+    """Who has agreed so far. `will_seal` is true once the batch goes to training."""
+
+    agreed: list[str]
+    will_seal: bool
+
+
+class BatchPolicyView(Body):
+    """When a batch is complete and what it may hold. `mixture` maps data sources to shares that sum to 1.
+
+    `drain_timeout_s` is how long a complete batch waits for episodes still running; `batch_timeout_s` how long, after
+    its first episode, a batch waits at all. `max_staleness` is in weight versions, per token.
+    """
+
+    stop_rule: StopRule
+    batch_size: int
+    num_repeat: int
+    min_group: int
+    drain_timeout_s: float
+    batch_timeout_s: float | None
+    max_staleness: int
+    mixture: dict[str, float] | None
+
+
+class BatchPolicies(Body):
+    """GET batch/policy: the policy of the batch being filled, and the one that the next batch starts with, if it
+    differs."""
+
+    active: BatchPolicyView
+    next: BatchPolicyView | None
+
+
+class UpdateBatchPolicyRequest(Body):
+    """PATCH batch/policy: settings of the next batch; what is left out stays. `mixture` {} ends a mixture."""
+
+    stop_rule: StopRule | None = None
+    batch_size: int | None = Field(default=None, ge=1, le=100_000)
+    num_repeat: int | None = Field(default=None, ge=1, le=10_000)
+    min_group: int | None = Field(default=None, ge=1)
+    drain_timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+    batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+    max_staleness: int | None = Field(default=None, ge=0, le=1000)
+    mixture: dict[Identifier, float] | None = None
+
+
 class EpisodeView(Body):
     """One episode as the server knows it. Times are seconds since the epoch; `outcome` says why it was dropped."""
 
@@ -155,8 +254,10 @@ class EpisodeView(Body):
     state: EpisodeState
     client_id: str
     task_id: str | None
+    data_source: str
     reward: float | None
     is_success: bool | None
+    turn_rewards: list[float] | None
     outcome: str | None
     turns: int
     begun_at: float
@@ -234,8 +335,23 @@ class JobView(Body):
     resolved: dict[str, Any] | None
 
 
+class LoadRequest(Body):
+    """POST engine/load: go back (or on) to the checkpoint of a step of this run; later batches count as rewound."""
+
+    step: int = Field(ge=0)
+
+
+class SourceView(Body):
+    """One data source of the batch being filled. `tasks_target` is its quota; None without a mixture."""
+
+    episodes: int
+    tasks: int
+    tasks_target: int | None
+    running: int
+
+
 class PoolView(Body):
-    """How full the next batch is, counted by the stop rule in force."""
+    """How full the next batch is, counted by the stop rule in force. `agreed` are the clients that want it sealed."""
 
     stop_rule: str
     episodes: int
@@ -244,17 +360,50 @@ class PoolView(Body):
     tasks_target: int
     running_train: int
     running_eval: int
+    sources: dict[str, SourceView]
+    agreed: list[str]
 
 
 class ClientView(Body):
+    """`lost` counts its episodes that expired or were aborted."""
+
     client_id: str
     last_seen_at: float
     running: int
     completed: int
+    lost: int
+
+
+class RunningEpisodeView(Body):
+    """`idle_s` is the time since the last model call or heartbeat of the episode."""
+
+    episode_id: str
+    episode_type: EpisodeType
+    client_id: str
+    task_id: str | None
+    data_source: str
+    turns: int
+    calls_in_flight: int
+    age_s: float
+    idle_s: float
+
+
+class WarningView(Body):
+    """A client that probably does not do what its author meant. `count` is how often it was seen."""
+
+    code: str
+    client_id: str
+    message: str
+    count: int
+    last_at: float
 
 
 class Status(Body):
-    """GET status: one snapshot. `failures` counts episodes and tokens that were not trained, by reason."""
+    """GET status: one snapshot. `failures` counts episodes that were not trained, by reason.
+
+    `running` lists the running episodes that were silent longest, at most 50. `recoveries` counts how often the engine
+    of this job came back after a crash, of its worker or of the server.
+    """
 
     server_version: str
     state: EngineState
@@ -266,7 +415,11 @@ class Status(Body):
     total_steps: int | None
     weight_version: int
     pool: PoolView | None
+    policy: BatchPolicyView | None
     clients: list[ClientView]
+    running: list[RunningEpisodeView]
+    warnings: list[WarningView]
+    recoveries: int
     failures: dict[str, int]
     tokens_per_second: float
     last_metrics: dict[str, float]
@@ -284,6 +437,40 @@ class MetricsHistory(Body):
     """GET metrics?after_step=N: one entry per finished step, oldest first."""
 
     points: list[MetricPointView]
+
+
+class EventView(Body):
+    """One event: a change of state, a batch sealed or trained, a policy change, a recovery."""
+
+    event_id: int
+    kind: str
+    detail: dict[str, Any]
+    at: float
+
+
+class EventPage(Body):
+    """GET events?after_id=N: oldest first. The same route streams them to callers that accept text/event-stream."""
+
+    events: list[EventView]
+
+
+class AuditView(Body):
+    """One control call: who asked for what, and how it was answered. `caller` names the role, never the token."""
+
+    audit_id: int
+    at: float
+    caller: str
+    address: str
+    method: str
+    path: str
+    status: int
+    request_id: str
+
+
+class AuditPage(Body):
+    """GET audit?after_id=N: oldest first."""
+
+    entries: list[AuditView]
 
 
 class Ready(Body):

@@ -122,7 +122,11 @@ class SwarmServer:
             total_steps=job.total_steps if job else None,
             weight_version=weights.version,
             pool=_view_pool(service.rollout) if service else None,
+            policy=None,
             clients=_view_clients(service.rollout) if service else [],
+            running=[],
+            warnings=[],
+            recoveries=0,
             failures=await self._ledger.failures(),
             tokens_per_second=service.tokens_per_second() if service else 0.0,
             last_metrics=self._loop.last_metrics if self._loop else {},
@@ -302,6 +306,8 @@ def _view_pool(rollout: Rollout) -> PoolView:
         tasks_target=progress.tasks_target,
         running_train=rollout.running(EpisodeType.TRAIN),
         running_eval=rollout.running(EpisodeType.EVAL),
+        sources={},
+        agreed=[],
     )
 
 
@@ -309,7 +315,11 @@ def _view_clients(rollout: Rollout) -> list[ClientView]:
     running = rollout.running_by_client()
     return [
         ClientView(
-            client_id=client_id, last_seen_at=seen.last_seen_at, running=running[client_id], completed=seen.completed
+            client_id=client_id,
+            last_seen_at=seen.last_seen_at,
+            running=running[client_id],
+            completed=seen.completed,
+            lost=0,
         )
         for client_id, seen in sorted(rollout.clients.items())
     ]

@@ -21,6 +21,10 @@ ToolSpec = Mapping[str, Any]
 """One tool in the OpenAI shape: {"type": "function", "function": {name, description, parameters}}."""
 
 
+DEFAULT_DATA_SOURCE = "default"
+"""Of tasks whose client names no source."""
+
+
 class EpisodeType(StrEnum):
     """`train` episodes fill batches; `eval` episodes never train."""
 
@@ -47,20 +51,29 @@ class ForkReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem to attempt. Episodes of the same `task_id` form the group whose rewards are compared."""
+    """One problem to attempt. Episodes of the same `task_id` form the group whose rewards are compared.
+
+    `data_source` names the kind of task, the unit of a mixture's quotas.
+    """
 
     main_query: str
     task_id: str
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    data_source: str = DEFAULT_DATA_SOURCE
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOutput:
-    """What an agent reports at the end of an episode: a finite scalar reward, and whether it solved the task."""
+    """What an agent reports at the end of an episode: a finite scalar reward, and whether it solved the task.
+
+    `turn_rewards` are extra rewards of single turns, one per recorded turn in order. The return of turn t is `reward`
+    plus the turn rewards from t on.
+    """
 
     reward: float
     is_success: bool | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    turn_rewards: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,8 @@ class FinishedEpisode:
     is_success: bool | None
     samples: tuple[Sample, ...]
     ended_at: float
+    data_source: str = DEFAULT_DATA_SOURCE
+    turn_rewards: tuple[float, ...] | None = None
 
     @property
     def trained_tokens(self) -> int:

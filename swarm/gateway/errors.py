@@ -16,6 +16,7 @@ from swarm.errors import (
     BadRequest,
     Conflict,
     EngineFailure,
+    Forbidden,
     LedgerError,
     NotFound,
     SwarmError,
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 _STATUS_BY_CLASS: tuple[tuple[type[SwarmError], int, str], ...] = (
     (BadRequest, 400, "invalid_request_error"),
     (Unauthorized, 401, "authentication_error"),
+    (Forbidden, 403, "permission_error"),
     (NotFound, 404, "not_found_error"),
     (Conflict, 409, "conflict_error"),
     (Unavailable, 503, "unavailable_error"),

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from swarm.schemas import EpisodeState
-from swarm.types import EpisodeType, Turn
+from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, Turn
 
 
 class BatchState(StrEnum):
@@ -72,6 +72,9 @@ class EpisodeRow:
     advantage: float | None = None
     turns: int = 0
     weight_versions: tuple[int, ...] = ()
+    data_source: str = DEFAULT_DATA_SOURCE
+    lease_s: float | None = None
+    turn_rewards: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

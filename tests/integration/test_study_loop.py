@@ -206,10 +206,11 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
 
     monkeypatch.setattr("researcher.nodes.check.check_script", check_the_others)
 
-    done = _carry_out(store, tmp_path, "group size 2, 3, 4, 8 or 16", settings, limits=Limits(stall_s=5))
+    done = _carry_out(store, tmp_path, "group size 2, 3, 4, 8 or 16", settings, limits=Limits(stall_s=8))
 
     assert done.study.status is StudyStatus.FINISHED
-    assert [run.status for run in done.runs("num_repeat=8")] == [RunStatus.FINISHED]
+    # The last attempt: on a busy machine a run of the honest client may stall as well, and is then repeated.
+    assert done.runs("num_repeat=8")[-1].status is RunStatus.FINISHED
     assert done.arms["num_repeat=3"].status is ExperimentStatus.INVALID and done.runs("num_repeat=3") == []
     for arm in unchecked:
         runs = done.runs(arm)

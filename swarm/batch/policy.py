@@ -1,0 +1,44 @@
+"""When a batch is complete, how long it waits, and what it may hold: the settings that can change between batches.
+
+Place in the flow: made of the job or of a live change, read by the pool. It knows nothing of episodes or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swarm.config import TrainJob
+from swarm.schemas import StopRule
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """`drain_timeout_s` is how long a complete batch waits for episodes still running; `batch_timeout_s` how long,
+    after its first episode, a batch waits at all. `max_staleness` is in weight versions. `mixture` maps data sources to
+    shares that sum to 1.
+    """
+
+    stop_rule: StopRule
+    batch_size: int
+    num_repeat: int
+    min_group: int
+    drain_timeout_s: float
+    batch_timeout_s: float | None
+    max_staleness: int
+    mixture: Mapping[str, float] | None
+
+    @classmethod
+    def of(cls, job: TrainJob) -> BatchPolicy:
+        resolved = job.resolve()
+        assert resolved.min_group is not None, "a resolved job has min_group"
+        return cls(
+            stop_rule=resolved.stop_rule,
+            batch_size=resolved.batch_size,
+            num_repeat=resolved.num_repeat,
+            min_group=resolved.min_group,
+            drain_timeout_s=resolved.drain_timeout_s,
+            batch_timeout_s=resolved.batch_timeout_s,
+            max_staleness=resolved.max_staleness,
+            mixture=resolved.mixture,
+        )

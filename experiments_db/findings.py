@@ -7,7 +7,7 @@ findings (negative ones too) so as not to repeat them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from sqlalchemy import select
 
@@ -17,6 +17,23 @@ from experiments_db.models import DecisionRow, ExperimentRow, FindingRow, StudyR
 from experiments_db.records import Decision, Finding, JsonObject, Verdict
 
 FINDING_KEY = ("study_id", "comparison")
+
+
+class FindingOutcome(TypedDict):
+    """What a comparison gave. `effect` and its interval are None where too few runs ended."""
+
+    effect: float | None
+    ci_low: float | None
+    ci_high: float | None
+    confidence: float
+    p_value: float | None
+    p_adjusted: float | None
+    verdict: Verdict
+    method: str
+    run_ids: Sequence[str]
+    summary: str
+    hypothesis_id: NotRequired[str | None]
+    details: NotRequired[JsonObject | None]
 
 
 class FindingStore(StoreBase):
@@ -29,58 +46,32 @@ class FindingStore(StoreBase):
         baseline_id: str | None,
         metric: str,
         split: str,
-        effect: float | None,
-        ci_low: float | None,
-        ci_high: float | None,
-        confidence: float,
-        p_value: float | None,
-        p_adjusted: float | None,
-        verdict: Verdict,
-        method: str,
-        run_ids: Sequence[str],
-        summary: str,
-        hypothesis_id: str | None = None,
-        details: JsonObject | None = None,
+        **outcome: Unpack[FindingOutcome],
     ) -> Finding:
         """Store a comparison; the same one of the same iteration (arms, metric, split) is replaced and keeps its id.
 
         Replacing serves the correction over a study's comparisons, which changes as they grow in number. Raises
         InvalidRecord for numbers that cannot be, NotFound.
         """
-        check_text(metric=metric, split=split, method=method)
-        check_finite(effect=effect, ci_low=ci_low, ci_high=ci_high, p_value=p_value, p_adjusted=p_adjusted)
-        if not 0 < confidence < 1:
-            raise InvalidRecord(f"confidence must be between 0 and 1, not {confidence}")
+        _check_outcome(metric, split, outcome)
         now = self._clock()
         comparison = "/".join((str(iteration), experiment_id, baseline_id or "-", metric, split))
-        values: dict[str, Any] = {
-            "id": new_id("fi", now),
-            "study_id": study_id,
-            "comparison": comparison,
-            "hypothesis_id": hypothesis_id,
+        result: dict[str, Any] = {
+            "hypothesis_id": None,
+            **outcome,
             "iteration": iteration,
             "experiment_id": experiment_id,
             "baseline_id": baseline_id,
             "metric": metric,
             "split": split,
-            "effect": effect,
-            "ci_low": ci_low,
-            "ci_high": ci_high,
-            "confidence": confidence,
-            "p_value": p_value,
-            "p_adjusted": p_adjusted,
-            "verdict": verdict,
-            "method": method,
-            "run_ids": list(run_ids),
-            "summary": summary,
-            "details": dict(details or {}),
-            "created_at": now,
+            "run_ids": list(outcome["run_ids"]),
+            "details": dict(outcome.get("details") or {}),
         }
+        identity = {"id": new_id("fi", now), "study_id": study_id, "comparison": comparison, "created_at": now}
         with self._write() as session:
             require(session, StudyRow, study_id, "study")
             require(session, ExperimentRow, experiment_id, "experiment")
-            replaced = [name for name in values if name not in ("id", "created_at", *FINDING_KEY)]
-            insert_rows(session, FindingRow, [values], key=FINDING_KEY, replace=replaced)
+            insert_rows(session, FindingRow, [identity | result], key=FINDING_KEY, replace=list(result))
             return to_record(Finding, get_by(session, FindingRow, study_id=study_id, comparison=comparison))
 
     def list_findings(
@@ -134,3 +125,10 @@ class FindingStore(StoreBase):
         """By iteration."""
         statement = select(DecisionRow).where(DecisionRow.study_id == study_id).order_by(DecisionRow.iteration)
         return self._list(statement, Decision)
+
+
+def _check_outcome(metric: str, split: str, outcome: FindingOutcome) -> None:
+    check_text(metric=metric, split=split, method=outcome["method"])
+    check_finite(**{name: outcome[name] for name in ("effect", "ci_low", "ci_high", "p_value", "p_adjusted")})
+    if not 0 < outcome["confidence"] < 1:
+        raise InvalidRecord(f"confidence must be between 0 and 1, not {outcome['confidence']}")

@@ -112,13 +112,19 @@ def _pack_episode(episode: FinishedEpisode) -> list[Any]:
         episode.is_success,
         [_pack_sample(sample) for sample in episode.samples],
         episode.ended_at,
+        episode.data_source,
+        episode.turn_rewards,
     ]
 
 
 def _unpack_episode(packed: list[Any]) -> FinishedEpisode:
-    episode_id, task_id, client_id, reward, is_success, samples, ended_at = packed
+    *head, samples, ended_at, data_source, turn_rewards = packed
     return FinishedEpisode(
-        episode_id, task_id, client_id, reward, is_success, tuple(_unpack_sample(each) for each in samples), ended_at
+        *head,
+        samples=tuple(_unpack_sample(each) for each in samples),
+        ended_at=ended_at,
+        data_source=data_source,
+        turn_rewards=None if turn_rewards is None else tuple(turn_rewards),
     )
 
 

@@ -1,4 +1,4 @@
-"""How much better than expected each episode was: verl's advantage estimators over the rows of a batch.
+"""How much better than expected each episode, or each of its turns, was: verl's advantage estimators over a batch.
 
 Place in the flow: computed once per step over the whole batch, before minibatches are drawn. This module knows
 nothing of models, tokens or optimizers.
@@ -8,6 +8,9 @@ survivor its raw reward (grpo, rloo, opo, gpg, reinforce_plus_plus_baseline) or 
 can give the members of a constant group a common small value. Here a group of one is left out of the estimator and
 gets advantage 0, and a group whose rewards are all equal (in float32, as verl computes) takes part and is then set to
 0. The one exception is reinforce_plus_plus, which has no groups: its baseline is the whole batch.
+
+Turn rewards, of which verl knows nothing, make one such problem of every turn index: the estimator sees each episode's
+return from that turn on, and its answer counts for the tokens of that turn.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
@@ -30,25 +33,48 @@ GROUP_FREE = frozenset({"reinforce_plus_plus"})
 def compute_advantages(rows: Sequence[Row], job: TrainJob) -> torch.Tensor:
     """Advantages [E, L] in float32 on the CPU, 0 past the end of a row; L is the longest row.
 
-    Each episode's reward stands on its last sampled token. A row whose advantage is not finite (rewards near the
-    limit of float32) gets NaN nowhere: it is set to 0.
+    A token of turn t gets its episode's advantage by the returns of turn t (`Row.returns`); an episode that ended
+    before turn t stands there with its reward. A row whose advantage is not finite (rewards near the limit of float32)
+    gets NaN nowhere: it is set to 0.
     """
     width = max(row.tokens for row in rows)
     tokens_E = torch.tensor([row.tokens for row in rows])
     mask_EL = (torch.arange(width)[None] < tokens_E[:, None]).float()
-    rewards_E = torch.tensor([row.reward for row in rows], dtype=torch.float32)
-    rewards_EL = torch.zeros_like(mask_EL)
-    rewards_EL[torch.arange(len(rows)), tokens_E - 1] = rewards_E
     groups_E = np.asarray([row.group for row in rows], dtype=np.int64)
-    if job.algorithm in GROUP_FREE:
-        advantages_EL = _estimate(rewards_EL, mask_EL, groups_E, job)
-    else:
-        advantages_EL = torch.zeros_like(mask_EL)
-        kept = torch.from_numpy(np.bincount(groups_E)[groups_E] > 1)
-        if kept.any():
-            advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job)
-        advantages_EL[_in_constant_group(rewards_E.numpy(), groups_E)] = 0.0
+    returns_DE, kind_T = _distinct_returns(rows)
+    kind_EL = torch.full(mask_EL.shape, -1)
+    for line, row in enumerate(rows):
+        kind_EL[line, : row.tokens] = kind_T[torch.from_numpy(row.turn_indices_L)]
+    advantages_EL = torch.zeros_like(mask_EL)
+    for kind, returns_E in enumerate(returns_DE):
+        concerned_EL = kind_EL == kind
+        advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job)[concerned_EL]
     advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+    return advantages_EL
+
+
+def _distinct_returns(rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every set of returns [D, E] that the batch has at some turn, in float32, and which of them is that of turn t.
+
+    Without turn rewards there is one: the rewards.
+    """
+    turns = 1 + max(int(row.turn_indices_L[-1]) for row in rows)
+    returns_TE = torch.tensor([row.returns(turns) for row in rows], dtype=torch.float32).T
+    returns_DE, kind_T = torch.unique(returns_TE, dim=0, return_inverse=True)
+    return returns_DE, kind_T
+
+
+def _by_outcome(returns_E: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob) -> torch.Tensor:
+    """Advantages [E, L] of episodes that return so much, on their last sampled token."""
+    rewards_EL = torch.zeros_like(mask_EL)
+    rewards_EL[torch.arange(len(returns_E)), mask_EL.sum(dim=1).long() - 1] = returns_E
+    if job.algorithm in GROUP_FREE:
+        return _estimate(rewards_EL, mask_EL, groups_E, job)
+    advantages_EL = torch.zeros_like(mask_EL)
+    kept = torch.from_numpy(np.bincount(groups_E)[groups_E] > 1)
+    if kept.any():
+        advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job)
+    advantages_EL[_in_constant_group(returns_E.numpy(), groups_E)] = 0.0
     return advantages_EL
 
 

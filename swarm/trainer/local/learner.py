@@ -31,6 +31,7 @@ from swarm.trainer.local.checkpoint import (
     read_weights,
     write_checkpoint,
 )
+from swarm.trainer.local.correction import RolloutCorrection
 from swarm.trainer.local.metrics import Meter, describe_batch, mean_advantages
 from swarm.trainer.local.optimizer import PolicyOptimizer
 from swarm.trainer.local.rows import build_rows
@@ -72,9 +73,12 @@ class Learner:
         )
         self._steps_done = 0
 
-    def step(self, batch: TrainBatch, *, pulse: Pulse | None = None) -> LearnerReport:
+    def step(
+        self, batch: TrainBatch, *, weight_version: int | None = None, pulse: Pulse | None = None
+    ) -> LearnerReport:
         """`ppo_epochs` passes over the batch. On any exception weights and optimizer are as they were before.
 
+        `weight_version` is that of the present weights; None if they have none, and then staleness is not reported.
         A batch that can move nothing (no groups, or only zero advantages without a KL or entropy term) is reported
         and leaves the weights alone. Raises EngineFailure for a batch that cannot be trained.
         """
@@ -85,18 +89,23 @@ class Learner:
             return LearnerReport({"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}, {})
         advantages_EL = compute_advantages(rows, self._job)
         lr, meter = self._learning_rate(), Meter()
-        step = StepInput(rows, advantages_EL, lr, pulse or _no_pulse)
+        correction = None if self._job.rollout_is == "off" else RolloutCorrection(rows, self._job)
+        step = StepInput(rows, advantages_EL, lr, pulse or _no_pulse, weight_version, correction)
+        minibatches = list(draw_minibatches(len(rows), self._job, batch.step))
         prepared = time.perf_counter()
         with self._all_or_nothing(batch.step):
-            for number, chosen in enumerate(draw_minibatches(len(rows), self._job, batch.step)):
+            if correction is not None and len(minibatches) > 1:
+                self._updater.record_proximal(step, correction)
+            for number, chosen in enumerate(minibatches):
                 self._updater.run(step, chosen, meter, on_policy=number == 0)
         self._steps_done += 1
         finished = time.perf_counter()
         metrics = {
             "actor/updates": 0.0,
             "actor/grad_norm": 0.0,
-            **describe_batch(batch, rows, advantages_EL),
+            **describe_batch(batch, rows, advantages_EL, weight_version),
             **meter.read(),
+            **({} if correction is None else correction.metrics()),
             "actor/lr": lr,
             "timing_s/prepare": prepared - started,
             "timing_s/update_actor": finished - prepared,

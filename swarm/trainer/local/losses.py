@@ -18,6 +18,7 @@ from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from swarm.config import TrainJob
+from swarm.trainer.local.correction import Correction
 from swarm.trainer.local.rows import MicroBatch
 
 BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
@@ -39,11 +40,16 @@ class MiniBatchSize:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the models say of a microbatch's trained tokens, as [R, L]. `reference` is None without a KL term."""
+    """What the models say of a microbatch's trained tokens, as [R, L].
+
+    `reference_RL` is None without a KL term, and `correction` without importance sampling: the policy then compares
+    itself with the logprobs recorded at sampling.
+    """
 
     logprobs_RL: torch.Tensor
     entropies_RL: torch.Tensor
     reference_RL: torch.Tensor | None
+    correction: Correction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class PolicyLoss(Protocol):
         response_mask: torch.Tensor,
         loss_agg_mode: str,
         config: ActorConfig,
+        rollout_is_weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, dict[str, Any]]: ...
 
 
@@ -115,13 +122,15 @@ class Objective:
             global_batch_size=size.rows,
             loss_scale_factor=self._job.loss_scale_factor or self._job.max_response_length,
         )
+        correction = scores.correction
         policy, means = self._policy_loss(
-            old_log_prob=micro.old_logprobs_RL,
+            old_log_prob=micro.rollout_logprobs_RL if correction is None else correction.proximal_logprobs_RL,
             log_prob=scores.logprobs_RL,
             advantages=micro.advantages_RL,
             response_mask=micro.mask_RL,
             loss_agg_mode=self._aggregation,
             config=self._config,
+            rollout_is_weights=None if correction is None else correction.weights_RL,
         )
         if self._job.policy_loss in ROW_MEAN_LOSSES:
             policy = policy * (micro.mask_RL.shape[0] / size.rows)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 
 from swarm.trainer.local.rows import Row
@@ -55,8 +56,13 @@ class Meter:
         return {**self._sums, **means, **self._maxima}
 
 
-def describe_batch(batch: TrainBatch, rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[str, float]:
-    """Scores, advantages, lengths, and what merging saved, of a batch with at least one row."""
+def describe_batch(
+    batch: TrainBatch, rows: Sequence[Row], advantages_EL: torch.Tensor, weight_version: int | None
+) -> dict[str, float]:
+    """Scores, advantages, lengths, age, and what merging saved, of a batch with at least one row.
+
+    Returns, of whole episodes, are there if turn rewards were given, and staleness if `weight_version` is known.
+    """
     rewards = torch.tensor([row.reward for row in rows], dtype=torch.float64)
     lengths = torch.tensor([float(row.tokens) for row in rows])
     mask_EL = torch.arange(advantages_EL.shape[1])[None] < lengths[:, None]
@@ -65,7 +71,9 @@ def describe_batch(batch: TrainBatch, rows: Sequence[Row], advantages_EL: torch.
     return {
         **_spread("critic/score", rewards),
         "critic/score/std": rewards.std(correction=0).item(),
+        **_describe_returns(rows),
         **_spread("critic/advantages", advantages_EL[mask_EL]),
+        **_describe_staleness(rows, weight_version),
         **_spread("response_length", lengths),
         "num_turns/mean": sum(row.turns for row in rows) / len(rows),
         "rollout/episodes": float(len(rows)),
@@ -85,6 +93,20 @@ def mean_advantages(rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[st
         row.episode_id: advantages_L[: row.tokens].mean().item()
         for row, advantages_L in zip(rows, advantages_EL, strict=True)
     }
+
+
+def _describe_returns(rows: Sequence[Row]) -> dict[str, float]:
+    if all(row.turn_rewards is None for row in rows):
+        return {}
+    return _spread("critic/return", torch.tensor([row.returns(1)[0] for row in rows], dtype=torch.float64))
+
+
+def _describe_staleness(rows: Sequence[Row], weight_version: int | None) -> dict[str, float]:
+    """In versions, over the trained tokens."""
+    if weight_version is None:
+        return {}
+    staleness_N = weight_version - np.concatenate([row.weight_versions_L for row in rows])
+    return {"staleness/mean": float(staleness_N.mean()), "staleness/max": float(staleness_N.max())}
 
 
 def _spread(name: str, values: torch.Tensor) -> dict[str, float]:

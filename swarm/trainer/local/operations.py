@@ -168,7 +168,7 @@ class Worker:
     def _train(self, call_id: int, args: Any) -> dict[str, Any]:
         session = self._require_session()
         batch = unpack_batch(args)
-        report = self._learner_of(session).step(batch)
+        report = self._learner_of(session).step(batch, weight_version=session.sampler.weight_version)
         session.step = batch.step
         self._publish(session, session.sampler.weight_version + 1)
         return {

@@ -44,22 +44,41 @@ class ScoredSample:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One episode. `group` numbers its group within the batch; `old_logprobs_L` are those recorded at sampling."""
+    """One episode. `group` numbers its group within the batch; the `_L` arrays are as recorded at sampling.
+
+    `turn_indices_L` ascends. `turn_rewards`, where the client gave any, has one entry per recorded turn.
+    """
 
     episode_id: str
     group: int
     reward: float
-    turns: int
+    turn_rewards: tuple[float, ...] | None
     samples: tuple[ScoredSample, ...]
-    old_logprobs_L: FloatArray
+    rollout_logprobs_L: FloatArray
+    turn_indices_L: IntArray
+    weight_versions_L: IntArray
 
     @property
     def tokens(self) -> int:
-        return len(self.old_logprobs_L)
+        return len(self.rollout_logprobs_L)
+
+    @property
+    def turns(self) -> int:
+        """How many turns have a token to train."""
+        return len(np.unique(self.turn_indices_L))
 
     @property
     def longest(self) -> int:
         return max(sample.inputs for sample in self.samples)
+
+    def returns(self, turns: int) -> list[float]:
+        """Of each of the first `turns` turns: `reward` plus the turn rewards from there on."""
+        given = self.turn_rewards or ()
+        total, returns = self.reward, [self.reward] * max(turns, len(given))
+        for turn in reversed(range(len(given))):
+            total += given[turn]
+            returns[turn] = total
+        return returns[:turns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +87,7 @@ class MicroBatch:
 
     `input_ids_ST` is right-padded with 0. Trained token n has id `targets_N[n]`; it is predicted at flat index
     `sources_N[n]` of the [S, T] inputs, was sampled at `temperatures_N[n]`, and belongs at flat index `cells_N[n]` of
-    the [R, L] rows.
+    the [R, L] rows. `rollout_logprobs_RL` and `weight_versions_RL` were recorded at sampling.
     """
 
     input_ids_ST: torch.Tensor
@@ -77,7 +96,8 @@ class MicroBatch:
     temperatures_N: torch.Tensor
     cells_N: torch.Tensor
     mask_RL: torch.Tensor
-    old_logprobs_RL: torch.Tensor
+    rollout_logprobs_RL: torch.Tensor
+    weight_versions_RL: torch.Tensor
     advantages_RL: torch.Tensor
 
     def spread(self, values_N: torch.Tensor) -> torch.Tensor:
@@ -127,10 +147,12 @@ def collate(
         [line * columns + sample.columns_K for line, row in enumerate(picked) for sample in row.samples]
     )
     mask_RL = np.zeros((len(picked), columns), dtype=np.bool_)
-    old_RL = np.zeros((len(picked), columns), dtype=np.float32)
+    logprobs_RL = np.zeros((len(picked), columns), dtype=np.float32)
+    versions_RL = np.full((len(picked), columns), -1, dtype=np.int64)
     for line, row in enumerate(picked):
         mask_RL[line, : row.tokens] = True
-        old_RL[line, : row.tokens] = row.old_logprobs_L
+        logprobs_RL[line, : row.tokens] = row.rollout_logprobs_L
+        versions_RL[line, : row.tokens] = row.weight_versions_L
     return MicroBatch(
         input_ids_ST=torch.from_numpy(input_ids_ST).to(device),
         sources_N=torch.from_numpy(sources_N).to(device),
@@ -138,7 +160,8 @@ def collate(
         temperatures_N=torch.from_numpy(temperatures_N).to(device),
         cells_N=torch.from_numpy(cells_N).to(device),
         mask_RL=torch.from_numpy(mask_RL).to(device),
-        old_logprobs_RL=torch.from_numpy(old_RL).to(device),
+        rollout_logprobs_RL=torch.from_numpy(logprobs_RL).to(device),
+        weight_versions_RL=torch.from_numpy(versions_RL).to(device),
         advantages_RL=advantages_EL[list(chosen), :columns].to(device),
     )
 
@@ -148,19 +171,18 @@ def _build_row(episode: FinishedEpisode, group: int) -> Row:
     if not trained:
         raise EngineFailure(f"episode {episode.episode_id} has no sampled token to train on")
     positions = [_trained_positions(sample) for sample in trained]
-    turns_N = np.concatenate(
-        [np.asarray(s.turn_indices_T, dtype=np.int64)[p] for s, p in zip(trained, positions, strict=True)]
-    )
+    turns_N = np.concatenate([_trained(s.turn_indices_T, p) for s, p in zip(trained, positions, strict=True)])
     # Stable: within a turn, which never spans two samples, the order of the sequence is kept.
+    order_L = np.argsort(turns_N, kind="stable")
     ranks_N = np.empty_like(turns_N)
-    ranks_N[np.argsort(turns_N, kind="stable")] = np.arange(len(turns_N))
-    old_logprobs_L = np.empty(len(turns_N), dtype=np.float32)
+    ranks_N[order_L] = np.arange(len(turns_N))
+    logprobs_N = [np.asarray(s.logprobs_T, dtype=np.float32)[p] for s, p in zip(trained, positions, strict=True)]
+    versions_N = [_trained(s.weight_versions_T, p) for s, p in zip(trained, positions, strict=True)]
     samples: list[ScoredSample] = []
     start = 0
     for sample, positions_K in zip(trained, positions, strict=True):
         columns_K = ranks_N[start : start + len(positions_K)]
         start += len(positions_K)
-        old_logprobs_L[columns_K] = np.asarray(sample.logprobs_T, dtype=np.float32)[positions_K]
         token_ids_T = np.asarray(sample.token_ids_T[: positions_K[-1] + 1], dtype=np.int64)
         temperatures_K = np.asarray(sample.temperatures_T, dtype=np.float32)[positions_K]
         samples.append(ScoredSample(token_ids_T, positions_K, columns_K, temperatures_K))
@@ -168,10 +190,16 @@ def _build_row(episode: FinishedEpisode, group: int) -> Row:
         episode_id=episode.episode_id,
         group=group,
         reward=episode.reward,
-        turns=len(np.unique(turns_N)),
+        turn_rewards=episode.turn_rewards,
         samples=tuple(samples),
-        old_logprobs_L=old_logprobs_L,
+        rollout_logprobs_L=np.concatenate(logprobs_N)[order_L],
+        turn_indices_L=turns_N[order_L],
+        weight_versions_L=np.concatenate(versions_N)[order_L],
     )
+
+
+def _trained(values_T: Sequence[int], positions_K: IntArray) -> IntArray:
+    return np.asarray(values_T, dtype=np.int64)[positions_K]
 
 
 def _trained_positions(sample: Sample) -> IntArray:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from swarm.config import TrainJob
-from swarm.trainer.local.losses import Loss, MiniBatchSize, Objective, Scores
+from swarm.trainer.local.correction import RolloutCorrection
+from swarm.trainer.local.losses import MiniBatchSize, Objective, Scores
 from swarm.trainer.local.metrics import Meter
 from swarm.trainer.local.optimizer import PolicyOptimizer
 from swarm.trainer.local.rows import MicroBatch, Row, collate, plan_microbatches
@@ -26,12 +27,18 @@ Pulse = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """What all minibatches of a step share. `advantages_EL` has one line per row."""
+    """What all minibatches of a step share. `advantages_EL` has one line per row.
+
+    `weight_version` is that of the weights before the step, None if they have none. `correction` is None unless the
+    job asks for importance sampling.
+    """
 
     rows: Sequence[Row]
     advantages_EL: torch.Tensor
     lr: float
     pulse: Pulse
+    weight_version: int | None
+    correction: RolloutCorrection | None
 
 
 class MiniBatchUpdater:
@@ -50,8 +57,20 @@ class MiniBatchUpdater:
         self._optimizer = optimizer
         self._objective = Objective(job)
         self._entropy_gradient = job.entropy_coeff != 0
-        self._max_tokens = None if self._objective.needs_whole_minibatch else job.ppo_max_token_len
+        self._largest_pass = job.ppo_max_token_len
+        self._largest_microbatch = None if self._objective.needs_whole_minibatch else job.ppo_max_token_len
         self._device = device
+
+    def record_proximal(self, step: StepInput, correction: RolloutCorrection) -> None:
+        """Record what the present weights say of every row that a minibatch of the step may train.
+
+        Not needed in a step of a single minibatch, whose own forward pass is still by the weights of the start.
+        """
+        with torch.no_grad():
+            for numbers in plan_microbatches(step.rows, self._trained(step, range(len(step.rows))), self._largest_pass):
+                micro = collate(step.rows, numbers, step.advantages_EL, self._device)
+                correction.record(numbers, micro.spread(self._policy(micro).logprobs_N))
+                step.pulse()
 
     def run(self, step: StepInput, chosen: Sequence[int], meter: Meter, *, on_policy: bool) -> None:
         """Update the weights with the rows numbered `chosen`.
@@ -79,12 +98,11 @@ class MiniBatchUpdater:
         None, and no gradient, if the loss is not finite.
         """
         size = MiniBatchSize(rows=len(chosen), tokens=sum(step.rows[number].tokens for number in chosen))
-        every = self._objective.needs_all_rows
-        trained = [number for number in chosen if every or step.advantages_EL[number].any()]
         measured = Meter()
-        for numbers in plan_microbatches(step.rows, trained, self._max_tokens):
+        for numbers in plan_microbatches(step.rows, self._trained(step, chosen), self._largest_microbatch):
             micro = collate(step.rows, numbers, step.advantages_EL, self._device)
-            loss, scores = self._score(micro, size)
+            scores = self._score(step, numbers, micro)
+            loss = self._objective(micro, scores, size)
             if not torch.isfinite(loss.total):
                 self._optimizer.discard()
                 return None
@@ -92,24 +110,41 @@ class MiniBatchUpdater:
             measured.add(loss.sums)
             measured.average(loss.means, weight=float(micro.mask_RL.sum()))
             if on_policy:
-                _measure_gap(measured, micro, scores)
+                _measure_gap(measured, micro, scores, step.weight_version)
             step.pulse()
         return measured
 
-    def _score(self, micro: MicroBatch, size: MiniBatchSize) -> tuple[Loss, Scores]:
+    def _trained(self, step: StepInput, chosen: Sequence[int]) -> list[int]:
+        """Those of the chosen rows that go through the forward pass."""
+        every = self._objective.needs_all_rows
+        return [number for number in chosen if every or step.advantages_EL[number].any()]
+
+    def _score(self, step: StepInput, numbers: Sequence[int], micro: MicroBatch) -> Scores:
         policy = self._policy(micro, entropy_gradient=self._entropy_gradient)
+        logprobs_RL = micro.spread(policy.logprobs_N)
         reference_RL = None
         if self._reference is not None:
             with torch.no_grad():
                 reference_RL = micro.spread(self._reference(micro).logprobs_N)
-        scores = Scores(micro.spread(policy.logprobs_N), micro.spread(policy.entropies_N), reference_RL)
-        return self._objective(micro, scores, size), scores
+        correction = None
+        if step.correction is not None:
+            step.correction.record(numbers, logprobs_RL)
+            correction = step.correction.of(numbers, micro)
+        return Scores(logprobs_RL, micro.spread(policy.entropies_N), reference_RL, correction)
 
 
-def _measure_gap(meter: Meter, micro: MicroBatch, scores: Scores) -> None:
-    """Distance between the logprobs recorded by the engine and those of the same weights here."""
-    new_N = scores.logprobs_RL.detach()[micro.mask_RL]
-    old_N = micro.old_logprobs_RL[micro.mask_RL]
+def _measure_gap(meter: Meter, micro: MicroBatch, scores: Scores, weight_version: int | None) -> None:
+    """Distance between the logprobs recorded by the engine and those of the same weights here.
+
+    Tokens sampled by older weights are left out: their distance is what training changed.
+    """
+    compared_RL = micro.mask_RL
+    if weight_version is not None:
+        compared_RL = compared_RL & (micro.weight_versions_RL == weight_version)
+    if not compared_RL.any():
+        return
+    new_N = scores.logprobs_RL.detach()[compared_RL]
+    old_N = micro.rollout_logprobs_RL[compared_RL]
     gap_N = (new_N - old_N).abs()
     meter.maximum("training/rollout_logprob_gap_max", gap_N.max().item())
     meter.maximum("training/rollout_probs_diff_max", (new_N.exp() - old_N.exp()).abs().max().item())

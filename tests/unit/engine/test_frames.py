@@ -50,6 +50,8 @@ episodes = st.builds(
     is_success=st.none() | st.booleans(),
     samples=st.lists(samples, max_size=2).map(tuple),
     ended_at=st.floats(0, 2e9),
+    data_source=st.text(max_size=5),
+    turn_rewards=st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple),
 )
 batches = st.builds(
     TrainBatch,

@@ -33,8 +33,16 @@ GROUP_RELATIVE = [name for name in EVERY_ESTIMATOR if name != "reinforce_plus_pl
 def make_row(group: int, reward: float, tokens: int) -> Row:
     ids = np.arange(tokens + 1)
     sample = ScoredSample(ids, ids[1:], ids[:-1], np.ones(tokens, dtype=np.float32))
-    logprobs = np.full(tokens, -1.0, dtype=np.float32)
-    return Row(f"e{group}", group, reward, turns=1, samples=(sample,), old_logprobs_L=logprobs)
+    return Row(
+        episode_id=f"e{group}",
+        group=group,
+        reward=reward,
+        turn_rewards=None,
+        samples=(sample,),
+        rollout_logprobs_L=np.full(tokens, -1.0, dtype=np.float32),
+        turn_indices_L=np.zeros(tokens, dtype=np.int64),
+        weight_versions_L=np.zeros(tokens, dtype=np.int64),
+    )
 
 
 def make_rows(groups: list[list[float]], lengths: tuple[int, ...] = (3, 1, 4, 2)) -> list[Row]:

@@ -23,10 +23,12 @@ def batch_of(*samples: Sample) -> TrainBatch:
 
 
 def test_columns_follow_the_order_of_turns_not_of_samples() -> None:
-    late = Sample("e", (5, 6, 7), (False, True, True), (0.0, -0.3, -0.4), (-1, 0, 0), (-1, 1, 1), (1.0, 0.5, 0.5))
+    late = Sample("e", (5, 6, 7), (False, True, True), (0.0, -0.3, -0.4), (-1, 2, 3), (-1, 1, 1), (1.0, 0.5, 0.5))
     early = Sample("e", (5, 8, 9), (False, False, True), (0.0, 0.0, -0.1), (-1, -1, 0), (-1, -1, 0), (1.0, 1.0, 2.0))
     (row,) = build_rows(batch_of(late, early))
-    assert row.old_logprobs_L.tolist() == pytest.approx([-0.1, -0.3, -0.4])
+    assert row.rollout_logprobs_L.tolist() == pytest.approx([-0.1, -0.3, -0.4])
+    assert row.weight_versions_L.tolist() == [0, 2, 3]
+    assert row.turn_indices_L.tolist() == [0, 1, 1]
     assert row.turns == 2
     micro = collate([row], [0], torch.tensor([[1.0, 2.0, 3.0]]), torch.device("cpu"))
     by_column = micro.spread(micro.targets_N.float())
@@ -73,7 +75,8 @@ def test_merged_and_unmerged_episodes_give_the_same_rows(make_batch: MakeBatch, 
             other.reward,
             other.turns,
         )
-        assert np.array_equal(one.old_logprobs_L, other.old_logprobs_L)
+        assert np.array_equal(one.rollout_logprobs_L, other.rollout_logprobs_L)
+        assert np.array_equal(one.turn_indices_L, other.turn_indices_L)
         targets = [_targets([row]) for row in (one, other)]
         assert torch.equal(targets[0], targets[1])
 

@@ -1,0 +1,134 @@
+"""Loss and gradient by the learner's own parts, and the pieces of a plain, obvious implementation to hold against them.
+
+For the tests of the trainer, several of which compare the two.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+
+from swarm.config import AGGREGATION_BY_LOSS, TrainJob
+from swarm.trainer.local.advantages import compute_advantages
+from swarm.trainer.local.correction import RolloutCorrection
+from swarm.trainer.local.optimizer import PolicyOptimizer
+from swarm.trainer.local.rows import build_rows
+from swarm.trainer.local.scoring import TokenScorer
+from swarm.trainer.local.updater import MiniBatchUpdater, StepInput
+from swarm.types import FinishedEpisode, TrainBatch
+
+EVERY_LOSS = ["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
+EVERY_AGGREGATION = [
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+]
+EVERY_COMBINATION = [
+    (policy_loss, aggregation)
+    for policy_loss in EVERY_LOSS
+    for aggregation in EVERY_AGGREGATION
+    if AGGREGATION_BY_LOSS.get(policy_loss, aggregation) == aggregation
+]
+"""TrainJob refuses losses that aggregate their own way with any other aggregation."""
+
+
+def flat_gradient(module: torch.nn.Module) -> torch.Tensor:
+    grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in module.parameters()]
+    return torch.cat([grad.flatten().double() for grad in grads])
+
+
+def learner_gradient(
+    module: torch.nn.Module,
+    job: TrainJob,
+    batch: TrainBatch,
+    reference: torch.nn.Module | None = None,
+    *,
+    moved: torch.nn.Module | None = None,
+    chosen: Sequence[int] | None = None,
+) -> tuple[float, torch.Tensor]:
+    """Policy loss and gradient of one minibatch, the whole batch unless rows are `chosen`, by the learner's own parts.
+
+    With `moved`, the weights of `module` become those of `moved` before the minibatch, as by earlier updates.
+    """
+    job = job.resolve()
+    module.zero_grad()
+    updater = MiniBatchUpdater(
+        policy=TokenScorer(module),
+        reference=None if reference is None else TokenScorer(reference),
+        optimizer=PolicyOptimizer(module, job),
+        job=job,
+        device=torch.device("cpu"),
+    )
+    rows = build_rows(batch)
+    correction = None if job.rollout_is == "off" else RolloutCorrection(rows, job)
+    step = StepInput(
+        rows,
+        compute_advantages(rows, job),
+        lr=0.0,
+        pulse=lambda: None,
+        weight_version=None,
+        correction=correction,
+    )
+    if moved is not None:
+        if correction is not None:
+            updater.record_proximal(step, correction)
+        module.load_state_dict(moved.state_dict())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        measured = updater.accumulate(step, range(len(rows)) if chosen is None else chosen, on_policy=moved is None)
+    assert measured is not None
+    return measured.read()["actor/pg_loss"], flat_gradient(module)
+
+
+def nudged(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy a little way off, so that no KL value reaches verl's clamps."""
+    other = copy.deepcopy(module)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += 0.02 * torch.randn(weight.shape, generator=generator)
+    return other
+
+
+def plain_logprobs(
+    module: torch.nn.Module, episode: FinishedEpisode, temperature: float
+) -> list[tuple[torch.Tensor, torch.Tensor, float]]:
+    """(logprob, entropy, recorded logprob) of every trained token, one sample and one token at a time."""
+    tokens = []
+    for sample in episode.samples:
+        logits = module(input_ids=torch.tensor([sample.token_ids_T])).logits[0] / temperature
+        for position, trained in enumerate(sample.loss_mask_T):
+            if trained:
+                distribution = torch.distributions.Categorical(logits=logits[position - 1])
+                token = torch.tensor(sample.token_ids_T[position])
+                tokens.append((distribution.log_prob(token), distribution.entropy(), sample.logprobs_T[position]))
+    return tokens
+
+
+def ppo_term(logprob: torch.Tensor, old: float, advantage: float) -> torch.Tensor:
+    """Clipped surrogate with dual clip: eps 0.2, c 3."""
+    ratio = (logprob - old).exp()
+    loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(0.8, 1.2))
+    return torch.minimum(loss, torch.tensor(-3.0 * advantage)) if advantage < 0 else loss
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((got - expected).norm() / expected.norm()).item()
+
+
+def group_advantages(rewards: list[float], *, normalise: bool) -> list[float]:
+    mean = statistics.mean(rewards)
+    deviation = statistics.stdev(rewards) + 1e-6 if normalise else 1.0
+    return [(reward - mean) / deviation for reward in rewards]
+
+
+def plain_gradient(module: torch.nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:
+    module.zero_grad()
+    value = loss()
+    value.backward()
+    return value.item(), flat_gradient(module)

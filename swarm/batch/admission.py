@@ -16,12 +16,15 @@ class DropReason(StrEnum):
     """Why an episode was not trained. Every episode that leaves a pool untrained carries exactly one.
 
     `no_tokens`: nothing was sampled. `stale`: a token was sampled with weights too old, or with weights that no longer
-    exist. `group_too_small`: fewer than `min_group` episodes of its task were left.
+    exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `constant_reward`: all rewards of
+    its group were equal and the stop rule asks for others. `over_quota`: its data source had enough tasks.
     """
 
     NO_TOKENS = "no_tokens"
     STALE = "stale"
     GROUP_TOO_SMALL = "group_too_small"
+    CONSTANT_REWARD = "constant_reward"
+    OVER_QUOTA = "over_quota"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from swarm.ledger.ledger import Ledger
 from swarm.ledger.rows import (
+    AuditRow,
     BatchRow,
     BatchState,
     CompletedEpisode,
@@ -16,6 +17,7 @@ from swarm.ledger.rows import (
 )
 
 __all__ = [
+    "AuditRow",
     "BatchRow",
     "BatchState",
     "CompletedEpisode",

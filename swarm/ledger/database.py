@@ -14,7 +14,7 @@ from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
 # Another process reading with the sqlite3 shell may hold the file for moments.
@@ -78,7 +78,10 @@ CREATE TABLE episodes (
     batch_id TEXT REFERENCES batches,
     advantage REAL,
     turns INTEGER NOT NULL DEFAULT 0,
-    weight_versions TEXT NOT NULL DEFAULT '[]'
+    weight_versions TEXT NOT NULL DEFAULT '[]',
+    data_source TEXT NOT NULL DEFAULT 'default',
+    lease_s REAL,
+    turn_rewards TEXT
 );
 CREATE INDEX episodes_by_state ON episodes (job_id, state, outcome);
 CREATE INDEX episodes_by_batch ON episodes (batch_id) WHERE batch_id IS NOT NULL;
@@ -102,6 +105,43 @@ CREATE TABLE turns (
     ended_at REAL NOT NULL,
     PRIMARY KEY (episode_id, turn_index)
 );
+"""
+
+_TABLES_OF_VERSION_2 = """
+CREATE TABLE policies (
+    policy_id INTEGER PRIMARY KEY,
+    job_id INTEGER NOT NULL REFERENCES jobs,
+    policy TEXT NOT NULL,
+    at REAL NOT NULL
+);
+
+CREATE TABLE reward_revisions (
+    revision_id INTEGER PRIMARY KEY,
+    episode_id TEXT NOT NULL REFERENCES episodes (episode_id),
+    reward REAL NOT NULL,
+    is_success INTEGER,
+    turn_rewards TEXT,
+    reason TEXT NOT NULL,
+    at REAL NOT NULL
+);
+
+CREATE TABLE audit (
+    audit_id INTEGER PRIMARY KEY,
+    at REAL NOT NULL,
+    caller TEXT NOT NULL,
+    address TEXT NOT NULL,
+    method TEXT NOT NULL,
+    path TEXT NOT NULL,
+    status INTEGER NOT NULL,
+    request_id TEXT NOT NULL
+);
+"""
+
+_FROM_VERSION_1 = f"""
+ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
+ALTER TABLE episodes ADD COLUMN lease_s REAL;
+ALTER TABLE episodes ADD COLUMN turn_rewards TEXT;
+{_TABLES_OF_VERSION_2}
 """
 
 
@@ -185,15 +225,34 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        if _pragma(connection, "user_version") == 0:
-            connection.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
-                f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-            )
+        _bring_up_to_date(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables, or migrate those of an older version in one transaction and keep a copy of it."""
+    version = _pragma(connection, "user_version")
+    if version == SCHEMA_VERSION:
+        return
+    if version:
+        _copy(connection, path.with_name(f"{path.name}.v{version}"))
+    changes = _FROM_VERSION_1 if version else f"{_SCHEMA} {_TABLES_OF_VERSION_2}"
+    connection.executescript(
+        f"BEGIN IMMEDIATE; {changes} PRAGMA application_id = {APPLICATION_ID};"
+        f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+    )
+
+
+def _copy(connection: sqlite3.Connection, target: Path) -> None:
+    """Under its name only once it is whole."""
+    partial = target.with_name(f"{target.name}.partial")
+    partial.unlink(missing_ok=True)
+    with closing(sqlite3.connect(partial)) as copy:
+        connection.backup(copy)
+    partial.replace(target)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -4,9 +4,10 @@ Place in the flow: the server writes here before it acknowledges anything, and r
 through one writer thread that commits them in groups; reads run in worker threads on read-only connections. This
 module knows nothing of HTTP, tokenizers or weights.
 
-Everything but `add_turn` is a coroutine; a write returns once it is on disk (`synchronous=FULL`) and raises
-LedgerError, with nothing stored, if the disk refuses. Steps, metrics, counters and open work are those of the newest
-job; earlier jobs stay on record.
+Everything is a coroutine; a write returns once it is on disk (`synchronous=FULL`) and raises LedgerError, with nothing
+stored, if the disk refuses. Writes are done in the order of their calls. Steps, metrics, counters, policies and open
+work are those of the newest job; earlier jobs stay on record. What changes jobs, states, batches, policies or rewards
+leaves an event in the same transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from swarm.errors import LedgerError
 from swarm.ledger import operations, queries
 from swarm.ledger.database import hold_lock, open_for_reading, open_for_writing
 from swarm.ledger.rows import (
+    AuditRow,
     BatchRow,
+    CompletedEpisode,
     EndReceipt,
     EpisodeRow,
     EpisodeSlice,
@@ -34,6 +37,7 @@ from swarm.ledger.rows import (
     OpenWork,
     StateRow,
 )
+from swarm.ledger.watchers import EventWatchers
 from swarm.ledger.writer import Operation, Writer
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import EpisodeType, StepReport, Turn
@@ -48,14 +52,17 @@ READ_TIMEOUT_S = 60.0
 class Ledger:
     """The record of one server directory. Used from any number of asyncio tasks and threads of one process."""
 
-    def __init__(self, path: Path, writer: Writer, lock: IO[str]) -> None:
+    def __init__(self, path: Path, writer: Writer, watchers: EventWatchers, lock: IO[str]) -> None:
         self._path = path
         self._writer = writer
+        self._watchers = watchers
         self._lock = lock
 
     @classmethod
     def open(cls, path: Path) -> Ledger:
         """Create or open the database file at `path` and hold its lock (`<path>.lock`) until `close`.
+
+        A file of an older version is migrated; a copy of it is kept as `<path>.v<version>`.
 
         Raises LedgerInUse if another process holds it (naming its pid); LedgerError, with the file untouched, if it
         was written by a newer version, or if it is damaged or not a ledger.
@@ -63,7 +70,8 @@ class Ledger:
         path = Path(path)
         lock = hold_lock(path)
         try:
-            return cls(path, Writer(open_for_writing(path)), lock)
+            watchers = EventWatchers()
+            return cls(path, Writer(open_for_writing(path), watchers.notify), watchers, lock)
         except BaseException:
             lock.close()
             raise
@@ -102,19 +110,47 @@ class Ledger:
         await self._write(partial(operations.insert_event, kind=kind, detail=detail_json, at=time.time()))
 
     async def events(self, after_id: int = 0, limit: int = 100) -> list[EventRow]:
+        """Events beyond `after_id`, oldest first."""
         return await self._read(partial(queries.events, after_id=after_id, limit=limit))
+
+    async def newest_events(self, limit: int) -> list[EventRow]:
+        """The newest events, oldest first."""
+        return await self._read(partial(queries.newest_events, limit=limit))
+
+    async def wait_for_events(self, after_id: int, limit: int, timeout_s: float) -> list[EventRow]:
+        """As `events`, but waits for the first one to come; empty after `timeout_s` seconds without any."""
+        with self._watchers.watch() as arrived:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while not (found := await self.events(after_id, limit)):
+                        await arrived.wait()
+                        arrived.clear()
+            except TimeoutError:
+                return []
+            return found
+
+    async def record_audit(self, entry: AuditRow) -> None:
+        await self._write(partial(operations.insert_audit, entry=entry))
+
+    async def audit(self, after_id: int = 0, limit: int = 100) -> list[AuditRow]:
+        """Control calls beyond `after_id`, oldest first."""
+        return await self._read(partial(queries.audit, after_id=after_id, limit=limit))
+
+    async def record_policy(self, policy: Mapping[str, Any]) -> None:
+        """The batch policy that the newest job has from its next batch on."""
+        await self._write(partial(operations.insert_policy, policy=operations.to_json(policy), at=time.time()))
+
+    async def latest_policy(self) -> Mapping[str, Any] | None:
+        """What was last recorded for the newest job; None if nothing was."""
+        return await self._read(queries.latest_policy)
 
     async def begin_episode(self, row: EpisodeRow) -> None:
         """Record a RUNNING episode of the newest job. Raises LedgerError if no job is recorded or the id is taken."""
         await self._write(partial(operations.insert_episode, row=row))
 
-    def add_turn(self, turn: Turn) -> None:
-        """Record one model call; returns at once and is written before any later operation of this ledger.
-
-        A turn that could not be written (a full disk) is kept and tried again before the next operation. Raises
-        LedgerError if too many wait already.
-        """
-        self._writer.submit_and_forget(partial(operations.insert_turn, turn=operations.EncodedTurn.of(turn)))
+    async def add_turn(self, turn: Turn) -> None:
+        """Record one model call. Raises LedgerError if its episode is not on record or the turn is there already."""
+        await self._write(partial(operations.insert_turn, turn=operations.EncodedTurn.of(turn)))
 
     async def end_episode(
         self,
@@ -127,6 +163,7 @@ class Ledger:
         is_success: bool | None,
         metadata: Mapping[str, Any],
         ended_at: float,
+        turn_rewards: Sequence[float] | None = None,
     ) -> EndReceipt:
         """Complete a running episode exactly once; the same key and digest again give the same answer.
 
@@ -142,8 +179,33 @@ class Ledger:
             is_success=is_success,
             metadata=operations.to_json(metadata),
             ended_at=ended_at,
+            turn_rewards=turn_rewards,
         )
         return await self._write(partial(operations.end_episode, ending=ending))
+
+    async def revise_reward(
+        self,
+        episode_id: str,
+        *,
+        reward: float,
+        is_success: bool | None,
+        turn_rewards: Sequence[float] | None,
+        reason: str,
+        at: float,
+    ) -> EpisodeRow:
+        """Another result for an episode that waits for a batch; the former one is kept. Raises NotFound, or
+        EpisodeEnded once its batch is sealed or if it is in any other state."""
+        return await self._write(
+            partial(
+                operations.revise_reward,
+                episode_id=episode_id,
+                reward=reward,
+                is_success=is_success,
+                turn_rewards=turn_rewards,
+                reason=reason,
+                at=at,
+            )
+        )
 
     async def close_episode(
         self,
@@ -201,13 +263,11 @@ class Ledger:
 
         Their episodes stay TRAINED, so that no episode is trained twice.
         """
-        await self._write(partial(operations.rewind, step=step, reason=reason))
+        await self._write(partial(operations.rewind, step=step, reason=reason, at=time.time()))
 
     async def recover(self, reason: str = "server_restarted") -> OpenWork:
-        """Close what a crash left open, in one transaction, and return what to go on with.
-
-        Running episodes become EXPIRED with `reason`; batches sealed and never finished fail with it.
-        """
+        """What to go on with after a crash. Batches sealed and never finished fail with `reason`; running episodes go
+        on running."""
         return await self._write(partial(operations.recover, reason=reason, at=time.time()))
 
     async def episode(self, episode_id: str) -> EpisodeRow:
@@ -246,6 +306,18 @@ class Ledger:
     async def batches(self, limit: int = 100) -> list[BatchRow]:
         """The newest batches, newest first."""
         return await self._read(partial(queries.batches, limit=limit))
+
+    async def trained_batches(self, after_step: int) -> list[BatchRow]:
+        """The batches trained beyond `after_step` and not rewound since, by step."""
+        return await self._read(partial(queries.trained_batches, after_step=after_step))
+
+    async def batch_episodes(self, batch_id: str) -> tuple[CompletedEpisode, ...]:
+        """The members of a batch with their turns, in the order they began."""
+        return await self._read(partial(queries.batch_episodes, batch_id=batch_id))
+
+    async def trained_groups_by_source(self) -> dict[str, int]:
+        """How many groups of each data source have been trained."""
+        return await self._read(queries.trained_groups_by_source)
 
     async def failures(self) -> dict[str, int]:
         """How many episodes were aborted, expired or dropped, by reason; the most frequent reasons only."""

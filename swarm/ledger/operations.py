@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,11 +18,13 @@ from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerErro
 from swarm.ledger import queries
 from swarm.ledger.blobs import pack_floats, pack_integers
 from swarm.ledger.queries import NEWEST_JOB
-from swarm.ledger.rows import BatchState, CompletedEpisode, EndReceipt, EpisodeRow, JobRow, OpenWork
+from swarm.ledger.rows import AuditRow, BatchState, EndReceipt, EpisodeRow, JobRow, OpenWork
 from swarm.schemas import EpisodeState
 from swarm.types import StepReport, Turn
 
 JOB_REPLACED = "job_replaced"
+SCORE = "critic/score/mean"
+"""The metric that the event of a trained batch carries, in verl's name."""
 
 _IN_POOL = "state = 'completed' AND episode_type = 'train' AND batch_id IS NULL"
 
@@ -76,6 +79,7 @@ class Ending:
     is_success: bool | None
     metadata: str
     ended_at: float
+    turn_rewards: Sequence[float] | None
 
 
 def insert_job(connection: sqlite3.Connection, job: str, resolved: str, at: float) -> JobRow:
@@ -83,15 +87,31 @@ def insert_job(connection: sqlite3.Connection, job: str, resolved: str, at: floa
     row = connection.execute(
         "INSERT INTO jobs (job, resolved, created_at) VALUES (?, ?, ?) RETURNING *", (job, resolved, at)
     ).fetchone()
-    return queries.to_job(row)
+    started = queries.to_job(row)
+    names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
+    insert_event(connection, "job.started", to_json({"job_id": started.job_id, **names}), at)
+    return started
 
 
 def insert_state(connection: sqlite3.Connection, state: str, reason: str | None, at: float) -> None:
     connection.execute("INSERT INTO states (state, reason, at) VALUES (?, ?, ?)", (state, reason, at))
+    insert_event(connection, "engine.state", to_json({"state": state, "reason": reason}), at)
 
 
 def insert_event(connection: sqlite3.Connection, kind: str, detail: str, at: float) -> None:
     connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (kind, detail, at))
+
+
+def insert_audit(connection: sqlite3.Connection, entry: AuditRow) -> None:
+    connection.execute(
+        "INSERT INTO audit (at, caller, address, method, path, status, request_id) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (entry.at, entry.caller, entry.address, entry.method, entry.path, entry.status, entry.request_id),
+    )
+
+
+def insert_policy(connection: sqlite3.Connection, policy: str, at: float) -> None:
+    connection.execute(f"INSERT INTO policies (job_id, policy, at) VALUES ({NEWEST_JOB}, ?, ?)", (policy, at))
+    insert_event(connection, "policy.changed", policy, at)
 
 
 def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
@@ -100,10 +120,11 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
         raise LedgerError("no job is on record: record one before the first episode")
     connection.execute(
         "INSERT INTO episodes (episode_id, job_id, episode_type, state, client_id, api_key_sha256, begun_at,"
-        " idle_timeout_s, deadline_at, task_id, last_seen_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " idle_timeout_s, deadline_at, task_id, last_seen_at, data_source, lease_s)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             row.episode_id, job, row.episode_type, EpisodeState.RUNNING, row.client_id, row.api_key_sha256,
-            row.begun_at, row.idle_timeout_s, row.deadline_at, row.task_id, row.begun_at,
+            row.begun_at, row.idle_timeout_s, row.deadline_at, row.task_id, row.begun_at, row.data_source, row.lease_s,
         ),
     )  # fmt: skip
 
@@ -126,10 +147,11 @@ def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
         return _replay(row, ending)
     connection.execute(
         "UPDATE episodes SET state = ?, idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
-        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ? WHERE episode_id = ? AND state = ?",
+        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?"
+        " WHERE episode_id = ? AND state = ?",
         (
             EpisodeState.COMPLETED, ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward,
-            ending.is_success, ending.metadata, ending.ended_at, ending.ended_at,
+            ending.is_success, ending.metadata, ending.ended_at, ending.ended_at, _to_json_or_null(ending.turn_rewards),
             ending.episode_id, EpisodeState.RUNNING,
         ),
     )  # fmt: skip
@@ -145,6 +167,34 @@ def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
             f"episode {row.episode_id} was ended with another result under the same key; the first one stands"
         )
     return EndReceipt(True, row.state, row.outcome, row.batch_id, row.ended_at, row.weight_versions)
+
+
+def revise_reward(
+    connection: sqlite3.Connection,
+    episode_id: str,
+    reward: float,
+    is_success: bool | None,
+    turn_rewards: Sequence[float] | None,
+    reason: str,
+    at: float,
+) -> EpisodeRow:
+    """What was reported before is kept in `reward_revisions`."""
+    former = queries.episode(connection, episode_id)
+    revised = connection.execute(
+        f"UPDATE episodes SET reward = ?, is_success = ?, turn_rewards = ? WHERE episode_id = ? AND {_IN_POOL}",
+        (reward, is_success, _to_json_or_null(turn_rewards), episode_id),
+    ).rowcount
+    if not revised:
+        how = "its batch is sealed" if former.state is EpisodeState.COMPLETED else f"it is {former.state}"
+        raise EpisodeEnded(f"the reward of episode {episode_id} is final: {how}")
+    connection.execute(
+        "INSERT INTO reward_revisions (episode_id, reward, is_success, turn_rewards, reason, at)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (episode_id, former.reward, former.is_success, _to_json_or_null(former.turn_rewards), reason, at),
+    )
+    detail = {"episode_id": episode_id, "from": former.reward, "to": reward, "reason": reason}
+    insert_event(connection, "reward.revised", to_json(detail), at)
+    return queries.episode(connection, episode_id)
 
 
 def close_episode(
@@ -192,6 +242,9 @@ def seal_batch(
             (EpisodeState.DROPPED, reason, episode_id),
         ).rowcount
         _require(moved, f"episode {episode_id} cannot be dropped: it is not waiting for a batch")
+    reasons = Counter(reason for _, reason in dropped)
+    detail = {"batch_id": batch_id, "step": step, "episodes": len(members), "dropped": dict(reasons)}
+    insert_event(connection, "batch.sealed", to_json(detail), at)
 
 
 def finish_batch(connection: sqlite3.Connection, report: StepReport, metrics: str, at: float) -> None:
@@ -212,6 +265,9 @@ def finish_batch(connection: sqlite3.Connection, report: StepReport, metrics: st
         "UPDATE episodes SET advantage = ? WHERE episode_id = ? AND batch_id = ?",
         [(advantage, episode_id, report.batch_id) for episode_id, advantage in report.advantages.items()],
     )
+    detail = {"batch_id": report.batch_id, "step": report.step, "weight_version": report.weight_version.version}
+    score = report.metrics.get(SCORE)
+    insert_event(connection, "batch.trained", to_json({**detail, "score": score}), at)
 
 
 def fail_batch(connection: sqlite3.Connection, batch_id: str, reason: str, at: float) -> None:
@@ -221,53 +277,57 @@ def fail_batch(connection: sqlite3.Connection, batch_id: str, reason: str, at: f
     ).rowcount
     _require(failed, f"batch {batch_id} cannot be failed: it is not sealed")
     connection.execute("UPDATE episodes SET batch_id = NULL WHERE batch_id = ?", (batch_id,))
+    insert_event(connection, "batch.failed", to_json({"batch_id": batch_id, "reason": reason}), at)
 
 
-def rewind(connection: sqlite3.Connection, step: int, reason: str) -> None:
-    connection.execute(
+def rewind(connection: sqlite3.Connection, step: int, reason: str, at: float) -> None:
+    rewound = connection.execute(
         f"UPDATE batches SET state = ?, reason = ? WHERE job_id = {NEWEST_JOB} AND state = ? AND step > ?",
         (BatchState.REWOUND, reason, BatchState.TRAINED, step),
-    )
+    ).rowcount
+    insert_event(connection, "weights.rewound", to_json({"step": step, "reason": reason, "batches": rewound}), at)
 
 
 def recover(connection: sqlite3.Connection, reason: str, at: float) -> OpenWork:
-    expired, returned = _close_running(connection, reason, at)
+    returned = _fail_sealed(connection, reason, at)
     last = connection.execute(
         f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = ?"
         " ORDER BY step DESC LIMIT 1",
         (BatchState.TRAINED,),
     ).fetchone()
-    rows = connection.execute(
-        f"SELECT * FROM episodes WHERE job_id = {NEWEST_JOB} AND {_IN_POOL} ORDER BY ended_at, number"
-    ).fetchall()
-    waiting = [queries.to_episode(row) for row in rows]
+    waiting = queries.episodes_with_turns(connection, _IN_POOL, "ended_at, number")
+    running = queries.episodes_with_turns(connection, f"state = '{EpisodeState.RUNNING}'", "number")
     return OpenWork(
         job=queries.latest_job(connection),
         step=0 if last is None else last["step"],
         weight_version=0 if last is None else last["weight_version"],
-        expired=expired,
+        running=running,
         returned=returned,
-        completed=tuple(CompletedEpisode(row, queries.turns(connection, row.episode_id)) for row in waiting),
+        completed=waiting,
     )
 
 
-def _close_running(connection: sqlite3.Connection, reason: str, at: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    expired = connection.execute(
-        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state = ? RETURNING episode_id",
-        (EpisodeState.EXPIRED, reason, at, EpisodeState.RUNNING),
-    ).fetchall()
+def _fail_sealed(connection: sqlite3.Connection, reason: str, at: float) -> tuple[str, ...]:
     sealed = connection.execute("SELECT batch_id FROM batches WHERE state = ?", (BatchState.SEALED,)).fetchall()
     for row in sealed:
         fail_batch(connection, row["batch_id"], reason, at)
-    return tuple(row["episode_id"] for row in expired), tuple(row["batch_id"] for row in sealed)
+    return tuple(row["batch_id"] for row in sealed)
 
 
 def _close_books(connection: sqlite3.Connection, at: float) -> None:
     """End whatever belongs to the job before: nothing of it can be trained by the next."""
-    _close_running(connection, JOB_REPLACED, at)
+    _fail_sealed(connection, JOB_REPLACED, at)
+    connection.execute(
+        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state = ?",
+        (EpisodeState.EXPIRED, JOB_REPLACED, at, EpisodeState.RUNNING),
+    )
     connection.execute(
         f"UPDATE episodes SET state = ?, outcome = ? WHERE {_IN_POOL}", (EpisodeState.DROPPED, JOB_REPLACED)
     )
+
+
+def _to_json_or_null(values: Sequence[float] | None) -> str | None:
+    return None if values is None else to_json(list(values))
 
 
 def _require(changed: int, otherwise: str) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 from swarm.errors import NotFound, UnknownParameter
 from swarm.ledger.blobs import unpack_floats, unpack_integers
 from swarm.ledger.rows import (
+    AuditRow,
     BatchRow,
     BatchState,
+    CompletedEpisode,
     EpisodeRow,
     EpisodeSlice,
     EventRow,
@@ -24,7 +26,7 @@ from swarm.ledger.rows import (
     StateRow,
 )
 from swarm.schemas import EpisodeState
-from swarm.types import EpisodeType, FinishReason, ForkReason, SamplingParams, Turn
+from swarm.types import EpisodeType, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
 
 # Abort reasons are chosen by clients: a status page lists the most frequent ones.
 MAX_FAILURE_REASONS = 100
@@ -45,6 +47,23 @@ def states(connection: sqlite3.Connection, limit: int) -> list[StateRow]:
 def events(connection: sqlite3.Connection, after_id: int, limit: int) -> list[EventRow]:
     rows = connection.execute("SELECT * FROM events WHERE event_id > ? ORDER BY event_id LIMIT ?", (after_id, limit))
     return [EventRow(row["event_id"], row["kind"], json.loads(row["detail"]), row["at"]) for row in rows]
+
+
+def newest_events(connection: sqlite3.Connection, limit: int) -> list[EventRow]:
+    newest = connection.execute("SELECT coalesce(max(event_id), 0) FROM events").fetchone()[0]
+    return events(connection, max(0, newest - limit), limit)
+
+
+def audit(connection: sqlite3.Connection, after_id: int, limit: int) -> list[AuditRow]:
+    rows = connection.execute("SELECT * FROM audit WHERE audit_id > ? ORDER BY audit_id LIMIT ?", (after_id, limit))
+    return [AuditRow(**dict(row)) for row in rows]
+
+
+def latest_policy(connection: sqlite3.Connection) -> dict[str, Any] | None:
+    row = connection.execute(
+        f"SELECT policy FROM policies WHERE job_id = {NEWEST_JOB} ORDER BY policy_id DESC LIMIT 1"
+    ).fetchone()
+    return None if row is None else json.loads(row["policy"])
 
 
 def episode(connection: sqlite3.Connection, episode_id: str) -> EpisodeRow:
@@ -75,6 +94,36 @@ def episodes(
 def turns(connection: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:
     rows = connection.execute("SELECT * FROM turns WHERE episode_id = ? ORDER BY turn_index", (episode_id,))
     return tuple(_to_turn(row) for row in rows)
+
+
+def episodes_with_turns(connection: sqlite3.Connection, condition: str, order: str) -> tuple[CompletedEpisode, ...]:
+    """Of the newest job. `condition` and `order` are SQL, never user input."""
+    rows = connection.execute(
+        f"SELECT * FROM episodes WHERE job_id = {NEWEST_JOB} AND {condition} ORDER BY {order}"
+    ).fetchall()
+    return tuple(CompletedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
+
+
+def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[CompletedEpisode, ...]:
+    rows = connection.execute("SELECT * FROM episodes WHERE batch_id = ? ORDER BY number", (batch_id,)).fetchall()
+    return tuple(CompletedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
+
+
+def trained_batches(connection: sqlite3.Connection, after_step: int) -> list[BatchRow]:
+    rows = connection.execute(
+        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = ? AND step > ? ORDER BY step",
+        (BatchState.TRAINED, after_step),
+    )
+    return [_to_batch(row) for row in rows]
+
+
+def trained_groups_by_source(connection: sqlite3.Connection) -> dict[str, int]:
+    rows = connection.execute(
+        "SELECT data_source, count(*) AS n FROM (SELECT DISTINCT data_source, batch_id, task_id FROM episodes"
+        f" WHERE job_id = {NEWEST_JOB} AND state = ?) GROUP BY data_source",
+        (EpisodeState.TRAINED,),
+    )
+    return {row["data_source"]: row["n"] for row in rows}
 
 
 def metrics(connection: sqlite3.Connection, after_step: int, limit: int) -> list[MetricRow]:
@@ -116,6 +165,8 @@ def to_episode(row: sqlite3.Row) -> EpisodeRow:
         fields["is_success"] = bool(fields["is_success"])
     fields["metadata"] = json.loads(fields["metadata"])
     fields["weight_versions"] = tuple(json.loads(fields["weight_versions"]))
+    if fields["turn_rewards"] is not None:
+        fields["turn_rewards"] = tuple(json.loads(fields["turn_rewards"]))
     return EpisodeRow(**fields)
 
 
@@ -123,6 +174,9 @@ def _to_turn(row: sqlite3.Row) -> Turn:
     params: dict[str, Any] = json.loads(row["params"])
     params["stop"] = tuple(params["stop"])
     params["stop_token_ids"] = tuple(params["stop_token_ids"])
+    params["logit_bias"] = tuple((token_id, bias) for token_id, bias in params.get("logit_bias", ()))
+    if (grammar := params.get("grammar")) is not None:
+        params["grammar"] = Grammar(GrammarKind(grammar["kind"]), grammar["text"])
     return Turn(
         episode_id=row["episode_id"],
         index=row["turn_index"],

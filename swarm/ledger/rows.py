@@ -126,7 +126,7 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One noteworthy event, such as a control call. `detail` is JSON."""
+    """One noteworthy event, such as a change of state. `detail` is JSON."""
 
     event_id: int
     kind: str
@@ -135,8 +135,23 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One control call, allowed or refused. `caller` names the role, never the token; `audit_id` is given by the
+    ledger."""
+
+    audit_id: int
+    at: float
+    caller: str
+    address: str
+    method: str
+    path: str
+    status: int
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CompletedEpisode:
-    """An episode that waits for a batch, with every turn it took."""
+    """An episode with every turn that is on record."""
 
     row: EpisodeRow
     turns: tuple[Turn, ...]
@@ -146,13 +161,13 @@ class CompletedEpisode:
 class OpenWork:
     """What a restarted server goes on with. `step` and `weight_version` are those of the last finished batch, or 0.
 
-    `expired` are the episodes that were running, `returned` the ids of batches that were sealed and never finished;
-    their episodes are among `completed`, oldest end first.
+    `running` are the episodes that nobody has ended, oldest first. `returned` are the ids of batches that were sealed
+    and never finished; their episodes are among `completed`, those that wait for a batch, oldest end first.
     """
 
     job: JobRow | None
     step: int
     weight_version: int
-    expired: tuple[str, ...]
+    running: tuple[CompletedEpisode, ...]
     returned: tuple[str, ...]
     completed: tuple[CompletedEpisode, ...]

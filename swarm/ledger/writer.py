@@ -24,8 +24,6 @@ Operation = Callable[[sqlite3.Connection], T]
 
 # Bounds the time of one transaction, and so the wait of the first operation in it.
 MAX_GROUP = 1000
-# Turns of tens of kilobytes each: bounds the memory while a disk is full.
-MAX_WAITING = 10_000
 CLOSE_TIMEOUT_S = 30.0
 
 # What a single operation can do wrong; every other sqlite3.Error concerns the file and so the whole group.
@@ -34,21 +32,22 @@ _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataErr
 
 @dataclass(slots=True)
 class _Pending:
-    """`future` is None for an operation that nobody waits for: it is kept and tried again instead of failing."""
-
     operation: Operation[Any]
-    future: Future[Any] | None
+    future: Future[Any]
     result: Any = None
     error: Exception | None = field(default=None)
 
 
 class Writer:
-    """Owns `connection` from construction to `close`. `submit` and `submit_and_forget` may be called by any thread."""
+    """Owns `connection` from construction to `close`. `submit` may be called by any thread."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, on_commit: Callable[[sqlite3.Connection], None] = lambda _: None
+    ) -> None:
+        """`on_commit` is called by the writer's thread after every commit, before anybody is answered."""
         self._connection = connection
+        self._on_commit = on_commit
         self._queue: SimpleQueue[_Pending | None] = SimpleQueue()
-        self._kept: list[_Pending] = []
         self._closing = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
@@ -57,16 +56,11 @@ class Writer:
     def submit(self, operation: Operation[T]) -> Future[T]:
         """The future ends once the operation is on disk, or with the SwarmError that kept it from that."""
         future: Future[T] = Future()
-        self._put(_Pending(operation, future))
+        with self._closing:
+            if self._closed:
+                raise LedgerError("the ledger is closed")
+            self._queue.put(_Pending(operation, future))
         return future
-
-    def submit_and_forget(self, operation: Operation[None]) -> None:
-        """Run in order with the others; kept and tried again while the disk refuses. Raises LedgerError if too many
-        wait."""
-        waiting = self._queue.qsize() + len(self._kept)
-        if waiting >= MAX_WAITING:
-            raise LedgerError(f"{waiting} writes wait for the disk: free space, or look for an error in the log")
-        self._put(_Pending(operation, None))
 
     def close(self) -> None:
         """Finish what was submitted, then close the connection. Idempotent."""
@@ -76,27 +70,18 @@ class Writer:
                 self._queue.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
 
-    def _put(self, pending: _Pending) -> None:
-        with self._closing:
-            if self._closed:
-                raise LedgerError("the ledger is closed")
-            self._queue.put(pending)
-
     def _run(self) -> None:
         is_open = True
         while is_open:
             group, is_open = self._next_group()
             self._commit(group)
-        if self._kept:
-            logger.error("%d writes were lost: the disk refused them until the end", len(self._kept))
         self._connection.close()
 
     def _next_group(self) -> tuple[list[_Pending], bool]:
-        group = self._kept
-        self._kept = []
+        group: list[_Pending] = []
         pending = self._queue.get()
         while pending is not None:
-            if pending.future is None or pending.future.set_running_or_notify_cancel():
+            if pending.future.set_running_or_notify_cancel():
                 group.append(pending)
             if len(group) >= MAX_GROUP:
                 return group, True
@@ -118,8 +103,12 @@ class Writer:
         except sqlite3.Error as error:
             self._give_up(group, error)
             return
+        self._on_commit(connection)
         for pending in group:
-            _answer(pending)
+            if pending.error is not None:
+                pending.future.set_exception(pending.error)
+            else:
+                pending.future.set_result(pending.result)
 
     def _attempt(self, pending: _Pending) -> None:
         """Run one operation; its own failure undoes it alone, a failure of the file (sqlite3.Error) is passed on."""
@@ -147,21 +136,6 @@ class Writer:
             logger.exception("the ledger cannot roll back")
         logger.error("the ledger cannot write: %s", error)
         for pending in group:
-            if pending.future is None:
-                self._kept.append(pending)
-            else:
-                failure = LedgerError(
-                    f"the ledger cannot write ({error}): nothing was stored; free space and try again"
-                )
-                failure.__cause__ = error
-                pending.future.set_exception(failure)
-
-
-def _answer(pending: _Pending) -> None:
-    if pending.future is None:
-        if pending.error is not None:
-            logger.error("a write was refused", exc_info=pending.error)
-    elif pending.error is not None:
-        pending.future.set_exception(pending.error)
-    else:
-        pending.future.set_result(pending.result)
+            failure = LedgerError(f"the ledger cannot write ({error}): nothing was stored; free space and try again")
+            failure.__cause__ = error
+            pending.future.set_exception(failure)

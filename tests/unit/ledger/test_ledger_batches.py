@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swarm.errors import Conflict
-from swarm.ledger import BatchState, Ledger
+from swarm.errors import Conflict, EpisodeEnded
+from swarm.ledger import AuditRow, BatchState, Ledger
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import EpisodeType
 
@@ -101,10 +103,11 @@ def test_rewind_removes_later_steps_from_the_history_but_trains_nothing_again(sc
     assert [point.step for point in script.wait(ledger.metrics())] == [1, 2]
 
 
-def test_recover_closes_what_was_open_and_returns_what_goes_on(script: Any, ledger: Ledger, path: Path) -> None:
+def test_recover_returns_what_goes_on_running_episodes_among_it(script: Any, ledger: Ledger, path: Path) -> None:
     script.complete("trained", "sealed", "waiting")
-    ledger.add_turn(script.turn("waiting"))
+    script.wait(ledger.add_turn(script.turn("waiting")))
     script.begin("running")
+    script.wait(ledger.add_turn(script.turn("running")))
     script.begin("judged", EpisodeType.EVAL)
     script.end("judged")
     script.wait(ledger.seal_batch("b1", 1, ["trained"], []))
@@ -122,11 +125,14 @@ def test_recover_closes_what_was_open_and_returns_what_goes_on(script: Any, ledg
     assert work.job is not None
     assert work.job.job == {"lr": 1e-3}
     assert (work.step, work.weight_version) == (1, 1)
-    assert (work.expired, work.returned) == (("running",), ("b2",))
+    assert work.returned == ("b2",)
+    assert [(episode.row.episode_id, episode.turns) for episode in work.running] == [
+        ("running", (script.turn("running"),))
+    ]
     assert [episode.row.episode_id for episode in work.completed] == ["sealed", "waiting"]
     assert work.completed[1].turns == (script.turn("waiting"),)
-    assert (running.state, running.outcome) == (EpisodeState.EXPIRED, "server_restarted")
-    assert (again.expired, again.returned, again.completed) == ((), (), work.completed)
+    assert (running.state, running.outcome) == (EpisodeState.RUNNING, None)
+    assert (again.running, again.returned, again.completed) == (work.running, (), work.completed)
 
 
 def test_recover_of_an_empty_ledger_finds_nothing(ledger: Ledger) -> None:
@@ -143,7 +149,7 @@ def test_new_job_starts_from_nothing_and_closes_the_books_of_the_old_one(script:
     job = script.wait(ledger.record_job({"lr": 1e-2}, {"lr": 1e-2}))
     assert script.wait(ledger.latest_job()) == job
     work = script.wait(ledger.recover())
-    assert (work.step, work.completed, work.expired) == (0, (), ())
+    assert (work.step, work.completed, work.running) == (0, (), ())
     assert script.wait(ledger.metrics()) == []
     assert script.wait(ledger.failures()) == {}
     assert states_of(script, "waiting", "sealed", "running") == [
@@ -167,8 +173,106 @@ def test_states_and_events_are_kept_in_order(ledger: Ledger) -> None:
             await ledger.record_state(state, "no memory" if state is EngineState.FAILED else None)
         for number in range(3):
             await ledger.record_event("control", {"call": number})
-        return await ledger.states(), await ledger.events(after_id=1, limit=1)
+        return await ledger.states(), await ledger.events(after_id=1, limit=2)
 
     states, events = asyncio.run(record())
     assert [(row.state, row.reason) for row in states] == [("BOOTING", None), ("FAILED", "no memory")]
-    assert [(row.event_id, row.kind, row.detail) for row in events] == [(2, "control", {"call": 1})]
+    assert [(row.event_id, row.kind, row.detail) for row in events] == [
+        (2, "engine.state", {"state": "FAILED", "reason": "no memory"}),
+        (3, "control", {"call": 0}),
+    ]
+    assert [row.detail for row in asyncio.run(ledger.newest_events(2))] == [{"call": 1}, {"call": 2}]
+
+
+def test_what_happens_to_batches_policies_and_rewards_leaves_an_event(script: Any, ledger: Ledger) -> None:
+    script.complete("good", "bad", "again")
+    script.wait(ledger.record_policy({"batch_size": 4}))
+    script.wait(revise(ledger, "good", 0.5))
+    script.wait(ledger.seal_batch("b1", 1, ["good"], [("bad", "stale")]))
+    script.wait(ledger.finish_batch(script.report("b1", 1)))
+    script.wait(ledger.seal_batch("b2", 2, ["again"], []))
+    script.wait(ledger.fail_batch("b2", "no memory"))
+    script.wait(ledger.rewind(0, "asked to"))
+    assert [(event.kind, event.detail) for event in script.wait(ledger.events())] == [
+        ("job.started", {"job_id": 1, "project_name": None, "experiment_name": None}),
+        ("policy.changed", {"batch_size": 4}),
+        ("reward.revised", {"episode_id": "good", "from": 1.0, "to": 0.5, "reason": "a second look"}),
+        ("batch.sealed", {"batch_id": "b1", "step": 1, "episodes": 1, "dropped": {"stale": 1}}),
+        ("batch.trained", {"batch_id": "b1", "step": 1, "weight_version": 1, "score": None}),
+        ("batch.sealed", {"batch_id": "b2", "step": 2, "episodes": 1, "dropped": {}}),
+        ("batch.failed", {"batch_id": "b2", "reason": "no memory"}),
+        ("weights.rewound", {"step": 0, "reason": "asked to", "batches": 1}),
+    ]
+
+
+async def revise(ledger: Ledger, episode_id: str, reward: float) -> Any:
+    return await ledger.revise_reward(
+        episode_id, reward=reward, is_success=None, turn_rewards=(0.25,), reason="a second look", at=1.0
+    )
+
+
+def test_reward_is_revised_until_the_batch_is_sealed_and_the_former_one_is_kept(
+    script: Any, ledger: Ledger, path: Path
+) -> None:
+    script.complete("e1")
+    revised = script.wait(revise(ledger, "e1", 0.5))
+    assert (revised.reward, revised.is_success, revised.turn_rewards) == (0.5, None, (0.25,))
+    with sqlite3.connect(path) as connection:
+        kept = connection.execute("SELECT episode_id, reward, is_success, reason FROM reward_revisions").fetchall()
+    connection.close()
+    assert kept == [("e1", 1.0, 1, "a second look")]
+    script.wait(ledger.seal_batch("b1", 1, ["e1"], []))
+    with pytest.raises(EpisodeEnded, match="its batch is sealed"):
+        script.wait(revise(ledger, "e1", 0.0))
+    script.begin("e2")
+    with pytest.raises(EpisodeEnded, match="it is running"):
+        script.wait(revise(ledger, "e2", 0.0))
+    assert script.wait(ledger.episode("e1")).reward == 0.5
+
+
+def test_policy_is_that_of_the_newest_job(script: Any, ledger: Ledger) -> None:
+    assert script.wait(ledger.latest_policy()) is None
+    for size in (4, 8):
+        script.wait(ledger.record_policy({"batch_size": size}))
+    assert script.wait(ledger.latest_policy()) == {"batch_size": 8}
+    script.wait(ledger.record_job({"lr": 1e-2}, {}))
+    assert script.wait(ledger.latest_policy()) is None
+
+
+def test_trained_batches_are_read_back_in_order_with_every_turn(script: Any, ledger: Ledger) -> None:
+    for step in (1, 2, 3):
+        script.begin(f"e{step}")
+        script.wait(ledger.add_turn(script.turn(f"e{step}")))
+        script.end(f"e{step}")
+        script.wait(ledger.seal_batch(f"b{step}", step, [f"e{step}"], []))
+        script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
+    assert [row.batch_id for row in script.wait(ledger.trained_batches(1))] == ["b2", "b3"]
+    (member,) = script.wait(ledger.batch_episodes("b2"))
+    assert (member.row.episode_id, member.turns) == ("e2", (script.turn("e2"),))
+    assert script.wait(ledger.trained_groups_by_source()) == {"default": 3}
+    script.wait(ledger.rewind(1, "asked to"))
+    assert script.wait(ledger.trained_batches(1)) == []
+
+
+def test_who_waits_for_events_is_woken_by_the_next_one(script: Any, ledger: Ledger) -> None:
+    async def wait_and_record() -> tuple[list[Any], float, list[Any]]:
+        newest = (await ledger.newest_events(1))[-1].event_id
+        nothing = await ledger.wait_for_events(newest, 10, 0.05)
+        waiting = asyncio.create_task(ledger.wait_for_events(newest, 10, 20))
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        await ledger.record_event("control", {"call": 1})
+        return await waiting, time.monotonic() - began, nothing
+
+    events, waited_s, nothing = script.wait(wait_and_record())
+    assert nothing == []
+    assert [event.detail for event in events] == [{"call": 1}]
+    assert waited_s < 5
+
+
+def test_audit_entries_are_paged_in_order(script: Any, ledger: Ledger) -> None:
+    for number in range(3):
+        entry = AuditRow(0, float(number), "commander", "127.0.0.1", "PUT", "/v1/swarm/job", 200, f"req-{number}")
+        script.wait(ledger.record_audit(entry))
+    page = script.wait(ledger.audit(after_id=1, limit=1))
+    assert [(entry.audit_id, entry.request_id, entry.caller) for entry in page] == [(2, "req-1", "commander")]

@@ -44,7 +44,7 @@ async def work(ledger, worker):
     for number in range(10**9):
         episode_id = f"{worker}-{number}"
         await begin(ledger, episode_id)
-        ledger.add_turn(turn_of(episode_id))
+        await ledger.add_turn(turn_of(episode_id))
         await end(ledger, episode_id)
         sys.stdout.write(episode_id + "\\n")
         sys.stdout.flush()
@@ -72,14 +72,14 @@ async def main():
     await begin(ledger, "during")
     await end(ledger, "before")
     limit(max(path.stat().st_size for path in Path(sys.argv[1]).parent.iterdir()))
-    ledger.add_turn(turn_of("during", tokens=100_000))
     try:
-        await asyncio.wait_for(end(ledger, "during"), 20)
+        await asyncio.wait_for(ledger.add_turn(turn_of("during", tokens=100_000)), 20)
         print("acknowledged")
     except LedgerError as error:
         print(f"refused: {error}")
     print((await ledger.episode("during")).state, len(await ledger.turns("during")))
     limit(resource.RLIM_INFINITY)
+    await asyncio.wait_for(ledger.add_turn(turn_of("during", tokens=100_000)), 20)
     await asyncio.wait_for(end(ledger, "during"), 20)
     print((await ledger.episode("during")).state, len(await ledger.turns("during")))
     ledger.close()
@@ -118,7 +118,7 @@ def test_every_acknowledged_end_survives_kill_9_exactly_once(path: Path) -> None
     assert set(ended) <= set(turns)
 
 
-def test_full_disk_refuses_the_end_stores_nothing_and_recovers_with_every_turn(path: Path) -> None:
+def test_full_disk_refuses_the_turn_stores_nothing_and_takes_it_once_there_is_space(path: Path) -> None:
     child = start_child(FULL_DISK, path)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
@@ -143,6 +143,29 @@ def test_lock_is_free_after_close_and_after_a_kill(path: Path) -> None:
     child.communicate(timeout=20)
     for _ in range(2):
         Ledger.open(path).close()
+
+
+def test_ledger_of_version_1_is_migrated_and_a_copy_kept(script: Any, ledger: Ledger, path: Path) -> None:
+    script.complete("e1")
+    ledger.close()
+    with sqlite3.connect(path) as connection:
+        for column in ("data_source", "lease_s", "turn_rewards"):
+            connection.execute(f"ALTER TABLE episodes DROP COLUMN {column}")
+        for table in ("policies", "reward_revisions", "audit"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    migrated = Ledger.open(path)
+    try:
+        row = script.wait(migrated.episode("e1"))
+        script.wait(migrated.record_policy({"batch_size": 4}))
+    finally:
+        migrated.close()
+    assert (row.data_source, row.lease_s, row.turn_rewards, row.reward) == ("default", None, None, 1.0)
+    with sqlite3.connect(path.with_name(f"{path.name}.v1")) as copy:
+        assert copy.execute("PRAGMA user_version").fetchone() == (1,)
+        assert copy.execute("SELECT episode_id FROM episodes").fetchall() == [("e1",)]
+    copy.close()
 
 
 def test_newer_schema_is_refused_and_the_file_untouched(path: Path) -> None:

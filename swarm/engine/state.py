@@ -28,6 +28,7 @@ class EngineLifecycle:
         self._reason: str | None = None
         self._weights = WeightVersion(version=0, step=0, published_at=0.0)
         self._changed = asyncio.Condition()
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def state(self) -> EngineState:
@@ -49,6 +50,16 @@ class EngineLifecycle:
     def publish(self, weights: WeightVersion) -> None:
         self._weights = weights
 
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` right after every move, until the returned function is called."""
+        self._listeners.append(listener)
+
+        def unsubscribe() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return unsubscribe
+
     async def move(self, to: EngineState, reason: str | None = None) -> None:
         """Change state, wake those who wait, record. Raises IllegalTransition for a move not in the table."""
         if to not in LEGAL_ENGINE_MOVES[self._state]:
@@ -56,6 +67,8 @@ class EngineLifecycle:
         async with self._changed:
             self._state, self._reason = to, reason
             self._changed.notify_all()
+        for listener in list(self._listeners):
+            listener()
         await self._record(to, reason)
 
     async def wait_until(self, states: frozenset[EngineState], timeout_s: float) -> bool:

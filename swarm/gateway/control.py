@@ -41,6 +41,7 @@ class Control:
     start: Callable[[bool], Awaitable[None]]
     stop: Callable[[], Awaitable[None]]
     checkpoint: Callable[[], Awaitable[CheckpointResponse]]
+    load: Callable[[int], Awaitable[None]]
     shutdown: Callable[[], None]
 
 

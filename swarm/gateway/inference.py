@@ -1,7 +1,8 @@
 """One model call of an episode: locate its prompt in the episode's tree, sample, record, reply.
 
-Place in the flow: between the model routes and the engine. Every token that leaves was recorded as it was sampled. It
-knows nothing of HTTP framing, of rewards, or of training.
+Place in the flow: between the model routes and the engine. A reply is complete only once its turn is on disk, exactly
+as it was sampled. A call whose engine dies is sampled again on the next one, unless part of it has left. It knows
+nothing of HTTP framing, of rewards, or of training.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.config import TrainJob
-from swarm.engine.base import Engine
+from swarm.engine.base import Engine, EngineLost
+from swarm.engine.state import SERVING
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused, UnknownParameter
 from swarm.gateway.dialects.chat import ChatRequest, SamplingDefaults
 from swarm.gateway.dialects.chat_reply import ChunkStream, render_completion
 from swarm.gateway.rollout import Rollout, RunningEpisode
 from swarm.ledger import Ledger
+from swarm.schemas import EngineState
 from swarm.tracker.codec import Codec
 from swarm.tracker.tree import Prompt
 from swarm.types import EpisodeType, FinishReason, Message, TokenDelta, Turn
@@ -29,6 +33,11 @@ from swarm.types import EpisodeType, FinishReason, Message, TokenDelta, Turn
 logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 10.0
+DEATH_NOTICED_S = 0.02
+"""How soon a call looks again after its engine died: the state says so within that time."""
+
+SETTLED = SERVING | {EngineState.OFFLINE, EngineState.FAILED}
+"""States in which it is known whether a waiting call can be answered."""
 
 
 class TokenRate:
@@ -65,12 +74,21 @@ class ModelCall:
     logprobs: list[float] = field(default_factory=list[float])
     weight_versions: list[int] = field(default_factory=list[int])
     finish_reason: FinishReason | None = None
+    has_left: bool = False
+    """Whether the caller has been given part of the reply."""
 
     def take(self, delta: TokenDelta) -> None:
         self.token_ids.extend(delta.token_ids_T)
         self.logprobs.extend(delta.logprobs_T)
         self.weight_versions.extend(delta.weight_versions_T)
         self.finish_reason = delta.finish_reason
+
+    def restart(self) -> None:
+        """Forget what was sampled."""
+        self.token_ids.clear()
+        self.logprobs.clear()
+        self.weight_versions.clear()
+        self.finish_reason = None
 
     def turn(self, reply: Message) -> Turn:
         return Turn(
@@ -94,7 +112,7 @@ class ModelCall:
 
 @dataclass(slots=True)
 class ModelService:
-    """The served model of one started job."""
+    """The served model of one started job. `on_engine_failure` hears of failures that a new engine would not mend."""
 
     rollout: Rollout
     engine: Engine
@@ -103,6 +121,7 @@ class ModelService:
     hold_s: float
     on_engine_failure: Callable[[EngineFailure], None]
     _rate: TokenRate = field(default_factory=TokenRate)
+    _records: set[asyncio.Task[Turn]] = field(default_factory=set[asyncio.Task[Turn]])
 
     @property
     def model_name(self) -> str:
@@ -128,10 +147,11 @@ class ModelService:
         """The body of a finished completion. Its turn is on record when this returns."""
         call = self._open(episode, request)
         try:
-            async for delta in self._sample(call):
-                call.take(delta)
+            async with aclosing(self._sample(call)) as deltas:
+                async for delta in deltas:
+                    call.take(delta)
         finally:
-            turn = self._close(call, None)
+            turn = await self._close(call, None)
         return render_completion(
             request, turn, self.codec, completion_id=call.call_id, created=int(call.started_at), model=self.model_name
         )
@@ -152,17 +172,19 @@ class ModelService:
         try:
             for chunk in chunks.start():
                 yield chunk
-            async for delta in self._sample(call):
-                call.take(delta)
-                ready = chunks.push(delta)
-                if delta.finish_reason is not None:
-                    closed = True
-                    self._close(call, chunks.reply)
-                for chunk in ready:
-                    yield chunk
+            async with aclosing(self._sample(call)) as deltas:
+                async for delta in deltas:
+                    call.take(delta)
+                    call.has_left = True
+                    ready = chunks.push(delta)
+                    if delta.finish_reason is not None:
+                        closed = True
+                        await self._close(call, chunks.reply)
+                    for chunk in ready:
+                        yield chunk
         finally:
             if not closed:
-                self._close(call, None)
+                await self._close(call, None)
 
     def _open(self, episode: RunningEpisode, request: ChatRequest) -> ModelCall:
         """Find where the call stands in the episode's tree, and count it as a sign of life."""
@@ -173,11 +195,8 @@ class ModelService:
         episode.touch()
         return ModelCall(episode=episode, request=request, prompt=prompt, started_at=time.time())
 
-    def _close(self, call: ModelCall, reply: Message | None) -> Turn:
-        """Record the turn. Without a finish reason it is an orphan: on record, never trained."""
-        episode = call.episode
-        episode.calls_in_flight -= 1
-        episode.touch()
+    async def _close(self, call: ModelCall, reply: Message | None) -> Turn:
+        """Record the turn. Without a finish reason it is an orphan: on record, never trained. Raises LedgerError."""
         if reply is None:
             reply = self.codec.parse_reply(
                 call.token_ids,
@@ -185,14 +204,57 @@ class ModelService:
                 turn_index=call.prompt.index,
                 stop=call.request.params.stop,
             )
-        turn = call.turn(reply)
-        if episode.closed is None:
-            episode.tree.add(turn)
-            self.ledger.add_turn(turn)
+        record = asyncio.create_task(self._record(call.episode, call.turn(reply)))
+        self._records.add(record)
+        record.add_done_callback(self._records.discard)
+        # Carried through even if the caller goes away meanwhile: the tree must hold just what the ledger holds.
+        return await asyncio.shield(record)
+
+    async def _record(self, episode: RunningEpisode, turn: Turn) -> Turn:
+        try:
+            if episode.closed is None:
+                await self.ledger.add_turn(turn)
+                episode.tree.add(turn)
+        finally:
+            episode.calls_in_flight -= 1
+            episode.touch()
         return turn
 
     async def _sample(self, call: ModelCall) -> AsyncGenerator[TokenDelta]:
-        """Raises RolloutPaused if no token comes for `hold_s` seconds, EpisodeEnded if the episode ends meanwhile."""
+        """The tokens of one engine from the first to the last.
+
+        Raises RolloutPaused if none comes for `hold_s` seconds, EpisodeEnded if the episode ends meanwhile.
+        """
+        while True:
+            await self._until_served(call)
+            try:
+                async with aclosing(self._generate(call)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+                return
+            except EngineLost as error:
+                if call.has_left:
+                    raise
+                logger.info("call %s is sampled again: %s", call.call_id, error.message)
+                call.restart()
+                await asyncio.sleep(DEATH_NOTICED_S)
+            except EngineFailure as error:
+                self.on_engine_failure(error)
+                raise
+
+    async def _until_served(self, call: ModelCall) -> None:
+        """Hold a call while the engine boots. Raises RolloutPaused after `hold_s` seconds, or why none will serve."""
+        lifecycle = self.rollout.lifecycle
+        if not await lifecycle.wait_until(SETTLED, self.hold_s):
+            raise RolloutPaused(f"the engine is {lifecycle.state}: {lifecycle.reason}", retry_after_s=5)
+        if lifecycle.state is EngineState.FAILED:
+            raise EngineFailure(f"the engine has failed: {lifecycle.reason}")
+        if lifecycle.state is EngineState.OFFLINE:
+            raise EngineNotReady("the engine was stopped", retry_after_s=5)
+        _refuse_if_ended(call)
+
+    async def _generate(self, call: ModelCall) -> AsyncGenerator[TokenDelta]:
+        """Raises EngineLost if the engine dies, or is started anew, before the last token."""
         tokens = self.engine.generate(call.call_id, call.prompt.prompt_ids, call.request.params)
         try:
             while True:
@@ -200,19 +262,22 @@ class ModelService:
                     delta = await anext(tokens, None)
                 if delta is None:
                     return
-                if call.episode.closed is not None:
-                    raise EpisodeEnded(f"the episode ended during this call ({call.episode.closed})")
+                _refuse_if_ended(call)
                 if delta.finish_reason is FinishReason.ABORT:
-                    raise EngineNotReady("the engine stopped during this call", retry_after_s=5)
+                    if self.rollout.lifecycle.state is EngineState.OFFLINE:
+                        raise EngineNotReady("the engine stopped during this call", retry_after_s=5)
+                    raise EngineLost("the engine was started anew")
                 self._rate.add(len(delta.token_ids_T))
                 yield delta
         except TimeoutError as error:
             raise RolloutPaused(f"no token for {self.hold_s:.0f} s: weights are changing", retry_after_s=5) from error
-        except EngineFailure as error:
-            self.on_engine_failure(error)
-            raise
         finally:
             await tokens.aclose()
+
+
+def _refuse_if_ended(call: ModelCall) -> None:
+    if call.episode.closed is not None:
+        raise EpisodeEnded(f"the episode ended during this call ({call.episode.closed})")
 
 
 def _refuse_untrainable(request: ChatRequest) -> None:

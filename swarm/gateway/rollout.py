@@ -1,86 +1,61 @@
-"""The episodes of one started job: begin, end, abort, expire, and the tree each one grows.
+"""The episodes of one job: begin, end, abort, heartbeat, expire.
 
 Place in the flow: routers call it, it records in the ledger before it acknowledges, and hands every ended train episode
-to the batch pool. It knows nothing of HTTP, of sampling, or of what happens to a full pool.
+to the batch pool. Who may begin is decided in admission.py, when an episode comes due in leases.py, what a client may
+change about the batch in current_batch.py. It knows nothing of HTTP, of sampling, or of what happens to a complete
+batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import time
-import uuid
-from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from swarm.batch import BatchPool
+from swarm.batch.preflight import Preflight
 from swarm.config import TrainJob
 from swarm.engine.base import EngineInfo
-from swarm.engine.state import SERVING, EngineLifecycle
-from swarm.errors import (
-    EngineFailure,
-    EngineNotReady,
-    EpisodeEnded,
-    NotFound,
-    RolloutPaused,
-    SwarmError,
-    TrainingComplete,
-    Unauthorized,
-)
+from swarm.engine.state import EngineLifecycle
+from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
+from swarm.gateway.admission import Admission
+from swarm.gateway.alarm import Alarm
 from swarm.gateway.auth import key_digest, new_key
-from swarm.ledger import EndReceipt, EpisodeRow, Ledger
-from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState, EpisodeState
-from swarm.tracker.merge import merge
-from swarm.tracker.tree import EpisodeTree
-from swarm.types import EpisodeType, FinishedEpisode
+from swarm.gateway.client_warnings import ClientWarnings
+from swarm.gateway.clients import Client, Clients
+from swarm.gateway.current_batch import CurrentBatch
+from swarm.gateway.leases import LeaseQueue
+from swarm.gateway.results import align_turn_rewards, finished_episode, payload_digest
+from swarm.gateway.running import RunningEpisode, RunningEpisodes, new_row
+from swarm.ledger import CompletedEpisode, EndReceipt, EpisodeRow, Ledger
+from swarm.schemas import (
+    BatchPolicies,
+    BeginEpisodeRequest,
+    ClientView,
+    EndEpisodeRequest,
+    EpisodeState,
+    PoolView,
+    ReviseRewardRequest,
+    RunningEpisodeView,
+    UpdateBatchPolicyRequest,
+    WarningView,
+)
+from swarm.types import EpisodeType, TrainBatch
 
 logger = logging.getLogger(__name__)
 
-EXPIRY_INTERVAL_S = 1.0
-CLIENT_MEMORY_S = 600.0
-"""How long a client without episodes stays in the status."""
+HOUSEKEEPING_S = 5.0
+LEAST_PAUSE_S = 0.05
+"""Between two looks at the leases: thousands of episodes that come due one by one are taken together."""
 
+RETRY_EXPIRY_S = 1.0
+"""How soon an expiry is tried again that the ledger refused."""
 
-REMEMBERED_KEYS = 10_000
-"""Digests of closed episodes' keys, so that a late call hears what became of its episode."""
-
-
-@dataclass(slots=True)
-class RunningEpisode:
-    """One episode between begin and end. `closed` says why it can take no more calls, once it cannot."""
-
-    episode_id: str
-    episode_type: EpisodeType
-    client_id: str
-    key_digest: str
-    tree: EpisodeTree
-    begun_at: float
-    last_seen_at: float
-    idle_timeout_s: float
-    deadline_at: float
-    calls_in_flight: int = 0
-    closed: str | None = None
-
-    def touch(self) -> None:
-        self.last_seen_at = time.time()
-
-    def expiry_reason(self, now: float) -> str | None:
-        """A call in flight is a sign of life; the hard deadline applies all the same."""
-        if now > self.deadline_at:
-            return "deadline"
-        if not self.calls_in_flight and now - self.last_seen_at > self.idle_timeout_s:
-            return "idle_timeout"
-        return None
-
-
-@dataclass(slots=True)
-class ClientRecord:
-    """What the status shows of one client."""
-
-    last_seen_at: float
-    completed: int = 0
+CLOSED_TOGETHER = 500
+"""Writes handed to the ledger at once: it commits them in one group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +68,10 @@ class BegunEpisode:
 
 @dataclass(slots=True)
 class Rollout:
-    """Every episode of one job, from the start of its engine to the stop. Used from one event loop."""
+    """Every episode of one job, from the start of its engine to the stop. Used from one event loop.
+
+    `batch_ready` is set whenever the batch may have become complete; `max_running` bounds the running episodes.
+    """
 
     job: TrainJob
     info: EngineInfo
@@ -101,231 +79,313 @@ class Rollout:
     ledger: Ledger
     lifecycle: EngineLifecycle
     batch_ready: asyncio.Event
-    clients: dict[str, ClientRecord] = field(default_factory=dict[str, ClientRecord])
-    _running: dict[str, RunningEpisode] = field(default_factory=dict[str, RunningEpisode])
-    _by_key: dict[str, RunningEpisode] = field(default_factory=dict[str, RunningEpisode])
-    _closed_keys: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str])
-    _idle: asyncio.Condition = field(default_factory=asyncio.Condition)
+    max_running: int
+    preflight: Preflight = field(default_factory=Preflight)
+    _running: RunningEpisodes = field(default_factory=RunningEpisodes)
+    _clients: Clients = field(default_factory=Clients)
+    _alarm: Alarm = field(default_factory=Alarm)
+    _warnings: ClientWarnings = field(init=False)
+    _batch: CurrentBatch = field(init=False)
+    _admission: Admission = field(init=False)
+    _leases: LeaseQueue = field(init=False)
+    _unsubscribe: Callable[[], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._warnings = ClientWarnings(self.preflight, self.ledger)
+        self._batch = CurrentBatch(self.job, self.pool, self.ledger, self._clients)
+        self._admission = Admission(self.job, self.lifecycle, self.pool, self.max_running)
+        self._leases = LeaseQueue(self._running.by_id)
+        self._unsubscribe = self.lifecycle.subscribe(self._admission.release)
 
     async def begin(self, request: BeginEpisodeRequest) -> BegunEpisode:
-        """Open an episode, holding the call up to `wait_s` seconds while the engine cannot take one.
+        """Open an episode, holding the call up to `wait_s` seconds while none of its kind may begin.
 
-        Raises TrainingComplete for a train episode after the last step, RolloutPaused or EngineNotReady when the wait
-        was in vain.
+        Raises BadRequest for a data source outside the mixture, TrainingComplete for a train episode after the last
+        step, RolloutPaused, EngineNotReady or EngineFailure when the wait was in vain.
         """
-        await self._admit(request.episode_type, request.wait_s)
-        now = time.time()
+        self._clients.see(request.client_id)
+        await self._admission.enter(request.episode_type, request.data_source, request.wait_s)
         key = new_key()
-        episode = RunningEpisode(
-            episode_id=f"ep-{uuid.uuid4().hex}",
-            episode_type=request.episode_type,
-            client_id=request.client_id,
-            key_digest=key_digest(key),
-            tree=EpisodeTree(""),
-            begun_at=now,
-            last_seen_at=now,
-            idle_timeout_s=request.idle_timeout_s,
-            deadline_at=now + self.job.episode_timeout_s,
-        )
-        episode.tree = EpisodeTree(episode.episode_id)
+        row = new_row(request, key_digest(key), self.job.episode_timeout_s)
+        episode = RunningEpisode.of(row)
         # Counted before the ledger answers, so that a batch sealed meanwhile waits for this episode.
-        self._running[episode.episode_id] = episode
+        self._adopt(episode)
         try:
-            await self.ledger.begin_episode(_row_of(episode, request.task_id))
+            await self.ledger.begin_episode(row)
         except BaseException:
-            self._running.pop(episode.episode_id, None)
-            await self._notify_idle()
+            if episode.episode_id in self._running:
+                self._remove(episode, "not_recorded")
+                self._admission.leave(episode.episode_type, episode.data_source)
             raise
-        self._by_key[episode.key_digest] = episode
-        self._see(request.client_id)
-        return BegunEpisode(episode.episode_id, key, self.lifecycle.weights.version, episode.deadline_at)
+        episode.touch()
+        self._warnings.begun(episode)
+        return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at)
+
+    def restore(self, running: Iterable[CompletedEpisode]) -> None:
+        """Go on with the episodes that were running when the server before this one ended.
+
+        Their keys work again and their leases start now. One whose record has a hole is given up at once.
+        """
+        for recorded in running:
+            episode = RunningEpisode.restored(recorded)
+            self._admission.take(episode.episode_type, episode.data_source)
+            self._adopt(episode)
+            self._warnings.begun(episode)
 
     async def end(self, episode_id: str, request: EndEpisodeRequest) -> EndReceipt:
         """Complete an episode exactly once; durable on return.
 
-        Raises NotFound, IdempotencyMismatch, or EpisodeEnded with what became of it.
+        Raises NotFound, IdempotencyMismatch, EpisodeEnded with what became of it, or BadRequest if `turn_rewards` does
+        not have one entry per recorded turn.
         """
         episode = self._running.get(episode_id)
+        turn_rewards: tuple[float, ...] | None = None
         if episode is not None:
-            episode.closed = "ended"
-        ended_at = time.time()
+            turn_rewards = align_turn_rewards(request.turn_rewards, episode.tree.turns)
+            episode.closed = episode.closed or "ended"
         try:
             receipt = await self.ledger.end_episode(
                 episode_id,
                 idempotency_key=request.idempotency_key or episode_id,
-                payload_digest=_payload_digest(request),
+                payload_digest=payload_digest(request),
                 task_id=request.task_id,
                 reward=request.reward,
                 is_success=request.is_success,
                 metadata=request.metadata,
-                ended_at=ended_at,
+                ended_at=time.time(),
+                turn_rewards=turn_rewards,
             )
-        except SwarmError:
-            if episode is not None and episode_id in self._running:
+        except BaseException:
+            if episode is not None and episode.closed == "ended" and episode_id in self._running:
                 episode.closed = None
             raise
-        self._see(request.client_id)
-        if episode is not None and not receipt.replayed:
-            await self._complete(episode, request, ended_at)
+        # Also after a replay: the first call may have been cut off after it was recorded.
+        if episode is not None and episode_id in self._running:
+            row = replace(
+                episode.row,
+                task_id=request.task_id,
+                reward=request.reward,
+                is_success=request.is_success,
+                turn_rewards=turn_rewards,
+                ended_at=receipt.ended_at,
+            )
+            await self._complete(episode, row)
         return receipt
 
     async def abort(self, episode_id: str, reason: str) -> None:
         """Give an episode up without a reward; a repeated abort is no error. Raises NotFound or EpisodeEnded."""
-        await self._close(episode_id, EpisodeState.ABORTED, reason)
+        await self._give_up(episode_id, EpisodeState.ABORTED, reason)
 
     def heartbeat(self, episode_id: str) -> RunningEpisode:
-        """A sign of life. Raises EpisodeEnded if the episode is not running."""
+        """A sign of life of one episode. Raises EpisodeEnded if it is not running."""
         episode = self._running.get(episode_id)
         if episode is None:
-            raise EpisodeEnded(f"episode {episode_id} is not running: begin another one")
+            why = self._running.ended(episode_id)
+            raise EpisodeEnded(f"episode {episode_id} is not running{f' ({why})' if why else ''}: begin another one")
         episode.touch()
-        self._see(episode.client_id)
+        self._clients.see(episode.client_id)
         return episode
+
+    def heartbeat_client(self, client_id: str, episode_ids: Sequence[str]) -> dict[str, str]:
+        """Renew the leases of these episodes. Returns those that do not run, with the reason or "unknown".
+
+        Their idle timeouts go on: a client that lives may hold an agent that hangs.
+        """
+        self._clients.see(client_id)
+        ended: dict[str, str] = {}
+        for episode_id in episode_ids:
+            episode = self._running.get(episode_id)
+            if episode is None:
+                ended[episode_id] = self._running.ended(episode_id) or "unknown"
+            else:
+                episode.renew()
+        return ended
 
     def authorize(self, key: str) -> RunningEpisode:
         """The running episode that a key opens. Raises EpisodeEnded with the reason, or Unauthorized."""
         digest = key_digest(key)
-        episode = self._by_key.get(digest)
-        reason = self._closed_keys.get(digest) if episode is None else episode.closed
+        episode = self._running.opened_by(digest)
+        reason = self._running.ended(digest) if episode is None else episode.closed
         if reason is not None:
             raise EpisodeEnded(f"the episode of this key is over ({reason}): begin another one")
         if episode is None:
             raise Unauthorized("this key opens no episode of this server")
         episode.touch()
+        self._clients.see(episode.client_id)
         return episode
 
-    def running(self, episode_type: EpisodeType) -> int:
-        return sum(episode.episode_type is episode_type for episode in self._running.values())
+    async def revise(self, episode_id: str, request: ReviseRewardRequest) -> EpisodeRow:
+        """Another reward for an ended train episode until its batch is sealed. Raises as `CurrentBatch.revise`."""
+        row = await self._batch.revise(episode_id, request)
+        self._announce_if_ready()
+        return row
 
-    def running_by_client(self) -> Counter[str]:
-        return Counter(episode.client_id for episode in self._running.values())
+    def agree(self, client_id: str) -> tuple[tuple[str, ...], bool]:
+        """Note that a client has sent what it has for this batch. Returns who has, and whether that completes it."""
+        self._clients.see(client_id)
+        self.pool.agree(client_id)
+        return self.pool.agreed, self._announce_if_ready()
+
+    async def propose_policy(self, request: UpdateBatchPolicyRequest) -> BatchPolicies:
+        """Change the policy from the next batch on; durable on return. Raises BadRequest if the whole is not sound."""
+        policies = await self._batch.propose_policy(request)
+        self._admission.release()
+        return policies
+
+    def policies(self) -> BatchPolicies:
+        return self._batch.policies()
+
+    def is_batch_ready(self) -> bool:
+        """Whether the batch can be sealed now, by the stop rule in force or because its time is over."""
+        return self._batch.is_ready()
+
+    def sealed(self, batch: TrainBatch) -> None:
+        """To be told of every batch that leaves the pool: it is looked over, and the quotas start anew."""
+        self._warnings.sealed(batch)
+        self._admission.release()
+
+    def running(self, episode_type: EpisodeType) -> int:
+        return self._admission.running(episode_type)
 
     def last_seen(self, episode_id: str) -> float | None:
+        """Seconds since the epoch; None if the episode does not run."""
         episode = self._running.get(episode_id)
         return None if episode is None else episode.last_seen_at
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until no train episode runs; False if some still do after `timeout_s` seconds."""
-        try:
-            async with asyncio.timeout(timeout_s), self._idle:
-                await self._idle.wait_for(lambda: self.running(EpisodeType.TRAIN) == 0)
-        except TimeoutError:
-            return False
-        return True
+        return await self._admission.drained(timeout_s)
 
     async def expire_forever(self) -> None:
-        """Give up episodes whose client is silent or whose deadline has passed. Runs until cancelled."""
+        """Act when something falls due: a lease, a deadline of an episode or of the batch. Runs until cancelled."""
+        tidy_at = 0.0
         while True:
-            await asyncio.sleep(EXPIRY_INTERVAL_S)
-            now = time.time()
-            for episode in list(self._running.values()):
-                if episode.closed is None and (reason := episode.expiry_reason(now)):
-                    await self._expire(episode, reason)
-            for client_id in [name for name, seen in self.clients.items() if now - seen.last_seen_at > CLIENT_MEMORY_S]:
-                del self.clients[client_id]
+            await self._alarm.sleep_until(self._next_due())
+            now = time.monotonic()
+            await _in_groups([self._expire(episode, reason) for episode, reason in self._leases.overdue(now)])
+            self._announce_if_ready()
+            if now >= tidy_at:
+                tidy_at = now + HOUSEKEEPING_S
+                self._clients.forget_silent(now)
+                await self._warnings.record_new()
 
     async def close(self, reason: str) -> None:
         """Abort whatever runs: the engine stops."""
-        for episode in list(self._running.values()):
-            try:
-                await self._close(episode.episode_id, EpisodeState.ABORTED, reason)
-            except SwarmError as error:
-                logger.warning("episode %s not closed: %s", episode.episode_id, error.message)
+        self._unsubscribe()
+        await _in_groups([self._abort_at_close(episode_id, reason) for episode_id in self._running.by_id])
 
-    async def _admit(self, episode_type: EpisodeType, wait_s: float) -> None:
-        states = SERVING if episode_type is EpisodeType.EVAL else frozenset({EngineState.ROLLING})
-        leave = states | {EngineState.FAILED, EngineState.OFFLINE}
-        deadline = time.monotonic() + wait_s
-        while True:
-            self._refuse_after_last_step(episode_type)
-            if self.lifecycle.state in states:
-                return
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not await self.lifecycle.wait_until(leave, remaining):
-                raise RolloutPaused(f"the engine is {self.lifecycle.state}: try again", retry_after_s=1)
-            if self.lifecycle.state is EngineState.FAILED:
-                raise EngineFailure(f"the engine has failed: {self.lifecycle.reason}")
-            if self.lifecycle.state is EngineState.OFFLINE:
-                raise EngineNotReady("the engine is stopped: start it first")
+    def running_views(self, limit: int = 50) -> list[RunningEpisodeView]:
+        """The episodes that were silent longest, longest first."""
+        return [episode.view() for episode in self._running.longest_silent(limit)]
 
-    def _refuse_after_last_step(self, episode_type: EpisodeType) -> None:
-        total, done = self.job.total_steps, self.lifecycle.weights.step
-        if episode_type is EpisodeType.TRAIN and total is not None and done >= total:
-            raise TrainingComplete(f"all {total} steps of this job are done: no more train episodes")
+    def client_views(self) -> list[ClientView]:
+        return self._clients.views()
 
-    async def _complete(self, episode: RunningEpisode, request: EndEpisodeRequest, ended_at: float) -> None:
-        self._forget(episode)
-        self.clients[request.client_id].completed += 1
-        if episode.episode_type is EpisodeType.TRAIN:
-            self.pool.add(
-                FinishedEpisode(
-                    episode_id=episode.episode_id,
-                    task_id=request.task_id,
-                    client_id=request.client_id,
-                    reward=request.reward,
-                    is_success=request.is_success,
-                    samples=merge(episode.tree.turns),
-                    ended_at=ended_at,
-                )
+    def warnings(self) -> list[WarningView]:
+        return self._warnings.views()
+
+    def pool_view(self) -> PoolView:
+        return self._batch.view(self._admission.train_by_source, self.running(EpisodeType.EVAL))
+
+    def _adopt(self, episode: RunningEpisode) -> None:
+        now = time.monotonic()
+        due, _ = episode.expiry(now)
+        self._running.add(episode)
+        self._clients.began(episode.client_id, episode.episode_type)
+        self._leases.watch(episode, due)
+        self._alarm.ring_by(due)
+
+    async def _complete(self, episode: RunningEpisode, row: EpisodeRow) -> None:
+        """Hand an ended episode on, once."""
+        turns = episode.tree.turns
+        if episode.calls_in_flight:
+            # The call was cut off by the end; whether its turn was recorded before is for the ledger to say.
+            turns = await self.ledger.turns(episode.episode_id)
+        finished = finished_episode(row, turns) if episode.episode_type is EpisodeType.TRAIN else None
+        if episode.episode_id not in self._running:
+            return
+        self._remove(episode, "ended").completed += 1
+        if finished is not None:
+            self.pool.add(finished)
+            self._warnings.ended(finished, self.pool.policy.num_repeat)
+        self._admission.leave(episode.episode_type, episode.data_source)
+        self._announce_if_ready()
+
+    async def _give_up(
+        self, episode_id: str, state: Literal[EpisodeState.ABORTED, EpisodeState.EXPIRED], reason: str
+    ) -> None:
+        episode = self._running.get(episode_id)
+        closing = episode is not None and episode.closed is None
+        if episode is not None and closing:
+            episode.closed = reason
+        try:
+            await self.ledger.close_episode(
+                episode_id,
+                state,
+                reason,
+                ended_at=time.time(),
+                last_seen_at=None if episode is None else episode.last_seen_at,
             )
-            if self.pool.ready:
-                self.batch_ready.set()
-        await self._notify_idle()
+        except BaseException:
+            if episode is not None and closing and episode_id in self._running:
+                episode.closed = None
+            raise
+        if episode is not None and episode_id in self._running:
+            self._lose(episode, reason)
 
     async def _expire(self, episode: RunningEpisode, reason: str) -> None:
-        logger.info("episode %s of %s expired: %s", episode.episode_id, episode.client_id, reason)
+        logger.info("episode %s of %s expires: %s", episode.episode_id, episode.client_id, reason)
         try:
-            await self._close(episode.episode_id, EpisodeState.EXPIRED, reason)
+            await self._give_up(episode.episode_id, EpisodeState.EXPIRED, reason)
         except EpisodeEnded:
-            # Its end arrived while this was decided; the end wins.
-            return
+            await self._settle(episode)
+        except SwarmError as error:
+            logger.warning("episode %s not expired: %s", episode.episode_id, error.message)
+        if episode.episode_id in self._running:
+            self._leases.watch(episode, time.monotonic() + RETRY_EXPIRY_S)
 
-    async def _close(self, episode_id: str, state: EpisodeState, reason: str) -> None:
-        episode = self._running.get(episode_id)
-        if state is EpisodeState.EXPIRED:
-            await self.ledger.close_episode(episode_id, EpisodeState.EXPIRED, reason, ended_at=time.time())
-        else:
-            await self.ledger.close_episode(episode_id, EpisodeState.ABORTED, reason, ended_at=time.time())
-        if episode is not None:
-            episode.closed = reason
-            self._forget(episode)
-            await self._notify_idle()
+    async def _settle(self, episode: RunningEpisode) -> None:
+        """Follow the ledger, which knows of an end whose caller was cut off before it was answered."""
+        try:
+            row = await self.ledger.episode(episode.episode_id)
+            if row.state is EpisodeState.COMPLETED:
+                await self._complete(episode, row)
+            elif episode.episode_id in self._running:
+                self._lose(episode, row.outcome or row.state)
+        except SwarmError as error:
+            logger.warning("episode %s not settled: %s", episode.episode_id, error.message)
 
-    def _forget(self, episode: RunningEpisode) -> None:
-        self._running.pop(episode.episode_id, None)
-        self._by_key.pop(episode.key_digest, None)
-        self._closed_keys[episode.key_digest] = episode.closed or "ended"
-        while len(self._closed_keys) > REMEMBERED_KEYS:
-            self._closed_keys.popitem(last=False)
+    async def _abort_at_close(self, episode_id: str, reason: str) -> None:
+        try:
+            await self._give_up(episode_id, EpisodeState.ABORTED, reason)
+        except SwarmError as error:
+            logger.warning("episode %s not closed: %s", episode_id, error.message)
 
-    def _see(self, client_id: str) -> None:
-        self.clients.setdefault(client_id, ClientRecord(time.time())).last_seen_at = time.time()
+    def _lose(self, episode: RunningEpisode, reason: str) -> None:
+        self._remove(episode, reason).lost += 1
+        self._warnings.lost(episode, reason)
+        self._admission.leave(episode.episode_type, episode.data_source)
+        self._announce_if_ready()
 
-    async def _notify_idle(self) -> None:
-        async with self._idle:
-            self._idle.notify_all()
+    def _remove(self, episode: RunningEpisode, reason: str) -> Client:
+        """Whose episode it was; the caller counts it there, and lets it leave."""
+        self._running.remove(episode, reason)
+        return self._clients.left(episode.client_id, episode.episode_type)
 
-    def find(self, episode_id: str) -> RunningEpisode:
-        """Raises NotFound if it does not run here."""
-        episode = self._running.get(episode_id)
-        if episode is None:
-            raise NotFound(f"no running episode {episode_id}")
-        return episode
+    def _announce_if_ready(self) -> bool:
+        ready = self._batch.is_ready()
+        if ready:
+            self.batch_ready.set()
+        elif (due := self._batch.next_due(time.monotonic())) is not None:
+            self._alarm.ring_by(due)
+        return ready
 
-
-def _row_of(episode: RunningEpisode, task_id: str | None) -> EpisodeRow:
-    return EpisodeRow(
-        episode_id=episode.episode_id,
-        episode_type=episode.episode_type,
-        client_id=episode.client_id,
-        api_key_sha256=episode.key_digest,
-        begun_at=episode.begun_at,
-        idle_timeout_s=episode.idle_timeout_s,
-        deadline_at=episode.deadline_at,
-        task_id=task_id,
-    )
+    def _next_due(self) -> float:
+        now = time.monotonic()
+        dues = (now + HOUSEKEEPING_S, self._leases.next_due, self._batch.next_due(now))
+        return max(now + LEAST_PAUSE_S, min(due for due in dues if due is not None))
 
 
-def _payload_digest(request: EndEpisodeRequest) -> str:
-    payload = request.model_dump(mode="json", exclude={"idempotency_key", "client_id"})
-    return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
+async def _in_groups(work: Sequence[Awaitable[None]]) -> None:
+    for start in range(0, len(work), CLOSED_TOGETHER):
+        await asyncio.gather(*work[start : start + CLOSED_TOGETHER])

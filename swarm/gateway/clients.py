@@ -1,0 +1,108 @@
+"""The clients of one job: when each was heard of, and what became of its episodes.
+
+Place in the flow: kept by rollout.py, shown in the status; the stop rules that wait for every client's word ask here
+who is alive. Silences are measured on the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from swarm.schemas import ClientView
+from swarm.types import EpisodeType
+
+MEMORY_S = 600.0
+"""How long a client without episodes stays in the status."""
+
+LIVE_S = 60.0
+"""How long after its last call a client that once trained counts as alive. With episodes in the batch it is waited for
+as long as it is remembered."""
+
+MAX_SHOWN = 1000
+"""Clients in a status, the ones heard of last."""
+
+
+@dataclass(slots=True)
+class Client:
+    """`trains` tells whether it ever began a train episode; `seen` is in seconds of the monotonic clock."""
+
+    client_id: str
+    seen: float
+    running: int = 0
+    running_train: int = 0
+    completed: int = 0
+    lost: int = 0
+    trains: bool = False
+
+
+class Clients:
+    """Used from one event loop."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Client] = {}
+        self._since = time.monotonic()
+
+    def see(self, client_id: str) -> Client:
+        now = time.monotonic()
+        client = self._by_id.get(client_id)
+        if client is None:
+            client = self._by_id[client_id] = Client(client_id, now)
+        client.seen = now
+        return client
+
+    def began(self, client_id: str, episode_type: EpisodeType) -> None:
+        client = self.see(client_id)
+        client.running += 1
+        if episode_type is EpisodeType.TRAIN:
+            client.running_train += 1
+            client.trains = True
+
+    def left(self, client_id: str, episode_type: EpisodeType) -> Client:
+        """An episode of the client runs no more; the caller counts it as completed or lost."""
+        client = self._by_id[client_id]
+        client.running -= 1
+        if episode_type is EpisodeType.TRAIN:
+            client.running_train -= 1
+        return client
+
+    def awaited(self, now: float, pooled: Collection[str]) -> dict[str, float]:
+        """Who has a say in whether the batch is complete, and until when in seconds of the monotonic clock.
+
+        Those with train episodes running; those with episodes in the batch (`pooled`); those heard of lately after
+        having begun one. Nobody who is silent is waited for without end.
+        """
+        until = {name: self._last_seen(name) + MEMORY_S for name in pooled}
+        for client in self._by_id.values():
+            if client.running_train:
+                until[client.client_id] = math.inf
+            elif client.trains:
+                until.setdefault(client.client_id, client.seen + LIVE_S)
+        return {name: end for name, end in until.items() if end >= now}
+
+    def _last_seen(self, client_id: str) -> float:
+        """A client of which only episodes were restored counts as heard of when the server was."""
+        client = self._by_id.get(client_id)
+        return self._since if client is None else client.seen
+
+    def forget_silent(self, now: float) -> None:
+        for client in list(self._by_id.values()):
+            if not client.running and now - client.seen > MEMORY_S:
+                del self._by_id[client.client_id]
+
+    def views(self) -> list[ClientView]:
+        """By name; `last_seen_at` in seconds since the epoch."""
+        offset = time.time() - time.monotonic()
+        latest = sorted(self._by_id.values(), key=lambda client: -client.seen)[:MAX_SHOWN]
+        return [
+            ClientView(
+                client_id=client.client_id,
+                last_seen_at=client.seen + offset,
+                running=client.running,
+                completed=client.completed,
+                lost=client.lost,
+            )
+            for client in sorted(latest, key=lambda client: client.client_id)
+        ]

@@ -1,0 +1,79 @@
+"""What a client reported, put beside what was recorded: the finished episode that goes to the pool.
+
+Place in the flow: between `end` or `reward` and the batch pool. Pure functions; nothing here decides what is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from swarm.errors import BadRequest, Conflict, EpisodeEnded
+from swarm.ledger import EpisodeRow
+from swarm.schemas import EndEpisodeRequest, EpisodeState
+from swarm.tracker.merge import merge
+from swarm.types import EpisodeType, FinishedEpisode, FinishReason, Turn
+
+
+def payload_digest(request: EndEpisodeRequest) -> str:
+    """Identifies what was reported, whoever sent it."""
+    payload = request.model_dump(mode="json", exclude={"idempotency_key", "client_id"})
+    return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
+
+
+def align_turn_rewards(given: Sequence[float] | None, turns: Sequence[Turn]) -> tuple[float, ...] | None:
+    """Turn rewards by turn index, 0 where nothing was reported: entry t belongs to the turn with index t.
+
+    `given` has one entry per recorded turn in order; turns that were aborted may be left out, since the caller got no
+    reply to reward. Raises BadRequest for any other length.
+    """
+    if given is None:
+        return None
+    answered = [turn for turn in turns if turn.finish_reason is not FinishReason.ABORT]
+    if len(given) not in {len(answered), len(turns)}:
+        aborted = len(turns) - len(answered)
+        besides = f" (and {aborted} aborted)" if aborted else ""
+        raise BadRequest(
+            f"turn_rewards: {len(given)} given, but the episode has {len(answered)} recorded turns{besides}:"
+            " give one per turn",
+            param="turn_rewards",
+        )
+    rewarded = answered if len(given) == len(answered) else turns
+    aligned = [0.0] * (1 + max((turn.index for turn in turns), default=-1))
+    for turn, reward in zip(rewarded, given, strict=True):
+        aligned[turn.index] = reward
+    return tuple(aligned)
+
+
+def finished_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
+    """A completed train episode as the pool takes it. Raises ValueError if its turns do not fit together."""
+    assert row.task_id is not None and row.reward is not None and row.ended_at is not None, "only of ended episodes"
+    return FinishedEpisode(
+        episode_id=row.episode_id,
+        task_id=row.task_id,
+        client_id=row.client_id,
+        reward=row.reward,
+        is_success=row.is_success,
+        samples=merge(turns),
+        ended_at=row.ended_at,
+        data_source=row.data_source,
+        turn_rewards=row.turn_rewards,
+    )
+
+
+def require_revisable(row: EpisodeRow) -> None:
+    """Raises Conflict, or EpisodeEnded with what became of the episode, unless it waits for a batch."""
+    if row.episode_type is not EpisodeType.TRAIN:
+        raise Conflict(f"episode {row.episode_id} is an eval episode: its reward is final")
+    if row.state is EpisodeState.RUNNING:
+        raise Conflict(f"episode {row.episode_id} is running: end it with the reward it deserves")
+    if row.state is not EpisodeState.COMPLETED:
+        why = f" ({row.outcome})" if row.outcome else ""
+        raise EpisodeEnded(f"episode {row.episode_id} is {row.state}{why}: its reward is final")
+    if row.batch_id is not None:
+        raise sealed_already(row.episode_id)
+
+
+def sealed_already(episode_id: str) -> EpisodeEnded:
+    return EpisodeEnded(f"the batch of episode {episode_id} is sealed: its reward is final")

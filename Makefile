@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system study test test-slow check bench ui clean
+.PHONY: setup system study test test-slow faults check bench ui clean
 
 setup: $(STAMP)
 
@@ -27,10 +27,14 @@ study: setup
 	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
 
 test: setup system
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 test-slow: setup system
 	$(BIN)/python -m pytest -m slow
+
+# Hundreds of random kill -9 over server, engine worker and clients under load.
+faults: setup
+	$(BIN)/python -m pytest -m faults tests/faults
 
 check: setup
 	$(BIN)/ruff check .

@@ -1,0 +1,103 @@
+"""What the contract says of episodes and batches, as plain as can be: what the server is held against.
+
+Place in the flow: test_episode_contract.py does the same to this and to a real server. One rule only: enough tasks, on
+policy, nobody waits for episodes still running.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+BATCH_SIZE = 2
+NUM_REPEAT = 2
+
+
+@dataclass
+class Episode:
+    """`versions` are those of its sampled tokens. `brief` ones end by their idle timeout, never otherwise."""
+
+    episode_id: str
+    key: str
+    kind: str
+    brief: bool
+    state: str = "running"
+    versions: set[int] = field(default_factory=set[int])
+    turns: int = 0
+    task: str | None = None
+    reward: float | None = None
+    outcome: str | None = None
+    in_pool: bool = False
+
+
+class Contract:
+    def __init__(self) -> None:
+        self.episodes: list[Episode] = []
+        self.version = 0
+
+    def call(self, episode: Episode) -> str | None:
+        """The error code, or None."""
+        if episode.state != "running":
+            return "episode_ended"
+        episode.turns += 1
+        episode.versions.add(self.version)
+        return None
+
+    def end(self, episode: Episode, task: str, reward: float) -> str | None:
+        """The error code; "replayed" for a repetition; None if this call ended it."""
+        if episode.reward is not None and episode.state != "running":
+            return "replayed" if (task, reward) == (episode.task, episode.reward) else "idempotency_mismatch"
+        if episode.state != "running":
+            return "episode_ended"
+        episode.state, episode.task, episode.reward = "completed", task, reward
+        episode.in_pool = episode.kind == "train"
+        self._train_if_complete()
+        return None
+
+    def abort(self, episode: Episode) -> str | None:
+        if episode.state not in {"running", "aborted"}:
+            return "episode_ended"
+        if episode.state == "running":
+            episode.state, episode.outcome = "aborted", "on purpose"
+        return None
+
+    def revise(self, episode: Episode, reward: float) -> str | None:
+        if episode.kind == "eval" or episode.state == "running":
+            return "conflict"
+        if episode.state != "completed":
+            return "episode_ended"
+        episode.reward = reward
+        return None
+
+    def expire(self) -> list[Episode]:
+        brief = [episode for episode in self.episodes if episode.brief and episode.state == "running"]
+        for episode in brief:
+            episode.state, episode.outcome = "expired", "idle_timeout"
+        return brief
+
+    def groups(self) -> dict[str, list[Episode]]:
+        """What the batch being filled holds and may be trained, by task."""
+        found: dict[str, list[Episode]] = {}
+        for episode in self.episodes:
+            if episode.in_pool and episode.versions == {self.version}:
+                found.setdefault(episode.task or "", []).append(episode)
+        return found
+
+    def running(self, kind: str) -> int:
+        return sum(episode.state == "running" and episode.kind == kind for episode in self.episodes)
+
+    def _train_if_complete(self) -> None:
+        groups = self.groups()
+        if sum(len(group) >= NUM_REPEAT for group in groups.values()) < BATCH_SIZE:
+            return
+        for episode in self.episodes:
+            if not episode.in_pool:
+                continue
+            group = groups.get(episode.task or "", [])
+            episode.in_pool = False
+            if episode not in group:
+                episode.state, episode.outcome = "dropped", "stale" if episode.versions else "no_tokens"
+            elif len(group) < NUM_REPEAT:
+                episode.state, episode.outcome = "dropped", "group_too_small"
+            else:
+                episode.state = "trained"
+        self.version += 1

@@ -1,0 +1,37 @@
+"""kill -9 at random over server, engine worker and clients under load loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from faults.storm import storm
+
+JOB = {"batch_size": 6, "num_repeat": 4, "drain_timeout_s": 5, "max_response_length": 12, "seed": 1}
+SAMPLE = 12
+WHOLE = 220
+
+
+@pytest.mark.timeout(600)
+def test_a_dozen_kills_lose_nothing(tmp_path: Path) -> None:
+    check(tmp_path, kills=SAMPLE, seed=20)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
+def test_two_hundred_kills_lose_nothing_and_it_is_served_again_within_ten_seconds(tmp_path: Path) -> None:
+    check(tmp_path, kills=WHOLE, seed=1)
+
+
+def check(home: Path, kills: int, seed: int) -> None:
+    with storm(home, JOB, seed) as weather:
+        for _ in range(kills):
+            weather.strike()
+        weather.calm_down()
+        summary = weather.summary()
+    (home / "summary.json").write_text(json.dumps(summary, indent=2))
+    assert summary["acknowledged"] > 10 * kills
+    assert (summary["lost"], summary["altered"], summary["counted_twice"]) == ([], [], 0)
+    assert (summary["unfinished_batches"], summary["missing_steps"]) == (0, [])
+    assert summary["median_s"] <= 10

@@ -33,11 +33,12 @@ class Benchmark(StrEnum):
     ENGINE = "engine"
     LEARNER = "learner"
     CONTROL_PLANE = "control_plane"
+    OPEN_EPISODES = "open_episodes"
 
 
 def main(
     names: Annotated[list[Benchmark] | None, typer.Argument(help="Which to run; all without a name.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.2, max=300, help="How long each case is measured.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.2, max=900, help="How long each case is measured.")] = 3.0,
     results: Annotated[Path, typer.Option(help="JSON lines file that the figures are appended to.")] = DEFAULT_RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout instead of a table.")] = False,
 ) -> None:

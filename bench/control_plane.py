@@ -110,7 +110,7 @@ def run(seconds: float) -> list[Result]:
     results: list[Result] = []
     with (
         tempfile.TemporaryDirectory(prefix="bench-control-plane-") as directory,
-        _server(Path(directory)) as url,
+        start_server(Path(directory)) as (url, _),
         SwarmClient(url, client_id="bench", timeout=CALL_LIMIT_S) as client,
         httpx.Client(timeout=CALL_LIMIT_S, transport=ConnectionStack()) as http,
     ):
@@ -133,8 +133,8 @@ def _summarize(threads: int, seconds: float, tally: _Tally) -> list[Result]:
 
 
 @contextmanager
-def _server(directory: Path) -> Iterator[str]:
-    """The URL of a new server without a job; it is ended with the block."""
+def start_server(directory: Path) -> Iterator[tuple[str, int]]:
+    """URL and process id of a new server without a job; it is ended with the block. Raises EngineFailure."""
     log = directory / "server.log"
     command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json", "--home", str(directory / "home")]
     environment = {name: value for name, value in os.environ.items() if name != "SWARM_TOKEN"}
@@ -143,7 +143,7 @@ def _server(directory: Path) -> Iterator[str]:
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment) as server,
     ):
         try:
-            yield _read_announcement(server, log)["url"]
+            yield _read_announcement(server, log)["url"], server.pid
         finally:
             _end(server)
 

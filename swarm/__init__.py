@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         EpisodeRuns,
         Evaluation,
         SwarmClient,
+        Throttler,
         evaluate,
         run_episodes_until_all_complete,
     )
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from swarm.errors import (
         EngineFailure,
         EpisodeEnded,
+        Forbidden,
         ServerUnreachable,
         SwarmError,
         TrainingComplete,
@@ -46,10 +48,12 @@ __all__ = [
     "EpisodeRuns",
     "EpisodeType",
     "Evaluation",
+    "Forbidden",
     "ServerUnreachable",
     "SwarmClient",
     "SwarmError",
     "Task",
+    "Throttler",
     "TrainJob",
     "TrainingComplete",
     "Unavailable",
@@ -63,14 +67,17 @@ _MODULE_BY_NAME = {
     **dict.fromkeys(
         (
             "AsyncConnectionStack", "AsyncSwarmClient", "ConnectionStack", "Credentials",
-            "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "evaluate",
+            "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "Throttler", "evaluate",
             "run_episodes_until_all_complete",
         ),
         "swarm.client",
     ),
     "TrainJob": "swarm.config",
     **dict.fromkeys(
-        ("EngineFailure", "EpisodeEnded", "ServerUnreachable", "SwarmError", "TrainingComplete", "Unavailable"),
+        (
+            "EngineFailure", "EpisodeEnded", "Forbidden", "ServerUnreachable", "SwarmError", "TrainingComplete",
+            "Unavailable",
+        ),
         "swarm.errors",
     ),
     **dict.fromkeys(("EpisodeType", "Task", "WorkflowOutput"), "swarm.types"),

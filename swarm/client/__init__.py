@@ -1,10 +1,13 @@
-"""The client side: a server as an object, a runner for many episodes, evaluation."""
+"""The client side: a server as an object, a runner for many episodes, a throttler, evaluation."""
 
-from swarm.client.client import AsyncSwarmClient, OpenEpisode, SwarmClient
+from swarm.client.async_client import AsyncSwarmClient
+from swarm.client.client import SwarmClient
 from swarm.client.connections import AsyncConnectionStack, ConnectionStack
 from swarm.client.credentials import Credentials
+from swarm.client.episode import OpenEpisode
 from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate
 from swarm.client.rollout import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
+from swarm.client.throttler import Throttler
 
 __all__ = [
     "AsyncConnectionStack",
@@ -17,6 +20,7 @@ __all__ = [
     "EvaluationFailure",
     "OpenEpisode",
     "SwarmClient",
+    "Throttler",
     "evaluate",
     "run_episodes_until_all_complete",
 ]

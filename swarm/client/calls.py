@@ -7,40 +7,48 @@ of threads or event loops.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 
-from swarm.client.credentials import Credentials, credentials_of
 from swarm.client.exchange import Call, Pause, Plan, Server, T, dump_any, exchange
-from swarm.errors import BadRequest, EngineFailure, EngineNotReady, IllegalTransition, Unavailable
+from swarm.config import TrainJob, build_job
+from swarm.errors import (
+    BadRequest,
+    EngineFailure,
+    EngineNotReady,
+    Forbidden,
+    IllegalTransition,
+    Unavailable,
+)
 from swarm.schemas import (
     API_PREFIX,
-    AbortEpisodeRequest,
     Acknowledged,
-    BeginEpisodeRequest,
-    BeginEpisodeResponse,
+    AgreeRequest,
+    AgreeResponse,
+    AuditPage,
+    AuditView,
+    BatchPolicies,
     CheckpointResponse,
-    EndEpisodeRequest,
-    EndEpisodeResponse,
     EngineState,
-    EpisodeDetail,
-    EpisodeView,
+    EventPage,
+    EventView,
     JobView,
+    LoadRequest,
     MetricPointView,
     MetricsHistory,
     StartEngineRequest,
     Status,
     SyncJobRequest,
+    UpdateBatchPolicyRequest,
 )
-from swarm.types import EpisodeType, Task, WorkflowOutput
 
 POLL_S = 0.25
-# The longest the server is asked to hold a begin: proxies in between cut silent connections after a minute.
-MAX_HOLD_S = 25.0
+PAGE = 1000
+# Loading weights takes as long as writing them, on a slow disk minutes.
+SLOW_CALL_S = 600.0
 
 _SERVING = frozenset({EngineState.ROLLING, EngineState.DRAINING, EngineState.TRAINING, EngineState.EXPORTING})
 
@@ -65,17 +73,41 @@ def metrics(server: Server, after_step: int) -> Plan[list[MetricPointView]]:
         points.extend(page.points)
 
 
+def past_events(server: Server, after_id: int) -> Plan[list[EventView]]:
+    events: list[EventView] = []
+    while True:
+        call = _page_of("events", events[-1].event_id if events else after_id)
+        page = yield from exchange(server, call, EventPage)
+        events.extend(page.events)
+        if len(page.events) < PAGE:
+            return events
+
+
+def audit(server: Server, after_id: int) -> Plan[list[AuditView]]:
+    """Reading the log is itself logged: a page that is not full is the last, or it would never end."""
+    entries: list[AuditView] = []
+    while True:
+        call = _page_of("audit", entries[-1].audit_id if entries else after_id)
+        page = yield from exchange(server, call, AuditPage)
+        entries.extend(page.entries)
+        if len(page.entries) < PAGE:
+            return entries
+
+
 def sync_and_start(
     server: Server, train_job: BaseModel | Mapping[str, Any], force_restart: bool, boot_timeout_s: float
 ) -> Plan[Status]:
     if force_restart:
         yield from stop_engine(server)
     body = SyncJobRequest(job=dump_any(train_job))
-    yield from exchange(server, Call("PUT", f"{API_PREFIX}/job", body), JobView)
+    try:
+        yield from exchange(server, Call("PUT", f"{API_PREFIX}/job", body), JobView)
+    except Forbidden as refusal:
+        return (yield from _join(server, train_job, refusal, boot_timeout_s))
     present = yield from status(server)
     if present.state in {EngineState.OFFLINE, EngineState.FAILED}:
         start = Call(
-            "POST", f"{API_PREFIX}/engine/start", StartEngineRequest(resume=not force_restart), idempotent=False
+            "POST", f"{API_PREFIX}/engine/start", StartEngineRequest(resume=not force_restart), repeatable=False
         )
         # Refused if another client started the same job in the meantime: its boot is as good as ours.
         with suppress(IllegalTransition):
@@ -88,89 +120,80 @@ def stop_engine(server: Server) -> Plan[Acknowledged]:
 
 
 def shut_down(server: Server) -> Plan[Acknowledged]:
-    return exchange(server, Call("POST", f"{API_PREFIX}/shutdown", idempotent=False), Acknowledged)
+    return exchange(server, Call("POST", f"{API_PREFIX}/shutdown", repeatable=False), Acknowledged)
 
 
 def save_checkpoint(server: Server, timeout_s: float) -> Plan[CheckpointResponse]:
-    call = Call("POST", f"{API_PREFIX}/engine/checkpoint", idempotent=False, answer_s=timeout_s)
+    call = Call("POST", f"{API_PREFIX}/engine/checkpoint", repeatable=False, answer_s=timeout_s)
     return exchange(server, call, CheckpointResponse)
+
+
+def load_checkpoint(server: Server, step: int, timeout_s: float) -> Plan[Acknowledged]:
+    body = checked(lambda: LoadRequest(step=step))
+    call = Call("POST", f"{API_PREFIX}/engine/load", body, repeatable=False, answer_s=timeout_s)
+    return exchange(server, call, Acknowledged)
+
+
+def batch_policy(server: Server) -> Plan[BatchPolicies]:
+    return exchange(server, Call("GET", f"{API_PREFIX}/batch/policy"), BatchPolicies)
+
+
+def update_batch_policy(server: Server, settings: Mapping[str, Any]) -> Plan[BatchPolicies]:
+    if not settings:
+        raise BadRequest("no setting named: give at least one, such as batch_size=32")
+    body = checked(lambda: UpdateBatchPolicyRequest(**settings))
+    return exchange(server, Call("PATCH", f"{API_PREFIX}/batch/policy", body), BatchPolicies)
+
+
+def agree_to_train(server: Server, client_id: str) -> Plan[AgreeResponse]:
+    body = checked(lambda: AgreeRequest(client_id=client_id))
+    return exchange(server, Call("POST", f"{API_PREFIX}/batch/agree", body), AgreeResponse)
 
 
 def wait_until_step(server: Server, step: int, timeout_s: float) -> Plan[Status]:
     return _wait_for(server, f"step {step}", timeout_s, lambda now: now.step >= step)
 
 
-def begin_episode(
+def _page_of(records: str, after_id: int) -> Call:
+    return Call("GET", f"{API_PREFIX}/{records}", query={"after_id": after_id, "limit": PAGE})
+
+
+def _join(
+    server: Server, train_job: BaseModel | Mapping[str, Any], refusal: Forbidden, boot_timeout_s: float
+) -> Plan[Status]:
+    """What a token that may not set the job can do: wait for it to be served, if it is the one that is set."""
+    known = yield from job(server)
+    own = build_job(train_job.model_dump() if isinstance(train_job, TrainJob) else dump_any(train_job))
+    if known.resolved != own.resolve().model_dump(mode="json"):
+        raise refusal
+    return (
+        yield from _wait_for(
+            server,
+            "the engine to serve",
+            boot_timeout_s,
+            lambda now: now.state in _SERVING,
+            leaves=frozenset({EngineState.FAILED}),
+        )
+    )
+
+
+def _wait_for(
     server: Server,
-    *,
-    client_id: str,
-    episode_type: EpisodeType | str,
-    idle_timeout_s: float,
-    task_id: str | None,
-    wait_timeout_s: float,
-) -> Plan[tuple[str, Credentials]]:
-    hold_s = max(0.0, min(MAX_HOLD_S, wait_timeout_s))
-    body = _checked(
-        lambda: BeginEpisodeRequest(
-            episode_type=EpisodeType(episode_type),
-            client_id=client_id,
-            task_id=task_id,
-            idle_timeout_s=idle_timeout_s,
-            wait_s=hold_s,
-        )
-    )
-    call = Call(
-        "POST",
-        f"{API_PREFIX}/episodes/begin",
-        body,
-        # A begin that got through may have begun an episode whose answer was lost: it must not be sent again.
-        idempotent=False,
-        patience_s=wait_timeout_s,
-        answer_s=hold_s,
-    )
-    begun = yield from exchange(server, call, BeginEpisodeResponse)
-    return begun.episode_id, credentials_of(begun, server.url)
-
-
-def end_episode(
-    server: Server, *, client_id: str, task: Task, episode_id: str, output: WorkflowOutput
-) -> Plan[EndEpisodeResponse]:
-    body = _checked(
-        lambda: EndEpisodeRequest(
-            task_id=task.task_id,
-            reward=output.reward,
-            is_success=output.is_success,
-            metadata=dict(output.metadata),
-            client_id=client_id,
-            idempotency_key=episode_id,
-        )
-    )
-    return exchange(server, Call("POST", _episode_path(episode_id, "/end"), body), EndEpisodeResponse)
-
-
-def abort_episode(server: Server, episode_id: str, reason: str) -> Plan[EpisodeView]:
-    body = _checked(lambda: AbortEpisodeRequest(reason=reason))
-    return exchange(server, Call("POST", _episode_path(episode_id, "/abort"), body), EpisodeView)
-
-
-def heartbeat(server: Server, episode_id: str) -> Plan[EpisodeView]:
-    return exchange(server, Call("POST", _episode_path(episode_id, "/heartbeat")), EpisodeView)
-
-
-def episode(server: Server, episode_id: str) -> Plan[EpisodeDetail]:
-    return exchange(server, Call("GET", _episode_path(episode_id)), EpisodeDetail)
-
-
-def _wait_for(server: Server, what: str, timeout_s: float, is_reached: Callable[[Status], bool]) -> Plan[Status]:
+    what: str,
+    timeout_s: float,
+    is_reached: Callable[[Status], bool],
+    leaves: Collection[EngineState] = (EngineState.FAILED, EngineState.OFFLINE),
+) -> Plan[Status]:
+    """Poll the status until `is_reached`. States in `leaves` end the wait: nothing will come of it."""
     deadline = time.monotonic() + timeout_s
     while True:
         present = yield from status(server)
         if is_reached(present):
             return present
-        if present.state is EngineState.FAILED:
+        if present.state is EngineState.FAILED and present.state in leaves:
             raise EngineFailure(f"the engine failed: {present.reason or 'see the log of the server'}")
-        if present.state is EngineState.OFFLINE:
-            raise EngineNotReady(f"the engine is OFFLINE while waiting for {what}: start it again")
+        if present.state in leaves:
+            raise EngineNotReady(f"the engine is {present.state} while waiting for {what}: start it again")
         if time.monotonic() >= deadline:
             raise Unavailable(
                 f"waited {timeout_s:g} s for {what}: the engine is {present.state} at step {present.step}"
@@ -178,11 +201,7 @@ def _wait_for(server: Server, what: str, timeout_s: float, is_reached: Callable[
         yield Pause(POLL_S)
 
 
-def _episode_path(episode_id: str, suffix: str = "") -> str:
-    return f"{API_PREFIX}/episodes/{quote(episode_id, safe='')}{suffix}"
-
-
-def _checked(build: Callable[[], T]) -> T:
+def checked(build: Callable[[], T]) -> T:
     """A request body, or BadRequest naming the first wrong field: nothing malformed is sent."""
     try:
         body = build()

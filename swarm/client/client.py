@@ -1,7 +1,7 @@
-"""SwarmClient and AsyncSwarmClient: a swarm server as an object, for threads and for asyncio.
+"""SwarmClient: a swarm server as an object, for threads.
 
-Place in the flow: what a rollout program holds. Both only carry out the plans of calls.py, so they cannot differ. They
-know nothing of how a model is served or trained.
+Place in the flow: what a rollout program holds. It only carries out the plans of calls.py and episode_calls.py, as
+AsyncSwarmClient does, so the two cannot differ. Knows nothing of how a model is served or trained.
 
 Every method raises the domain error that the server names (swarm.errors), or ServerUnreachable. `timeout` bounds one
 call with its retries; methods that wait for something take a limit of their own.
@@ -9,63 +9,58 @@ call with its retries; methods that wait for something take a limit of their own
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import re
-import socket
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel
 
-from swarm.client import calls
-from swarm.client.connections import AsyncConnectionStack, ConnectionStack
+from swarm.client import calls, episode_calls
+from swarm.client.connections import ConnectionStack
 from swarm.client.credentials import Credentials
-from swarm.client.exchange import Outcome, Pause, Plan, Server
-from swarm.errors import BadRequest, SwarmError
+from swarm.client.episode import (
+    DEFAULT_END_WAIT_S,
+    DEFAULT_TIMEOUT_S,
+    DEFAULT_WAIT_S,
+    OpenEpisode,
+    abort_reason,
+    current_attempt,
+    default_client_id,
+    describe,
+    log_failed_abort,
+)
+from swarm.client.events import EventFeed
+from swarm.client.exchange import Outcome, Pause, Plan
+from swarm.client.heartbeat import HeartbeatThread
+from swarm.client.leases import DEFAULT_LEASE_S, Leases
+from swarm.errors import SwarmError
 from swarm.schemas import (
     Acknowledged,
+    AgreeResponse,
+    AuditView,
+    BatchPolicies,
     CheckpointResponse,
     EndEpisodeResponse,
     EpisodeDetail,
     EpisodeView,
+    EventView,
     JobView,
     MetricPointView,
     Status,
 )
-from swarm.types import EpisodeType, Task, WorkflowOutput
-
-logger = logging.getLogger(__name__)
+from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, Task, WorkflowOutput
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT_S = 30.0
-# Longer than a training step of a small model; whoever trains a large one knows its step time and sets it.
-DEFAULT_WAIT_S = 600.0
-
-
-@dataclass(slots=True)
-class OpenEpisode:
-    """A begun episode inside `with client.open_episode(task)`. Set `output` to have it ended with that result.
-
-    `receipt` says what became of it, once the block is left.
-    """
-
-    task: Task
-    episode_id: str
-    credentials: Credentials
-    output: WorkflowOutput | None = None
-    receipt: EndEpisodeResponse | None = None
-
 
 class SwarmClient:
-    """A swarm server, for any number of threads. Close it, or use it as a context manager."""
+    """A swarm server, for any number of threads. Close it, or use it as a context manager.
+
+    While it holds episodes, a daemon thread tells the server that it lives.
+    """
 
     def __init__(
         self,
@@ -78,15 +73,19 @@ class SwarmClient:
     ) -> None:
         """`client_id` names this program in the server's status (default: host and process). Raises BadRequest for a
         malformed url."""
-        self._server = _describe(url, token, timeout)
-        self.client_id = client_id or _default_client_id()
+        self._server = describe(url, token, timeout)
+        self.client_id = client_id or default_client_id()
         self._http = httpx.Client(transport=transport or ConnectionStack())
+        self._leases = Leases()
+        self._heartbeat = HeartbeatThread(self._leases, self._beat)
 
     @property
     def url(self) -> str:
         return self._server.url
 
     def close(self) -> None:
+        """Ends the heartbeat as well: the server gives up what is still running once its lease is over."""
+        self._heartbeat.close()
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -103,8 +102,9 @@ class SwarmClient:
         """Give the server this TrainJob and wait until it serves. Joins a server that runs the same job already.
 
         `force_restart` stops whatever runs and starts the job anew, from the base weights; otherwise a stopped job
-        goes on from its newest checkpoint. Raises JobInvalid, IllegalTransition while another job runs, EngineFailure
-        if the engine does not boot, Unavailable after `boot_timeout` seconds.
+        goes on from its newest checkpoint. A token that may only roll out waits for the job to be served; if another
+        one is set it raises Forbidden. Raises JobInvalid, IllegalTransition while another job runs, EngineFailure if
+        the engine does not boot, Unavailable after `boot_timeout` seconds.
         """
         return self._run(calls.sync_and_start(self._server, job, force_restart, boot_timeout))
 
@@ -114,45 +114,87 @@ class SwarmClient:
         discard_episode_timeout: float = 240.0,
         *,
         task_id: str | None = None,
+        data_source: str = DEFAULT_DATA_SOURCE,
+        lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
     ) -> tuple[str, Credentials]:
         """Begin an episode; returns its id and the credentials to give to the agent.
 
-        The server gives the episode up after `discard_episode_timeout` seconds without a model call or heartbeat.
-        While the server cannot take an episode (weights are changing, the engine boots or is off) this waits up to
-        `wait_timeout` seconds, then raises RolloutPaused or EngineNotReady. Raises TrainingComplete after the last
-        step.
+        The server gives the episode up after `discard_episode_timeout` seconds without a model call or heartbeat of
+        its own; and `lease_s` seconds after this client's death, for until then it sends heartbeats by itself (None:
+        neither). While the server cannot take an episode (weights are changing, a batch has enough of this
+        `data_source`, the engine boots or is off, the server is away) this waits up to `wait_timeout` seconds, then
+        raises RolloutPaused, EngineNotReady or ServerUnreachable. Raises TrainingComplete after the last step.
         """
-        return self._run(
-            calls.begin_episode(
+        episode_id, credentials = self._run(
+            episode_calls.begin_episode(
                 self._server,
+                self._leases,
                 client_id=self.client_id,
                 episode_type=episode_type,
                 idle_timeout_s=discard_episode_timeout,
                 task_id=task_id,
+                data_source=data_source,
+                lease_s=lease_s,
                 wait_timeout_s=wait_timeout,
             )
         )
+        if lease_s is not None:
+            self._heartbeat.keep_alive(lease_s)
+        if (attempt := current_attempt.get()) is not None:
+            attempt.add(self._leases, episode_id, self.abort_episode)
+        return episode_id, credentials
 
-    def end_episode(self, task: Task, episode_uuid: str, workflow_output: WorkflowOutput) -> EndEpisodeResponse:
+    def end_episode(
+        self,
+        task: Task,
+        episode_uuid: str,
+        workflow_output: WorkflowOutput,
+        *,
+        wait_timeout: float = DEFAULT_END_WAIT_S,
+    ) -> EndEpisodeResponse:
         """Report the result, exactly once however often it is called. On return it survives a crash of the server.
 
-        Raises EpisodeEnded if the episode was given up before, IdempotencyMismatch if it was ended with another result,
-        BadRequest for a reward that is not a finite number.
+        A server that is away is waited for up to `wait_timeout` seconds, at least `timeout`. Raises EpisodeEnded if the
+        episode was given up before, IdempotencyMismatch if it was ended with another result, BadRequest for a reward
+        that is not a finite number.
         """
         return self._run(
-            calls.end_episode(
-                self._server, client_id=self.client_id, task=task, episode_id=episode_uuid, output=workflow_output
+            episode_calls.end_episode(
+                self._server,
+                self._leases,
+                client_id=self.client_id,
+                task=task,
+                episode_id=episode_uuid,
+                output=workflow_output,
+                wait_timeout_s=wait_timeout,
             )
         )
 
     def abort_episode(self, episode_uuid: str, reason: str = "client_abort") -> EpisodeView:
         """Give an episode up: a system error, never a reward. The server counts it under `reason`."""
-        return self._run(calls.abort_episode(self._server, episode_uuid, reason))
+        return self._run(episode_calls.abort_episode(self._server, self._leases, episode_uuid, reason))
+
+    def revise_reward(
+        self,
+        episode_uuid: str,
+        reward: float,
+        *,
+        reason: str,
+        is_success: bool | None = None,
+        turn_rewards: Sequence[float] | None = None,
+    ) -> EpisodeView:
+        """Replace the reward of an ended episode until its batch is sealed, then raises EpisodeEnded. The former reward
+        and the `reason` stay on record; what is left out stays as reported."""
+        plan = episode_calls.revise_reward(
+            self._server, episode_uuid, reward=reward, reason=reason, is_success=is_success, turn_rewards=turn_rewards
+        )
+        return self._run(plan)
 
     def heartbeat(self, episode_uuid: str) -> EpisodeView:
-        """Keep an episode alive while its agent works without calling the model. Raises EpisodeEnded."""
-        return self._run(calls.heartbeat(self._server, episode_uuid))
+        """Keep an episode alive while its agent works without calling the model: this restarts its idle timeout, which
+        the heartbeats that the client sends by itself do not. Raises EpisodeEnded."""
+        return self._run(episode_calls.heartbeat(self._server, self._leases, episode_uuid))
 
     @contextmanager
     def open_episode(
@@ -161,6 +203,7 @@ class SwarmClient:
         episode_type: EpisodeType | str = EpisodeType.TRAIN,
         discard_episode_timeout: float = 240.0,
         *,
+        lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
     ) -> Generator[OpenEpisode]:
         """Begin an episode for the length of a block; end it with the `output` set inside, or abort it.
@@ -168,7 +211,12 @@ class SwarmClient:
         An exception inside the block aborts the episode and is raised again.
         """
         episode_id, credentials = self.begin_episode(
-            episode_type, discard_episode_timeout, task_id=task.task_id, wait_timeout=wait_timeout
+            episode_type,
+            discard_episode_timeout,
+            task_id=task.task_id,
+            data_source=task.data_source,
+            lease_s=lease_s,
+            wait_timeout=wait_timeout,
         )
         episode = OpenEpisode(task, episode_id, credentials)
         try:
@@ -177,9 +225,9 @@ class SwarmClient:
                 episode.receipt = self.end_episode(task, episode_id, episode.output)
         except BaseException as error:
             try:
-                self.abort_episode(episode_id, _abort_reason(error))
+                self.abort_episode(episode_id, abort_reason(error))
             except SwarmError as failure:
-                _log_failed_abort(episode_id, failure)
+                log_failed_abort(episode_id, failure)
             raise
         if episode.output is None:
             self.abort_episode(episode_id, "no_result")
@@ -196,7 +244,28 @@ class SwarmClient:
 
     def episode(self, episode_uuid: str) -> EpisodeDetail:
         """Everything recorded of one episode, token by token. Raises NotFound."""
-        return self._run(calls.episode(self._server, episode_uuid))
+        return self._run(episode_calls.episode(self._server, episode_uuid))
+
+    def episodes(self, *, limit: int = 1000, **filters: str | None) -> list[EpisodeView]:
+        """The newest episodes first. Filters: state, episode_type, client_id, task_id, batch_id."""
+        return self._run(episode_calls.episodes(self._server, filters, limit))
+
+    def batch_policy(self) -> BatchPolicies:
+        """When a batch is complete and what it may hold: the one being filled, and the next one if it differs."""
+        return self._run(calls.batch_policy(self._server))
+
+    def update_batch_policy(self, **settings: Any) -> BatchPolicies:
+        """Change settings of schemas.UpdateBatchPolicyRequest from the next batch on. Raises BadRequest by name."""
+        return self._run(calls.update_batch_policy(self._server, settings))
+
+    def set_mixture(self, mixture: Mapping[str, float]) -> BatchPolicies:
+        """Shares of the data sources, from the next batch on; they sum to 1. An empty mapping ends the mixture."""
+        return self.update_batch_policy(mixture=dict(mixture))
+
+    def agree_to_train(self) -> AgreeResponse:
+        """Say that this client has sent what it has for the present batch (stop rules `any_client_agrees` and
+        `all_clients_agree`). Holds until that batch is sealed."""
+        return self._run(calls.agree_to_train(self._server, self.client_id))
 
     def stop_engine(self) -> Acknowledged:
         """Abort what runs and free the model; the job stays known. Idempotent."""
@@ -206,13 +275,50 @@ class SwarmClient:
         """Stop the engine, then the server process itself."""
         return self._run(calls.shut_down(self._server))
 
-    def save_checkpoint(self, *, timeout: float = 600.0) -> CheckpointResponse:
+    def save_checkpoint(self, *, timeout: float = calls.SLOW_CALL_S) -> CheckpointResponse:
         """Write weights, optimizer and step to the server's disk. Raises IllegalTransition unless it is ROLLING."""
         return self._run(calls.save_checkpoint(self._server, timeout))
+
+    def load_checkpoint(self, step: int, *, timeout: float = calls.SLOW_CALL_S) -> Acknowledged:
+        """Go back (or on) to the checkpoint of `step`; later batches count as rewound. Raises CheckpointError."""
+        return self._run(calls.load_checkpoint(self._server, step, timeout))
 
     def wait_until_step(self, step: int, timeout: float) -> Status:
         """Wait until `step` steps are done. Raises EngineFailure, EngineNotReady, or Unavailable after `timeout` s."""
         return self._run(calls.wait_until_step(self._server, step, timeout))
+
+    def past_events(self, after_id: int = 0) -> list[EventView]:
+        """Every event on record beyond `after_id`, oldest first."""
+        return self._run(calls.past_events(self._server, after_id))
+
+    def events(self, after_id: int = 0, *, patience: float = DEFAULT_WAIT_S) -> Generator[EventView]:
+        """Every event beyond `after_id`, then each as it happens, without end; none is lost or repeated when the server
+        is started anew. Raises ServerUnreachable once it was away for `patience` seconds."""
+        feed = EventFeed(self._server, after_id, patience)
+        while True:
+            try:
+                response = self._http.send(feed.request(), stream=True)
+                try:
+                    if feed.opened(response):
+                        for line in response.iter_lines():
+                            if (event := feed.take(line)) is not None:
+                                yield event
+                        pause_s = feed.ended()
+                    else:
+                        response.read()
+                        pause_s = feed.refused(response)
+                finally:
+                    response.close()
+            except httpx.TransportError as failure:
+                pause_s = feed.lost(failure)
+            time.sleep(pause_s)
+
+    def audit(self, after_id: int = 0) -> list[AuditView]:
+        """Every control call on record beyond `after_id`, allowed or refused, oldest first. For commanders."""
+        return self._run(calls.audit(self._server, after_id))
+
+    def _beat(self, episode_ids: Sequence[str]) -> None:
+        self._run(episode_calls.heartbeat_all(self._server, self._leases, self.client_id, episode_ids))
 
     def _run(self, plan: Plan[T]) -> T:
         try:
@@ -230,162 +336,3 @@ class SwarmClient:
             return self._http.send(step)
         except httpx.TransportError as error:
             return error
-
-
-class AsyncSwarmClient:
-    """SwarmClient for one asyncio loop: the same methods, awaited."""
-
-    def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        *,
-        client_id: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._server = _describe(url, token, timeout)
-        self.client_id = client_id or _default_client_id()
-        self._http = httpx.AsyncClient(transport=transport or AsyncConnectionStack())
-
-    @property
-    def url(self) -> str:
-        return self._server.url
-
-    async def close(self) -> None:
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def auto_sync_train_config_and_start_engine(
-        self, job: BaseModel | Mapping[str, Any], force_restart: bool = False, *, boot_timeout: float = 300.0
-    ) -> Status:
-        return await self._run(calls.sync_and_start(self._server, job, force_restart, boot_timeout))
-
-    async def begin_episode(
-        self,
-        episode_type: EpisodeType | str = EpisodeType.TRAIN,
-        discard_episode_timeout: float = 240.0,
-        *,
-        task_id: str | None = None,
-        wait_timeout: float = DEFAULT_WAIT_S,
-    ) -> tuple[str, Credentials]:
-        return await self._run(
-            calls.begin_episode(
-                self._server,
-                client_id=self.client_id,
-                episode_type=episode_type,
-                idle_timeout_s=discard_episode_timeout,
-                task_id=task_id,
-                wait_timeout_s=wait_timeout,
-            )
-        )
-
-    async def end_episode(self, task: Task, episode_uuid: str, workflow_output: WorkflowOutput) -> EndEpisodeResponse:
-        return await self._run(
-            calls.end_episode(
-                self._server, client_id=self.client_id, task=task, episode_id=episode_uuid, output=workflow_output
-            )
-        )
-
-    async def abort_episode(self, episode_uuid: str, reason: str = "client_abort") -> EpisodeView:
-        return await self._run(calls.abort_episode(self._server, episode_uuid, reason))
-
-    async def heartbeat(self, episode_uuid: str) -> EpisodeView:
-        return await self._run(calls.heartbeat(self._server, episode_uuid))
-
-    @asynccontextmanager
-    async def open_episode(
-        self,
-        task: Task,
-        episode_type: EpisodeType | str = EpisodeType.TRAIN,
-        discard_episode_timeout: float = 240.0,
-        *,
-        wait_timeout: float = DEFAULT_WAIT_S,
-    ) -> AsyncGenerator[OpenEpisode]:
-        episode_id, credentials = await self.begin_episode(
-            episode_type, discard_episode_timeout, task_id=task.task_id, wait_timeout=wait_timeout
-        )
-        episode = OpenEpisode(task, episode_id, credentials)
-        try:
-            yield episode
-            if episode.output is not None:
-                episode.receipt = await self.end_episode(task, episode_id, episode.output)
-        except BaseException as error:
-            try:
-                await self.abort_episode(episode_id, _abort_reason(error))
-            except SwarmError as failure:
-                _log_failed_abort(episode_id, failure)
-            raise
-        if episode.output is None:
-            await self.abort_episode(episode_id, "no_result")
-
-    async def status(self) -> Status:
-        return await self._run(calls.status(self._server))
-
-    async def job(self) -> JobView:
-        return await self._run(calls.job(self._server))
-
-    async def metrics(self, after_step: int = 0) -> list[MetricPointView]:
-        return await self._run(calls.metrics(self._server, after_step))
-
-    async def episode(self, episode_uuid: str) -> EpisodeDetail:
-        return await self._run(calls.episode(self._server, episode_uuid))
-
-    async def stop_engine(self) -> Acknowledged:
-        return await self._run(calls.stop_engine(self._server))
-
-    async def shut_down(self) -> Acknowledged:
-        return await self._run(calls.shut_down(self._server))
-
-    async def save_checkpoint(self, *, timeout: float = 600.0) -> CheckpointResponse:
-        return await self._run(calls.save_checkpoint(self._server, timeout))
-
-    async def wait_until_step(self, step: int, timeout: float) -> Status:
-        return await self._run(calls.wait_until_step(self._server, step, timeout))
-
-    async def _run(self, plan: Plan[T]) -> T:
-        try:
-            step = next(plan)
-            while True:
-                step = plan.send(await self._carry_out(step))
-        except StopIteration as finished:
-            return finished.value
-
-    async def _carry_out(self, step: httpx.Request | Pause) -> Outcome:
-        if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
-            return None
-        try:
-            return await self._http.send(step)
-        except httpx.TransportError as error:
-            return error
-
-
-def _describe(url: str, token: str | None, timeout_s: float) -> Server:
-    parsed = httpx.URL(url)
-    if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise BadRequest(f"{url!r} is not the address of a server: write it like http://127.0.0.1:10086", param="url")
-    if not timeout_s > 0:
-        raise BadRequest(f"timeout must be positive, got {timeout_s}", param="timeout")
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    return Server(url.rstrip("/"), headers, timeout_s)
-
-
-def _default_client_id() -> str:
-    """Host and process, in the letters that the server takes."""
-    return re.sub(r"[^\w.:/@+-]", "-", f"{socket.gethostname()}-{os.getpid()}", flags=re.ASCII)[:200]
-
-
-def _abort_reason(error: BaseException) -> str:
-    return f"client_error:{type(error).__name__}"[:200]
-
-
-def _log_failed_abort(episode_id: str, failure: SwarmError) -> None:
-    logger.warning("episode %s was not aborted (%s): it ends by its idle timeout", episode_id, failure.message)

@@ -11,21 +11,19 @@ import math
 import statistics
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from swarm.client.client import DEFAULT_WAIT_S, SwarmClient
-from swarm.client.credentials import Credentials
-from swarm.client.rollout import backoff_s
+from swarm.client.client import SwarmClient
+from swarm.client.episode import DEFAULT_WAIT_S
+from swarm.client.rollout import RunAgent, backoff_s
 from swarm.errors import BadRequest
-from swarm.types import EpisodeType, Task, WorkflowOutput
+from swarm.types import EpisodeType, Task
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-
-RunAgent = Callable[[Task, Credentials], WorkflowOutput]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,15 @@ generator that yields `httpx.Request`s to send and `Pause`s to sleep, is sent wh
 Knows nothing of threads or event loops.
 
 What is tried again: a refusal for now (an Unavailable error, or 429, 502, 503, 504 from something in between), for the
-server did not take the call; a lost connection, if the call is idempotent or cannot have reached the server. Nothing
-else is, nor anything marked `x-should-retry: false`.
+server did not take the call; a lost connection, if the call may be repeated or cannot have reached the server. Nothing
+else is, nor anything marked `x-should-retry: false`. A server that is killed and started again is both, one after the
+other.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -28,9 +30,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=BaseModel)
 
-# A server that comes back is noticed within this time, however long it was away.
-MAX_PAUSE_S = 20.0
+# A server that comes back is noticed within this time, however long it was away, and well within a lease.
+MAX_PAUSE_S = 5.0
 FIRST_PAUSE_S = 0.25
+# The clients of a server that comes back do not all come at once.
+JITTER = 0.25
 
 _REFUSED_FOR_NOW = frozenset({429, 502, 503, 504})
 # Raised before a byte of the request is sent.
@@ -54,7 +58,8 @@ Plan = Generator[httpx.Request | Pause, Outcome, T]
 class Server:
     """Where calls go. `timeout_s` bounds one call with its retries; `is_known` turns True with the first answer.
 
-    A server that never answered is reported at once; one that did is given `timeout_s` to come back.
+    A server that never answered is reported at once, except to calls with a patience of their own; one that did is
+    given `timeout_s` to come back.
     """
 
     url: str
@@ -65,15 +70,16 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. `patience_s` bounds how long refusals are waited out (None: the server's `timeout_s`); an attempt
-    may take `answer_s` longer than usual.
+    """One request. `patience_s` bounds how long refusals and lost connections are waited out (None: the server's
+    `timeout_s`); an attempt may take `answer_s` longer than usual. `repeatable` calls are sent again when it is not
+    known whether they got through.
     """
 
     method: str
     path: str
     body: BaseModel | None = None
     query: Mapping[str, str | int] | None = None
-    idempotent: bool = True
+    repeatable: bool = True
     patience_s: float | None = None
     answer_s: float = 0.0
 
@@ -88,7 +94,7 @@ def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
         outcome = yield _request(server, call)
         if isinstance(outcome, httpx.Response):
             server.is_known = True
-            error = _error_of(outcome)
+            error = error_of(outcome)
             if error is None:
                 return _parse(outcome, answer)
             yield patience.after_refusal(outcome, error)
@@ -102,23 +108,28 @@ class _Patience:
     def __init__(self, server: Server, call: Call) -> None:
         self._server = server
         self._call = call
-        patience_s = server.timeout_s if call.patience_s is None else call.patience_s
-        self._refused_until = time.monotonic() + patience_s
+        self._patience_s = server.timeout_s if call.patience_s is None else call.patience_s
+        self._refused_until = time.monotonic() + self._patience_s
         self._lost_until: float | None = None
         self._pause_s = FIRST_PAUSE_S
 
     def after_refusal(self, response: httpx.Response, error: SwarmError) -> Pause:
-        self._lost_until = None
+        if self._lost_until is not None:
+            # It is back: what is left is its boot, which ends soon.
+            self._lost_until, self._pause_s = None, FIRST_PAUSE_S
         if not isinstance(error, Unavailable) or response.headers.get("x-should-retry") == "false":
             raise error
         return self._pause(error, error.retry_after_s, self._refused_until)
 
     def after_loss(self, failure: httpx.TransportError) -> Pause:
-        error = _unreachable(self._server, self._call, failure)
-        if not self._server.is_known or not (self._call.idempotent or isinstance(failure, _NOT_SENT)):
+        error = unreachable(self._server, self._call.method, self._call.path, failure)
+        if not (self._server.is_known or self._call.patience_s):
+            raise error from failure
+        if not (self._call.repeatable or isinstance(failure, _NOT_SENT)):
             raise error from failure
         if self._lost_until is None:
-            self._lost_until = time.monotonic() + self._server.timeout_s
+            # The time that a hanging attempt took is not the server's absence.
+            self._lost_until = time.monotonic() + self._patience_s
         return self._pause(error, 0.0, self._lost_until)
 
     def _pause(self, error: SwarmError, at_least_s: float, until: float) -> Pause:
@@ -127,9 +138,14 @@ class _Patience:
             raise error
         if self._pause_s == FIRST_PAUSE_S:
             logger.info("%s %s waits: %s", self._call.method, self._call.path, error.message)
-        seconds = max(at_least_s, min(self._pause_s, left_s))
+        seconds = max(at_least_s, min(spread(self._pause_s), left_s))
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         return Pause(seconds)
+
+
+def spread(seconds: float) -> float:
+    """`seconds`, or up to a quarter more."""
+    return seconds * random.uniform(1.0, 1.0 + JITTER)
 
 
 def _request(server: Server, call: Call) -> httpx.Request:
@@ -139,12 +155,14 @@ def _request(server: Server, call: Call) -> httpx.Request:
         f"{server.url}{call.path}",
         params=call.query,
         headers=dict(server.headers),
-        json=None if call.body is None else call.body.model_dump(mode="json"),
+        # What the caller left out stays out: the server's own default holds.
+        json=None if call.body is None else call.body.model_dump(mode="json", exclude_unset=True),
         extensions={"timeout": timeout.as_dict()},
     )
 
 
-def _error_of(response: httpx.Response) -> SwarmError | None:
+def error_of(response: httpx.Response) -> SwarmError | None:
+    """The domain error that an answer names, or None for a success. The body must have been read."""
     if response.is_success:
         return None
     try:
@@ -180,9 +198,9 @@ def _parse(response: httpx.Response, answer: type[Answer]) -> Answer:
         ) from error
 
 
-def _unreachable(server: Server, call: Call, failure: httpx.TransportError) -> ServerUnreachable:
+def unreachable(server: Server, method: str, path: str, failure: httpx.TransportError) -> ServerUnreachable:
     why = str(failure) or type(failure).__name__
-    return ServerUnreachable(f"no answer from {server.url} to {call.method} {call.path} ({why}): does the server run?")
+    return ServerUnreachable(f"no answer from {server.url} to {method} {path} ({why}): does the server run?")
 
 
 def dump_any(value: Mapping[str, Any] | BaseModel) -> dict[str, Any]:

@@ -8,36 +8,47 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast, overload
 
 import httpx
 
+from swarm.client.client import SwarmClient
+from swarm.client.credentials import Credentials
+from swarm.client.episode import Attempt, abort_reason, current_attempt
+from swarm.client.throttler import Throttler
 from swarm.errors import BadRequest, EpisodeEnded, ServerUnreachable, TrainingComplete, Unauthorized, Unavailable
+from swarm.types import Task, WorkflowOutput
 
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+RunAgent = Callable[[Task, Credentials], WorkflowOutput]
 
 # More threads than this only queue at the server.
 DEFAULT_MAX_WORKERS = 64
 MAX_ATTEMPTS = 5
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
+# After an interrupt, agents whose episodes were aborted get this long to notice.
+INTERRUPT_GRACE_S = 5.0
+# How soon the waiting main thread sees an interrupt.
+WATCH_S = 0.2
 
-# Unauthorized (401) is how an agent learns in mid-episode that the server has given its episode up.
+# Unauthorized (401) and EpisodeEnded (409) are how an agent learns in mid-episode that its episode was given up.
 _TRANSIENT = (
     Unavailable, ServerUnreachable, EpisodeEnded, Unauthorized, httpx.TransportError, ConnectionError, TimeoutError,
 )  # fmt: skip
-_TRANSIENT_STATUSES = frozenset({401, 408, 429, 500, 502, 503, 504})
+_TRANSIENT_STATUSES = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFailure:
-    """A task whose function raised for good. `position` is that of the task in the given sequence."""
+    """A task whose function raised for good. `position` is that of the attempt in the order of the results."""
 
     position: int
     attempts: int
@@ -46,7 +57,8 @@ class EpisodeFailure:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRuns(Generic[Result]):
-    """`results` has one entry per task, in order: what the function returned, or None where it failed or never ran.
+    """`results` has one entry per task and repeat, in order: what the function returned, or None where it failed or
+    never ran.
 
     `training_complete` is True if the server had done its last step, which ends a run early.
     """
@@ -56,34 +68,63 @@ class EpisodeRuns(Generic[Result]):
     training_complete: bool
 
 
+@overload
 def run_episodes_until_all_complete(
     tasks: Sequence[Item],
     func: Callable[[Item], Result],
     max_workers: int | None = None,
     auto_retry: bool = True,
+    *,
+    num_repeat: int = 1,
+    throttler: Throttler | None = None,
+) -> EpisodeRuns[Result]: ...
+
+
+@overload
+def run_episodes_until_all_complete(
+    tasks: Sequence[Task],
+    func: RunAgent,
+    max_workers: int | None = None,
+    auto_retry: bool = True,
+    *,
+    client: SwarmClient,
+    num_repeat: int = 1,
+    throttler: Throttler | None = None,
+) -> EpisodeRuns[WorkflowOutput]: ...
+
+
+def run_episodes_until_all_complete(
+    tasks: Sequence[Item],
+    func: Callable[..., Result],
+    max_workers: int | None = None,
+    auto_retry: bool = True,
+    *,
+    client: SwarmClient | None = None,
+    num_repeat: int = 1,
+    throttler: Throttler | None = None,
 ) -> EpisodeRuns[Result]:
-    """Call `func(task)` for every task on a pool of threads; `func` begins and ends the episode itself.
+    """Attempt every task on a pool of threads, `num_repeat` times in a row, so that its group fills at once.
+
+    Without `client`, `func(task)` begins and ends its episode itself; what it began and left open when it raised is
+    aborted. With `client`, each attempt is a train episode of the task, its data source and its group; `func(task,
+    credentials)` is the agent, and the WorkflowOutput it returns ends the episode.
 
     Returns when all are done, or soon after the server says TrainingComplete: tasks not yet begun are then left out. A
-    function that raises costs only its own task; with `auto_retry` it is called again, up to 5 times, if the failure
-    is the system's (the server was away, the episode was given up, a connection broke) and not the function's own.
+    function that raises costs only its own attempt and is never rewarded; with `auto_retry` it is called again, up to 5
+    times, if the failure is the system's (the server was away, the episode was given up, a connection broke) and not
+    the function's own. An interrupt (Ctrl-C) aborts the open episodes and is raised.
     """
-    if max_workers is not None and max_workers < 1:
-        raise BadRequest(f"max_workers must be at least 1, got {max_workers}", param="max_workers")
-    if not tasks:
-        return EpisodeRuns((), (), False)
-    run = _Run(func, MAX_ATTEMPTS if auto_retry else 1)
-    workers = max_workers or min(DEFAULT_MAX_WORKERS, len(tasks))
-    with ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
-        try:
-            outcomes = list(pool.map(run.attempt, range(len(tasks)), tasks))
-        except BaseException:
-            run.stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for name, value in (("max_workers", max_workers), ("num_repeat", num_repeat)):
+        if value is not None and value < 1:
+            raise BadRequest(f"{name} must be at least 1, got {value}", param=name)
+    # The overloads see to it that with a client, tasks are Tasks and func is an agent.
+    call = func if client is None else cast(Callable[[Item], Result], _in_episodes(client, cast(RunAgent, func)))
+    attempts = [task for task in tasks for _ in range(num_repeat)]
+    run = _Run(attempts, call, MAX_ATTEMPTS if auto_retry else 1, throttler)
+    run.work(max_workers or DEFAULT_MAX_WORKERS)
     return EpisodeRuns(
-        results=tuple(None if isinstance(outcome, EpisodeFailure) else outcome for outcome in outcomes),
-        failures=tuple(outcome for outcome in outcomes if isinstance(outcome, EpisodeFailure)),
+        results=tuple(None if isinstance(outcome, EpisodeFailure) else outcome for outcome in run.outcomes),
+        failures=tuple(outcome for outcome in run.outcomes if isinstance(outcome, EpisodeFailure)),
         training_complete=run.training_complete,
     )
 
@@ -91,12 +132,14 @@ def run_episodes_until_all_complete(
 def is_transient(error: BaseException) -> bool:
     """Whether another attempt may succeed: the server was away or lost the episode, or a connection broke.
 
-    SDKs wrap what happened: their `status_code` and the causes of the error are looked at too.
+    SDKs wrap what happened: their `status_code`, that of their `response`, and the causes of the error are looked at
+    too.
     """
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
-        if isinstance(cause, _TRANSIENT) or getattr(cause, "status_code", None) in _TRANSIENT_STATUSES:
+        status = getattr(cause, "status_code", None) or getattr(getattr(cause, "response", None), "status_code", None)
+        if isinstance(cause, _TRANSIENT) or status in _TRANSIENT_STATUSES:
             return True
         seen.add(id(cause))
         cause = cause.__cause__
@@ -108,28 +151,122 @@ def backoff_s(attempt: int) -> float:
     return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
 
 
-class _Run(Generic[Item, Result]):
-    """One call of run_episodes_until_all_complete, shared by its threads."""
+def _in_episodes(client: SwarmClient, run_agent: RunAgent) -> Callable[[Task], WorkflowOutput]:
+    def attempt(task: Task) -> WorkflowOutput:
+        with client.open_episode(task) as episode:
+            episode.output = run_agent(task, episode.credentials)
+        return episode.output
 
-    def __init__(self, func: Callable[[Item], Result], max_attempts: int) -> None:
+    return attempt
+
+
+class _Run(Generic[Item, Result]):
+    """One call of run_episodes_until_all_complete, shared by its threads.
+
+    The threads are daemons: after an interrupt, an agent that hangs must not keep the program from ending.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Item],
+        func: Callable[[Item], Result],
+        max_attempts: int,
+        throttler: Throttler | None,
+    ) -> None:
+        self.outcomes: list[Result | EpisodeFailure | None] = [None] * len(tasks)
+        self.training_complete = False
+        self._tasks = tasks
         self._func = func
         self._max_attempts = max_attempts
-        self.stop = threading.Event()
-        self.training_complete = False
+        self._throttler = throttler
+        self._positions: Iterator[int] = iter(range(len(tasks)))
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._open: set[Attempt] = set()
+        self._interrupt: BaseException | None = None
+        self._is_abandoned = False
 
-    def attempt(self, position: int, task: Item) -> Result | EpisodeFailure | None:
+    def work(self, max_workers: int) -> None:
+        """Raises what ended a thread, or the main thread's wait, other than an Exception of the function."""
+        threads = [
+            threading.Thread(target=self._work_through, name=f"episode-{number}", daemon=True)
+            for number in range(min(max_workers, len(self._tasks)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive() and self._interrupt is None:
+                    thread.join(WATCH_S)
+            if self._interrupt is not None:
+                raise self._interrupt
+        except BaseException:
+            self._abandon(threads)
+            raise
+
+    def _work_through(self) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                position = next(self._positions, None)
+            if position is None:
+                return
+            try:
+                self.outcomes[position] = self._try(position)
+            except BaseException as interrupt:  # noqa: BLE001 - the waiting thread raises it
+                self._interrupt = interrupt
+                return
+
+    def _try(self, position: int) -> Result | EpisodeFailure | None:
         attempts = 0
-        while not self.stop.is_set():
+        while not self._stop.is_set():
             attempts += 1
             try:
-                return self._func(task)
+                with self._throttler or nullcontext():
+                    return None if self._stop.is_set() else self._call(self._tasks[position])
             except TrainingComplete:
                 self.training_complete = True
-                self.stop.set()
+                self._stop.set()
             except Exception as error:  # the boundary: a failure of one task is data of the run
+                if self._is_abandoned:
+                    return None
                 if attempts >= self._max_attempts or not is_transient(error):
-                    logger.warning("task %d failed after %d attempt(s)", position, attempts, exc_info=error)
+                    logger.warning("attempt %d failed after %d call(s)", position, attempts, exc_info=error)
                     return EpisodeFailure(position, attempts, error)
-                logger.info("task %d is tried again: %s", position, error)
-                self.stop.wait(backoff_s(attempts))
+                logger.info("attempt %d is made again: %s", position, error)
+                self._stop.wait(backoff_s(attempts))
         return None
+
+    def _call(self, task: Item) -> Result:
+        attempt = Attempt()
+        token = current_attempt.set(attempt)
+        with self._lock:
+            self._open.add(attempt)
+            if self._stop.is_set():
+                attempt.abort_rest("client_interrupted")
+        try:
+            return self._func(task)
+        except BaseException as error:
+            attempt.abort_rest(abort_reason(error))
+            raise
+        finally:
+            with self._lock:
+                self._open.discard(attempt)
+            current_attempt.reset(token)
+
+    def _abandon(self, threads: Sequence[threading.Thread]) -> None:
+        """Stop, give up what is open, so that its model calls fail, and leave the threads a moment to notice."""
+        self._is_abandoned = True
+        self._stop.set()
+        with self._lock:
+            left = list(self._open)
+        # Not waited for longer than the rest: the server may be away.
+        aborting = threading.Thread(target=_abort_all, args=(left,), name="episode-abort", daemon=True)
+        aborting.start()
+        deadline = time.monotonic() + INTERRUPT_GRACE_S
+        for thread in (aborting, *threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _abort_all(attempts: Sequence[Attempt]) -> None:
+    for attempt in attempts:
+        attempt.abort_rest("client_interrupted")

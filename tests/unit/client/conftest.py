@@ -48,6 +48,8 @@ class ScriptedServer:
         self.answers: list[Canned] = []
         self.heard: list[Heard] = []
         self.closes_connections = False
+        self.ended: dict[str, str] = {}
+        self.refusal: Canned | None = None
         self._lock = threading.Lock()
         outer = self
 
@@ -72,7 +74,7 @@ class ScriptedServer:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_POST = do_PUT = answer
+            do_GET = do_POST = do_PUT = do_PATCH = answer
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -133,6 +135,32 @@ def refusal() -> Callable[..., Canned]:
         return Canned(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
     return make
+
+
+@pytest.fixture
+def swarm_double(scripted: ScriptedServer, canned: type[Canned]) -> Any:
+    """Answers every call of an episode's life. `ended` is what heartbeats are told, unless there is a `refusal`."""
+    begun = iter(range(1_000_000))
+
+    def answer(heard: Heard) -> Canned:
+        scripted.heard.append(heard)
+        if heard.path == "/v1/swarm/heartbeat":
+            return scripted.refusal or canned(body={"ended": scripted.ended})
+        if heard.path.endswith("/begin"):
+            body = {"episode_id": f"e{next(begun)}", "base_url": "http://x/v1", "api_key": "k", "model": "m"}
+            return canned(201, {**body, "weight_version": 0, "deadline_s": 60.0, "lease_s": heard.body["lease_s"]})
+        if heard.path.endswith("/end"):
+            ended = {"state": "completed", "outcome": None, "batch_id": None, "replayed": False}
+            return canned(body={"episode_id": heard.path.split("/")[4], **ended})
+        if heard.path.endswith("/abort"):
+            view = {"episode_type": "train", "state": "aborted", "client_id": "c", "task_id": None, "turns": 0}
+            nothing = dict.fromkeys(("reward", "is_success", "turn_rewards", "ended_at", "batch_id"))
+            view |= {"data_source": "default", "outcome": heard.body["reason"], "begun_at": 0.0, "last_seen_at": 0.0}
+            return canned(body={"episode_id": heard.path.split("/")[4], "weight_versions": [], **view, **nothing})
+        return canned(404, {"error": {"message": heard.path, "type": "x", "param": None, "code": "not_found"}})
+
+    scripted.next_answer = answer
+    return scripted
 
 
 @pytest.fixture

@@ -135,11 +135,20 @@ def test_lost_answer_to_an_end_is_asked_for_again_under_the_same_key(scripted: A
     assert second.at - first.at >= FIRST_PAUSE_S
 
 
-def test_lost_answer_to_a_begin_is_not_asked_for_again(scripted: Any, client: Any, canned: Any) -> None:
+def test_lost_answer_to_a_begin_is_asked_for_again_since_a_lease_frees_the_orphan(
+    scripted: Any, client: Any, canned: Any
+) -> None:
+    scripted.script(canned(body=JOB), canned(body=None), canned(body=BEGUN))
+    client.job()
+    assert client.begin_episode()[0] == "e1"
+    assert [heard.body["lease_s"] for heard in scripted.heard[1:]] == [30.0, 30.0]
+
+
+def test_lost_answer_to_a_begin_without_a_lease_is_not_asked_for_again(scripted: Any, client: Any, canned: Any) -> None:
     scripted.script(canned(body=JOB), canned(body=None), canned(body=BEGUN))
     client.job()
     with pytest.raises(ServerUnreachable):
-        client.begin_episode()
+        client.begin_episode(lease_s=None)
     assert len(scripted.heard) == 2
 
 

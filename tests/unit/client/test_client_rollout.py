@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import httpx
 import pytest
 
-from swarm.client import rollout, run_episodes_until_all_complete
+from swarm.client import Credentials, SwarmClient, rollout, run_episodes_until_all_complete
 from swarm.client.rollout import MAX_ATTEMPTS, is_transient
 from swarm.errors import BadRequest, EngineNotReady, EpisodeEnded, ServerUnreachable, TrainingComplete
+from swarm.types import Task, WorkflowOutput
 
 
 @pytest.fixture
@@ -107,6 +109,89 @@ def test_no_tasks_and_no_workers() -> None:
         run_episodes_until_all_complete([1], str, max_workers=0)
 
 
+def calls_of(server: Any, name: str) -> list[Any]:
+    return [heard for heard in server.heard if heard.path.endswith(name)]
+
+
+def test_every_task_is_attempted_num_repeat_times_in_a_row() -> None:
+    runs = run_episodes_until_all_complete(["a", "b"], str.upper, max_workers=1, num_repeat=3)
+    assert runs.results == ("A", "A", "A", "B", "B", "B")
+    with pytest.raises(BadRequest, match="num_repeat"):
+        run_episodes_until_all_complete(["a"], str.upper, num_repeat=0)
+
+
+def test_with_a_client_each_attempt_is_an_episode_of_its_task_and_source(swarm_double: Any) -> None:
+    tasks = [Task("2+2?", "sum/1", data_source="math"), Task("say x", "say/1", data_source="talk")]
+
+    def agent(task: Task, credentials: Credentials) -> WorkflowOutput:
+        if task.task_id == "say/1":
+            raise ZeroDivisionError(credentials.episode_id)
+        return WorkflowOutput(0.5)
+
+    with SwarmClient(swarm_double.url) as client:
+        runs = run_episodes_until_all_complete(tasks, agent, max_workers=1, client=client, num_repeat=2)
+    assert runs.results == (WorkflowOutput(0.5), WorkflowOutput(0.5), None, None)
+    assert [failure.position for failure in runs.failures] == [2, 3]
+    begun = [(heard.body["task_id"], heard.body["data_source"]) for heard in calls_of(swarm_double, "/begin")]
+    assert begun == [("sum/1", "math")] * 2 + [("say/1", "talk")] * 2
+    assert [heard.body["task_id"] for heard in calls_of(swarm_double, "/end")] == ["sum/1"] * 2
+    assert [heard.body["reason"] for heard in calls_of(swarm_double, "/abort")] == [
+        "client_error:ZeroDivisionError"
+    ] * 2
+
+
+def test_an_episode_left_open_by_a_function_that_raised_is_aborted(swarm_double: Any, quick: None) -> None:
+    with SwarmClient(swarm_double.url) as client:
+
+        def attempt(task: Task) -> None:
+            ended, _ = client.begin_episode()
+            client.end_episode(task, ended, WorkflowOutput(1.0))
+            client.begin_episode()
+            if len(calls_of(swarm_double, "/begin")) < 4:
+                raise ConnectionError("sandbox gone")
+            raise ValueError("a bug")
+
+        runs = run_episodes_until_all_complete([Task("q", "t")], attempt)
+        assert [failure.attempts for failure in runs.failures] == [2]
+    aborted = [(heard.path.split("/")[4], heard.body["reason"]) for heard in calls_of(swarm_double, "/abort")]
+    assert aborted == [("e1", "client_error:ConnectionError"), ("e3", "client_error:ValueError")]
+
+
+def test_an_interrupt_aborts_what_is_open_and_does_not_wait_for_an_agent_that_hangs(
+    swarm_double: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "INTERRUPT_GRACE_S", 0.3)
+    hangs, may_go = threading.Event(), threading.Event()
+    late: list[BaseException] = []
+    with SwarmClient(swarm_double.url) as client:
+
+        def attempt(task: int) -> None:
+            if task:
+                hangs.wait(10)
+                raise KeyboardInterrupt
+            client.begin_episode()
+            hangs.set()
+            may_go.wait(20)
+            try:
+                client.begin_episode()
+            except EpisodeEnded as error:
+                late.append(error)
+                raise
+
+        started_at = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            run_episodes_until_all_complete(range(100), attempt, max_workers=2)
+        assert time.monotonic() - started_at < 5
+        assert [heard.body["reason"] for heard in calls_of(swarm_double, "/abort")] == ["client_interrupted"]
+        may_go.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("episode-"):
+                thread.join(10)
+        assert len(late) == 1
+        # The one that began too late was aborted as well, and no task after it was begun.
+        assert len(calls_of(swarm_double, "/abort")) == len(calls_of(swarm_double, "/begin")) == 2
+
+
 def test_wrapped_failures_of_sdks_are_recognized() -> None:
     class StatusError(Exception):
         def __init__(self, status_code: int) -> None:
@@ -116,6 +201,8 @@ def test_wrapped_failures_of_sdks_are_recognized() -> None:
     wrapped.__cause__ = httpx.ConnectError("refused")
     assert is_transient(wrapped)
     assert is_transient(StatusError(503))
+    response = httpx.Response(409, request=httpx.Request("POST", "http://x"))
+    assert is_transient(httpx.HTTPStatusError("ended", request=response.request, response=response))
     assert is_transient(EpisodeEnded("expired"))
     assert not is_transient(StatusError(400))
     assert not is_transient(ValueError("a bug"))

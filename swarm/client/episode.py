@@ -1,0 +1,102 @@
+"""What both clients share besides their calls: how a client is described, and an episode inside a `with` block.
+
+Place in the flow: below client.py and async_client.py. Knows nothing of I/O.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import httpx
+
+from swarm.client.credentials import Credentials
+from swarm.client.exchange import Server
+from swarm.client.leases import Leases
+from swarm.errors import BadRequest, EpisodeEnded, SwarmError
+from swarm.schemas import EndEpisodeResponse
+from swarm.types import Task, WorkflowOutput
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_S = 30.0
+# Longer than a training step of a small model; whoever trains a large one knows its step time and sets it.
+DEFAULT_WAIT_S = 600.0
+# A result is the fruit of all the work of its episode: a server that restarts is waited for.
+DEFAULT_END_WAIT_S = 120.0
+
+
+@dataclass(slots=True)
+class OpenEpisode:
+    """A begun episode inside `with client.open_episode(task)`. Set `output` to have it ended with that result.
+
+    `receipt` says what became of it, once the block is left.
+    """
+
+    task: Task
+    episode_id: str
+    credentials: Credentials
+    output: WorkflowOutput | None = None
+    receipt: EndEpisodeResponse | None = None
+
+
+Abort = Callable[[str, str], object]
+"""Takes an episode id and a reason."""
+
+
+class Attempt:
+    """The episodes begun inside one call of a user's function, so that what it leaves behind can be aborted."""
+
+    def __init__(self) -> None:
+        self._begun: list[tuple[Leases, str, Abort]] = []
+        self._is_over = False
+
+    def add(self, leases: Leases, episode_id: str, abort: Abort) -> None:
+        """Raises EpisodeEnded, having aborted it, for an episode that was begun too late."""
+        self._begun.append((leases, episode_id, abort))
+        if self._is_over:
+            self.abort_rest("client_interrupted")
+            raise EpisodeEnded(f"episode {episode_id} was aborted: the run it belongs to was interrupted")
+
+    def abort_rest(self, reason: str) -> None:
+        """Abort those that were neither ended nor aborted; later ones are not begun."""
+        self._is_over = True
+        for leases, episode_id, abort in list(self._begun):
+            if leases.holds(episode_id):
+                try:
+                    abort(episode_id, reason)
+                except SwarmError as failure:
+                    log_failed_abort(episode_id, failure)
+
+
+current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
+"""Set by the runner around each call of a user's function, read by begin_episode."""
+
+
+def describe(url: str, token: str | None, timeout_s: float) -> Server:
+    """Raises BadRequest for a malformed url or timeout."""
+    parsed = httpx.URL(url)
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise BadRequest(f"{url!r} is not the address of a server: write it like http://127.0.0.1:10086", param="url")
+    if not timeout_s > 0:
+        raise BadRequest(f"timeout must be positive, got {timeout_s}", param="timeout")
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    return Server(url.rstrip("/"), headers, timeout_s)
+
+
+def default_client_id() -> str:
+    """Host and process, in the letters that the server takes."""
+    return re.sub(r"[^\w.:/@+-]", "-", f"{socket.gethostname()}-{os.getpid()}", flags=re.ASCII)[:200]
+
+
+def abort_reason(error: BaseException) -> str:
+    return f"client_error:{type(error).__name__}"[:200]
+
+
+def log_failed_abort(episode_id: str, failure: SwarmError) -> None:
+    logger.warning("episode %s was not aborted (%s): its lease or idle timeout ends it", episode_id, failure.message)

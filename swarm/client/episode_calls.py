@@ -1,0 +1,185 @@
+"""The calls of an episode's life as plans: begin, end, abort, revise, heartbeat, and reading what was recorded.
+
+Place in the flow: as calls.py, with the leases of the client kept up to date on the way. A server that is killed and
+started again in the middle is waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from swarm.client.calls import checked
+from swarm.client.credentials import Credentials, credentials_of
+from swarm.client.exchange import Call, Plan, Server, exchange
+from swarm.client.heartbeat import BEAT_LIMIT_S
+from swarm.client.leases import Leases
+from swarm.errors import Conflict, EpisodeEnded, NotFound
+from swarm.schemas import (
+    API_PREFIX,
+    AbortEpisodeRequest,
+    BeginEpisodeRequest,
+    BeginEpisodeResponse,
+    EndEpisodeRequest,
+    EndEpisodeResponse,
+    EpisodeDetail,
+    EpisodePage,
+    EpisodeView,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ReviseRewardRequest,
+)
+from swarm.types import EpisodeType, Task, WorkflowOutput
+
+logger = logging.getLogger(__name__)
+
+# The longest the server is asked to hold a begin: proxies in between cut silent connections after a minute.
+MAX_HOLD_S = 25.0
+# What one heartbeat may list.
+MAX_LISTED = 20_000
+
+_PREFIX = f"{API_PREFIX}/episodes"
+
+
+def begin_episode(
+    server: Server,
+    leases: Leases,
+    *,
+    client_id: str,
+    episode_type: EpisodeType | str,
+    idle_timeout_s: float,
+    task_id: str | None,
+    data_source: str,
+    lease_s: float | None,
+    wait_timeout_s: float,
+) -> Plan[tuple[str, Credentials]]:
+    hold_s = max(0.0, min(MAX_HOLD_S, wait_timeout_s))
+    body = checked(
+        lambda: BeginEpisodeRequest(
+            episode_type=EpisodeType(episode_type),
+            client_id=client_id,
+            task_id=task_id,
+            data_source=data_source,
+            lease_s=lease_s,
+            idle_timeout_s=idle_timeout_s,
+            wait_s=hold_s,
+        )
+    )
+    call = Call(
+        "POST",
+        f"{_PREFIX}/begin",
+        body,
+        # A begin that got through may have begun an episode whose answer was lost. Nobody renews its lease, so it is
+        # soon gone; without a lease it would be in the way for as long as the idle timeout.
+        repeatable=lease_s is not None,
+        patience_s=wait_timeout_s,
+        answer_s=hold_s,
+    )
+    begun = yield from exchange(server, call, BeginEpisodeResponse)
+    leases.hold(begun.episode_id, lease_s)
+    return begun.episode_id, credentials_of(begun, server.url)
+
+
+def end_episode(
+    server: Server,
+    leases: Leases,
+    *,
+    client_id: str,
+    task: Task,
+    episode_id: str,
+    output: WorkflowOutput,
+    wait_timeout_s: float,
+) -> Plan[EndEpisodeResponse]:
+    _refuse_lost(leases, episode_id)
+    body = checked(
+        lambda: EndEpisodeRequest(
+            task_id=task.task_id,
+            reward=output.reward,
+            is_success=output.is_success,
+            turn_rewards=None if output.turn_rewards is None else list(output.turn_rewards),
+            metadata=dict(output.metadata),
+            client_id=client_id,
+            idempotency_key=episode_id,
+        )
+    )
+    leases.end(episode_id)
+    call = Call("POST", _path(episode_id, "/end"), body, patience_s=max(server.timeout_s, wait_timeout_s))
+    try:
+        receipt = yield from exchange(server, call, EndEpisodeResponse)
+    except (Conflict, NotFound):
+        leases.release(episode_id)
+        raise
+    leases.release(episode_id)
+    return receipt
+
+
+def abort_episode(server: Server, leases: Leases, episode_id: str, reason: str) -> Plan[EpisodeView]:
+    body = checked(lambda: AbortEpisodeRequest(reason=reason))
+    # Whether or not the server hears of it, nobody keeps this episode alive any more.
+    leases.release(episode_id)
+    return (yield from exchange(server, Call("POST", _path(episode_id, "/abort"), body), EpisodeView))
+
+
+def revise_reward(
+    server: Server,
+    episode_id: str,
+    *,
+    reward: float,
+    reason: str,
+    is_success: bool | None,
+    turn_rewards: Sequence[float] | None,
+) -> Plan[EpisodeView]:
+    given: dict[str, Any] = {"reward": reward, "reason": reason}
+    if is_success is not None:
+        given["is_success"] = is_success
+    if turn_rewards is not None:
+        given["turn_rewards"] = list(turn_rewards)
+    body = checked(lambda: ReviseRewardRequest(**given))
+    return exchange(server, Call("POST", _path(episode_id, "/reward"), body), EpisodeView)
+
+
+def heartbeat(server: Server, leases: Leases, episode_id: str) -> Plan[EpisodeView]:
+    _refuse_lost(leases, episode_id)
+    return (yield from exchange(server, Call("POST", _path(episode_id, "/heartbeat")), EpisodeView))
+
+
+def heartbeat_all(server: Server, leases: Leases, client_id: str, episode_ids: Sequence[str]) -> Plan[None]:
+    """One sign of life for all the episodes, tried once: the next one comes soon."""
+    quick = replace(server, timeout_s=min(server.timeout_s, BEAT_LIMIT_S))
+    for start in range(0, len(episode_ids), MAX_LISTED):
+        body = HeartbeatRequest(client_id=client_id, episode_ids=list(episode_ids[start : start + MAX_LISTED]))
+        call = Call("POST", f"{API_PREFIX}/heartbeat", body, patience_s=0.0)
+        answer = yield from exchange(quick, call, HeartbeatResponse)
+        lost = leases.lose(answer.ended)
+        if lost:
+            logger.warning("the server gave up %d episodes, %s: %s", len(lost), lost[0], answer.ended[lost[0]])
+
+
+def episode(server: Server, episode_id: str) -> Plan[EpisodeDetail]:
+    return exchange(server, Call("GET", _path(episode_id)), EpisodeDetail)
+
+
+def episodes(server: Server, filters: Mapping[str, str | None], limit: int) -> Plan[list[EpisodeView]]:
+    """Page through the list until `limit` or its end."""
+    query: dict[str, str | int] = {name: value for name, value in filters.items() if value is not None}
+    found: list[EpisodeView] = []
+    while len(found) < limit:
+        query["limit"] = min(1000, limit - len(found))
+        page = yield from exchange(server, Call("GET", _PREFIX, query=dict(query)), EpisodePage)
+        found.extend(page.episodes)
+        if page.next_cursor is None:
+            break
+        query["cursor"] = page.next_cursor
+    return found
+
+
+def _refuse_lost(leases: Leases, episode_id: str) -> None:
+    if (reason := leases.lost(episode_id)) is not None:
+        raise EpisodeEnded(f"episode {episode_id} is over ({reason}): begin another one")
+
+
+def _path(episode_id: str, suffix: str = "") -> str:
+    return f"{_PREFIX}/{quote(episode_id, safe='')}{suffix}"

@@ -1,0 +1,100 @@
+"""The event stream without I/O: which request opens it, what its lines mean, when to open it again.
+
+Place in the flow: `events` of either client drives it. The server numbers its events durably, so a stream that broke,
+with a connection or with the server itself, goes on after the last event that was read. Format: Server-Sent Events
+(WHATWG HTML, section 9.2), one EventView as JSON per event.
+"""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+from pydantic import ValidationError
+
+from swarm.client.exchange import FIRST_PAUSE_S, MAX_PAUSE_S, Server, error_of, spread, unreachable
+from swarm.errors import SwarmError, Unavailable
+from swarm.schemas import API_PREFIX, EventView
+
+PATH = f"{API_PREFIX}/events"
+CONTENT_TYPE = "text/event-stream"
+# The server breaks its silence more often than this; a connection that is silent for longer is dead.
+MAX_SILENCE_S = 60.0
+
+
+class EventFeed:
+    """One reader of the events after `after_id`. `patience_s` bounds how long the server may be away."""
+
+    def __init__(self, server: Server, after_id: int, patience_s: float) -> None:
+        self._server = server
+        self._last_id = after_id
+        self._patience_s = patience_s
+        self._away_since: float | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._data: list[str] = []
+
+    def request(self) -> httpx.Request:
+        self._data = []
+        timeout = httpx.Timeout(MAX_SILENCE_S, connect=min(10.0, self._server.timeout_s))
+        return httpx.Request(
+            "GET",
+            f"{self._server.url}{PATH}",
+            params={"after_id": self._last_id},
+            headers={**self._server.headers, "accept": CONTENT_TYPE, "last-event-id": str(self._last_id)},
+            extensions={"timeout": timeout.as_dict()},
+        )
+
+    def opened(self, response: httpx.Response) -> bool:
+        """Whether the answer is the stream. Otherwise read its body and call `refused`."""
+        self._server.is_known = True
+        return response.is_success and response.headers.get("content-type", "").startswith(CONTENT_TYPE)
+
+    def refused(self, response: httpx.Response) -> float:
+        """Seconds to wait before the next request. Raises what the server names, unless it is a refusal for now."""
+        error = error_of(response) or SwarmError(
+            f"{self._server.url}{PATH} does not stream events: are client and server of the same version?"
+        )
+        if not isinstance(error, Unavailable):
+            raise error
+        return max(error.retry_after_s, self._pause(error))
+
+    def lost(self, failure: httpx.TransportError) -> float:
+        """Seconds to wait before the next request. Raises ServerUnreachable once the server was away for too long."""
+        error = unreachable(self._server, "GET", PATH, failure)
+        if not self._server.is_known:
+            raise error from failure
+        return self._pause(error)
+
+    def ended(self) -> float:
+        """Seconds to wait after a stream that the server closed in order."""
+        return FIRST_PAUSE_S
+
+    def take(self, line: str) -> EventView | None:
+        """The event that this line completes, if any. Raises SwarmError for one that cannot be read."""
+        self._away_since = None
+        self._pause_s = FIRST_PAUSE_S
+        if line.startswith("data:"):
+            self._data.append(line[5:].removeprefix(" "))
+        if line or not self._data:
+            return None
+        content, self._data = "\n".join(self._data), []
+        try:
+            event = EventView.model_validate_json(content)
+        except ValidationError as error:
+            raise SwarmError(
+                f"{self._server.url}{PATH} gave an event this client cannot read: are client and server of the same"
+                " version?"
+            ) from error
+        if event.event_id <= self._last_id:
+            return None
+        self._last_id = event.event_id
+        return event
+
+    def _pause(self, error: SwarmError) -> float:
+        now = time.monotonic()
+        self._away_since = now if self._away_since is None else self._away_since
+        if now - self._away_since >= self._patience_s:
+            raise error
+        seconds = spread(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        return seconds

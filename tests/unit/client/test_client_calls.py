@@ -1,0 +1,189 @@
+"""Which requests the calls make, and what a token of a lesser role can still do."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from swarm.client import AsyncSwarmClient, SwarmClient
+from swarm.config import TrainJob
+from swarm.errors import BadRequest, EngineFailure, Forbidden, Unavailable
+from swarm.types import Task, WorkflowOutput
+
+POLICY = {
+    "stop_rule": "enough_tasks", "batch_size": 4, "num_repeat": 2, "min_group": 2, "drain_timeout_s": 30.0,
+    "batch_timeout_s": None, "max_staleness": 0, "mixture": None,
+}  # fmt: skip
+VIEW = {
+    "episode_id": "e1", "episode_type": "train", "state": "completed", "client_id": "c", "task_id": "t",
+    "data_source": "math", "reward": 0.5, "is_success": None, "turn_rewards": [0.1], "outcome": None, "turns": 1,
+    "begun_at": 1.0, "last_seen_at": 2.0, "ended_at": 3.0, "weight_versions": [0], "batch_id": None,
+}  # fmt: skip
+BEGUN = {"episode_id": "e1", "base_url": "http://x/v1", "api_key": "k", "model": "m", "weight_version": 0}
+ENDED = {"episode_id": "e1", "state": "completed", "outcome": None, "batch_id": None, "replayed": False}
+JOB = TrainJob(batch_size=4, lr=0.01)
+
+
+def status(state: str = "ROLLING", **changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "server_version": "0", "state": state, "reason": None, "project_name": None, "experiment_name": None,
+        "model": None, "step": 0, "total_steps": None, "weight_version": 0, "pool": None, "policy": None, "clients": [],
+        "running": [], "warnings": [], "recoveries": 0, "failures": {}, "tokens_per_second": 0.0, "last_metrics": {},
+        "started_at": 0.0, "now": 0.0,
+    }  # fmt: skip
+    return {**base, **changes}
+
+
+@pytest.fixture
+def client(scripted: Any) -> Any:
+    with SwarmClient(scripted.url, client_id="test", timeout=3.0) as client:
+        yield client
+
+
+def sent(scripted: Any) -> tuple[str, str, Any]:
+    heard = scripted.heard[-1]
+    return heard.method, heard.path.removeprefix("/v1/swarm/"), heard.body
+
+
+def test_policy_is_read_and_only_what_is_named_is_changed(scripted: Any, client: Any, canned: Any) -> None:
+    scripted.script(canned(body={"active": POLICY, "next": None}))
+    assert client.batch_policy().active.batch_size == 4
+    assert sent(scripted) == ("GET", "batch/policy", None)
+    scripted.script(canned(body={"active": POLICY, "next": {**POLICY, "batch_size": 8}}))
+    changed = client.update_batch_policy(batch_size=8, max_staleness=0)
+    assert changed.next.batch_size == 8
+    assert sent(scripted) == ("PATCH", "batch/policy", {"batch_size": 8, "max_staleness": 0})
+    client.set_mixture({"math": 0.5, "code": 0.5})
+    assert sent(scripted)[2] == {"mixture": {"math": 0.5, "code": 0.5}}
+    client.set_mixture({})
+    assert sent(scripted)[2] == {"mixture": {}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"), [({"batch_sise": 8}, "batch_sise"), ({"batch_size": 0}, "batch_size"), ({}, "batch_size=")]
+)
+def test_wrong_policy_is_refused_by_name_before_it_is_sent(
+    scripted: Any, client: Any, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(BadRequest, match=named):
+        client.update_batch_policy(**settings)
+    assert scripted.heard == []
+
+
+def test_agreement_names_the_client(scripted: Any, client: Any, canned: Any) -> None:
+    scripted.script(canned(body={"agreed": ["test"], "will_seal": True}))
+    assert client.agree_to_train().will_seal
+    assert sent(scripted) == ("POST", "batch/agree", {"client_id": "test"})
+
+
+def test_reward_is_revised_with_a_reason(scripted: Any, client: Any, canned: Any) -> None:
+    scripted.script(canned(body=VIEW))
+    assert client.revise_reward("e1", 0.5, reason="judge came late").reward == 0.5
+    assert sent(scripted) == ("POST", "episodes/e1/reward", {"reward": 0.5, "reason": "judge came late"})
+    client.revise_reward("e1", 1, reason="again", is_success=True, turn_rewards=(0.1,))
+    assert sent(scripted)[2] == {"reward": 1.0, "reason": "again", "is_success": True, "turn_rewards": [0.1]}
+    with pytest.raises(BadRequest, match="reward"):
+        client.revise_reward("e1", float("inf"), reason="x")
+
+
+def test_checkpoint_is_loaded_by_step(scripted: Any, client: Any, canned: Any) -> None:
+    scripted.script(canned(body={"state": "ROLLING"}))
+    assert client.load_checkpoint(7).state == "ROLLING"
+    assert sent(scripted) == ("POST", "engine/load", {"step": 7})
+    with pytest.raises(BadRequest, match="step"):
+        client.load_checkpoint(-1)
+
+
+def test_audit_is_read_to_a_page_that_is_not_full(scripted: Any, client: Any, canned: Any) -> None:
+    entry = {"at": 1.0, "caller": "rollout", "address": "::1", "method": "PUT", "path": "/job", "status": 403}
+    entries = [{**entry, "audit_id": number, "request_id": "r"} for number in range(3, 1005)]
+    # Every reading adds an entry.
+    scripted.script(canned(body={"entries": entries[:1000]}), canned(body={"entries": entries[1000:]}))
+    assert [found.audit_id for found in client.audit(2)] == list(range(3, 1005))
+    assert [heard.path.partition("?")[2] for heard in scripted.heard] == [
+        "after_id=2&limit=1000",
+        "after_id=1002&limit=1000",
+    ]
+
+
+def test_episodes_are_paged(scripted: Any, client: Any, canned: Any) -> None:
+    scripted.script(
+        canned(body={"episodes": [VIEW], "next_cursor": "c2"}), canned(body={"episodes": [VIEW], "next_cursor": None})
+    )
+    assert len(client.episodes(state="trained", limit=5)) == 2
+    assert sent(scripted)[1] == "episodes?state=trained&limit=4&cursor=c2"
+
+
+def test_data_source_and_turn_rewards_are_carried(scripted: Any, client: Any, canned: Any) -> None:
+    scripted.script(canned(201, {**BEGUN, "deadline_s": 9.0}), canned(body=ENDED))
+    with client.open_episode(Task("2+2?", "sum/1", data_source="math"), lease_s=12) as episode:
+        episode.output = WorkflowOutput(1.0, turn_rewards=(0.25, 0.0))
+    begin, end = scripted.heard
+    assert (begin.body["task_id"], begin.body["data_source"], begin.body["lease_s"]) == ("sum/1", "math", 12)
+    assert end.body["turn_rewards"] == [0.25, 0.0]
+
+
+def test_a_rollout_token_joins_the_job_that_is_set(scripted: Any, client: Any, canned: Any, refusal: Any) -> None:
+    resolved = JOB.resolve().model_dump(mode="json")
+    scripted.script(
+        refusal(403, "forbidden", "commanders only"),
+        canned(body={"job": {"batch_size": 4, "lr": 0.01}, "resolved": resolved}),
+        canned(body=status("OFFLINE")),
+        canned(body=status("BOOTING")),
+        canned(body=status("ROLLING")),
+    )
+    assert client.auto_sync_train_config_and_start_engine(JOB).state == "ROLLING"
+    assert [heard.method for heard in scripted.heard] == ["PUT", "GET", "GET", "GET", "GET"]
+
+
+@pytest.mark.parametrize("known", [None, JOB.model_copy(update={"lr": 0.5}).resolve().model_dump(mode="json")])
+def test_a_rollout_token_cannot_set_another_job(
+    scripted: Any, client: Any, canned: Any, refusal: Any, known: Any
+) -> None:
+    scripted.script(refusal(403, "forbidden", "commanders only"), canned(body={"job": known and {}, "resolved": known}))
+    with pytest.raises(Forbidden, match="commanders only"):
+        client.auto_sync_train_config_and_start_engine({"batch_size": 4, "lr": 0.01})
+    assert len(scripted.heard) == 2
+
+
+def test_a_rollout_token_does_not_wait_for_ever(scripted: Any, client: Any, canned: Any, refusal: Any) -> None:
+    known = canned(body={"job": {}, "resolved": JOB.resolve().model_dump(mode="json")})
+    scripted.script(refusal(403, "forbidden"), known, canned(body=status("OFFLINE")))
+    with pytest.raises(Unavailable, match="OFFLINE"):
+        client.auto_sync_train_config_and_start_engine(JOB, boot_timeout=0.4)
+    scripted.script(refusal(403, "forbidden"), known, canned(body=status("FAILED", reason="no memory")))
+    with pytest.raises(EngineFailure, match="no memory"):
+        client.auto_sync_train_config_and_start_engine(JOB)
+
+
+def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
+    def surface(cls: type) -> dict[str, list[str]]:
+        found = {name: member for name, member in inspect.getmembers(cls) if not name.startswith("_")}
+        return {
+            name: list(inspect.signature(member).parameters) if callable(member) else []
+            for name, member in found.items()
+        }
+
+    assert surface(SwarmClient) == surface(AsyncSwarmClient)
+
+
+def test_async_calls_go_the_same_way(scripted: Any, canned: Any) -> None:
+    scripted.script(
+        canned(body={"active": POLICY, "next": None}),
+        canned(body={"agreed": [], "will_seal": False}),
+        canned(body=VIEW),
+        canned(body={"state": "ROLLING"}),
+    )
+
+    async def use() -> None:
+        async with AsyncSwarmClient(scripted.url, client_id="a") as client:
+            await client.set_mixture({"math": 1.0})
+            await client.agree_to_train()
+            await client.revise_reward("e1", 1.0, reason="r")
+            await client.load_checkpoint(1)
+
+    asyncio.run(asyncio.wait_for(use(), 20))
+    assert [heard.method for heard in scripted.heard] == ["PATCH", "POST", "POST", "POST"]

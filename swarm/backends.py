@@ -1,23 +1,43 @@
 """The engine and trainer that a job names, and the one worker process that outlives jobs.
 
-Place in the flow: used by server.py when a job starts. It knows which class stands behind `job.engine`, and nothing of
+Place in the flow: used by run.py when a job starts. It knows which class stands behind `job.engine`, and nothing of
 states, episodes or batches.
 """
 
 from __future__ import annotations
 
-import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from swarm.config import ServerConfig, TrainJob
 from swarm.engine.base import Engine
 from swarm.engine.fake import FakeEngine
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY, resolve_model
 from swarm.engine.local.process import WorkerProcess
 from swarm.trainer.base import Trainer
 from swarm.trainer.fake import FakeTrainer
 from swarm.trainer.local.trainer import build_local, build_worker
 
 FAKE_CONTEXT_LENGTH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Engine and trainer of one job; `tokenizer_path` is known before the engine has started.
+
+    `warm_up` starts what takes time to start and returns at once. `died` returns the reason once the process behind a
+    started engine has ended, wanted or not. `end` ends that process, however it hangs.
+    """
+
+    engine: Engine
+    trainer: Trainer
+    tokenizer_path: Path
+    warm_up: Callable[[], Awaitable[None]]
+    died: Callable[[], Coroutine[Any, Any, str]]
+    end: Callable[[], Awaitable[None]]
 
 
 class Backends:
@@ -27,22 +47,39 @@ class Backends:
     def __init__(self, config: ServerConfig, log_path: Path) -> None:
         self._config = config
         self._worker: WorkerProcess = build_worker(config, log_path)
-        self._uses_worker = False
 
-    def build(self, job: TrainJob) -> tuple[Engine, Trainer]:
-        """Engine and trainer of a resolved job, not yet started."""
-        self._uses_worker = job.engine == "local"
-        if self._uses_worker:
-            return build_local(job, self._config, self._worker)
-        engine = FakeEngine(context_length=job.max_model_len or FAKE_CONTEXT_LENGTH)
-        return engine, FakeTrainer(engine)
+    def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
+        """The backend of a resolved job, not yet started. Raises EngineFailure for a model that is not there.
 
-    async def died(self) -> str:
-        """Returns the reason when the process behind the built backend has ended; a fake one never does."""
-        if not self._uses_worker:
-            await asyncio.Event().wait()
-        await self._worker.exited.wait()
-        return self._worker.exit_reason or "the worker process ended"
+        The engine of a fresh run draws from the job's seed. One that goes on must not: it would give the second half
+        of a group the same completions as the first.
+        """
+        if job.engine == "fake":
+            return self._build_fake(job)
+        tokenizer_path = resolve_model(job.model)
+        engine, trainer = build_local(job, self._config, self._worker, _sampling_seeds(job.seed, is_fresh))
+        return Backend(engine, trainer, tokenizer_path, self._worker.start, self._worker_died, self._worker.stop)
 
     async def close(self) -> None:
         await self._worker.stop()
+
+    def _build_fake(self, job: TrainJob) -> Backend:
+        engine = FakeEngine(context_length=job.max_model_len or FAKE_CONTEXT_LENGTH)
+
+        async def nothing() -> None:
+            return None
+
+        async def died() -> str:
+            await engine.died.wait()
+            return engine.death or "the fake engine died"
+
+        return Backend(engine, FakeTrainer(engine), BUNDLED_DIRECTORY, nothing, died, nothing)
+
+    async def _worker_died(self) -> str:
+        await self._worker.exited.wait()
+        return self._worker.exit_reason or "the worker process ended"
+
+
+def _sampling_seeds(seed: int, is_fresh: bool) -> Callable[[], Sequence[int]]:
+    pending = [[seed]] if is_fresh else []
+    return lambda: pending.pop() if pending else [seed, secrets.randbits(32)]

@@ -1,10 +1,14 @@
-"""`swarm start | status | stop | eval`: the server and its state from a terminal.
+"""`swarm start | status | overwatch | stop | eval | doctor`: the server and its state from a terminal.
 
 Place in the flow: top of the package. Arguments are parsed before anything heavy is imported; data goes to stdout,
 messages to stderr, and every failure to one line with a documented exit code.
 
 Exit codes: 0 done, 1 failure, 2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable,
-75 temporary (port or directory in use, engine not ready: try again), 130 interrupted.
+75 temporary (port or directory in use, engine not ready: try again), 130 interrupted. They are the table of
+docs/operations.md.
+
+Tokens come from the environment alone, where other users of the machine cannot read them: SWARM_TOKEN (commander),
+SWARM_ROLLOUT_TOKEN and SWARM_OBSERVER_TOKEN. A command uses the one with the least rights that is enough for it.
 """
 
 from __future__ import annotations
@@ -21,11 +25,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from swarm import __version__
-from swarm.errors import BadRequest, EngineFailure, NotFound, ServerUnreachable, SwarmError, Unauthorized, Unavailable
+from swarm.errors import (
+    BadRequest,
+    EngineFailure,
+    Forbidden,
+    NotFound,
+    ServerUnreachable,
+    SwarmError,
+    Unauthorized,
+    Unavailable,
+)
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 
@@ -33,6 +44,11 @@ DEFAULT_URL = "http://127.0.0.1:10086"
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="SWARM_URL", help="The server's address.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
+HomeOption = Annotated[
+    Path | None,
+    typer.Option("--home", help="Directory of ledger, checkpoints and logs (default: $SWARM_HOME/swarm, runs/swarm)."),
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step on stderr.")]
 
 
 def exit_code(error: SwarmError) -> int:
@@ -41,6 +57,7 @@ def exit_code(error: SwarmError) -> int:
         (BadRequest, 2),
         (NotFound, 3),
         (Unauthorized, 4),
+        (Forbidden, 4),
         (ServerUnreachable, 5),
         (Unavailable, 75),
     )
@@ -82,35 +99,46 @@ def start(
         str | None, typer.Option(help="Address to listen on; another than loopback needs SWARM_TOKEN.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
-    home: Annotated[Path | None, typer.Option(help="Directory of ledger, checkpoints and logs.")] = None,
+    home: HomeOption = None,
     job: Annotated[Path | None, typer.Option(help="A job.yaml to start with; else a client sends one.")] = None,
+    no_resume: Annotated[
+        bool, typer.Option("--no-resume", help="Do not go on with the job that was interrupted here.")
+    ] = False,
     as_json: JsonOption = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step on stderr.")] = False,
+    verbose: VerboseOption = False,
 ) -> None:
-    """Run a server in the foreground until Ctrl-C, SIGTERM or `swarm stop`."""
+    """Run a server in the foreground until Ctrl-C, SIGTERM or `swarm stop`.
+
+    A job that was interrupted in this directory, not stopped by command, goes on at once.
+    """
     with failures_in_one_line():
         from swarm.config import ServerConfig, TrainJob
 
         config = ServerConfig.from_environment(host=host, port=port, home=home)
         train_job = None if job is None else TrainJob.build_job_from_yaml(job)
-        logging.basicConfig(
-            level=logging.INFO if verbose else logging.WARNING,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
-        )
+        _configure_logging(verbose)
         import uvloop
 
         from swarm.serving import serve
 
+        resumed: list[str] = []
+
+        def note_resumed(interrupted: TrainJob) -> None:
+            resumed.append(f"{interrupted.project_name}/{interrupted.experiment_name}")
+
         def announce(url: str) -> None:
+            resumes = next(iter(resumed), None)
             if as_json:
-                typer.echo(json.dumps({"url": url, "pid": os.getpid(), "home": str(config.home.resolve())}))
+                shown = {"url": url, "pid": os.getpid(), "home": str(config.home.resolve()), "resumes": resumes}
+                typer.echo(json.dumps(shown))
             else:
                 typer.echo(f"swarm {__version__} serves {url} (home {config.home}); Ctrl-C stops it", err=True)
+            if resumes is not None:
+                typer.echo(f"going on with {resumes}, which was interrupted; --no-resume would not", err=True)
             sys.stdout.flush()
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, train_job, announce))
+            runner.run(serve(config, train_job, announce, resume=not no_resume, on_resume=note_resumed))
 
 
 @app.command()
@@ -119,12 +147,61 @@ def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
-        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None) as client:
+        with SwarmClient(url, token=token_of("observer", "commander", "rollout")) as client:
             snapshot = client.status()
         if as_json:
             typer.echo(snapshot.model_dump_json(indent=2))
-        else:
-            Console().print(_status_table(snapshot.model_dump(mode="json"), url))
+            return
+        from rich.console import Console
+
+        from swarm.overwatch import panels
+        from swarm.overwatch.snapshot import Snapshot
+
+        Console().print(panels.report(Snapshot(client.url, time.time(), snapshot), with_history=False))
+
+
+@app.command()
+def overwatch(
+    url: Annotated[str, typer.Argument(envvar="SWARM_URL", help="The server's address.")] = DEFAULT_URL,
+    every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --once: machine-readable JSON on stdout.")] = False,
+) -> None:
+    """Watch a server live, without touching it: q quits, p pauses, r looks at once.
+
+    Without a terminal, as in a pipe, one snapshot is printed as with --once.
+    """
+    with failures_in_one_line():
+        if as_json and not once:
+            raise BadRequest("--json prints one snapshot: add --once", param="json")
+        token = token_of("observer", "commander", "rollout")
+        if once or not sys.stdout.isatty():
+            asyncio.run(_print_snapshot(url, token, as_json=as_json))
+            return
+        from swarm.overwatch.dashboard import Dashboard
+        from swarm.overwatch.snapshot import Watcher
+
+        Dashboard(Watcher(url, token), every).run()
+
+
+async def _print_snapshot(url: str, token: str | None, *, as_json: bool) -> None:
+    from swarm.overwatch.snapshot import Watcher
+
+    watcher = Watcher(url, token)
+    try:
+        snapshot = await watcher.look()
+    finally:
+        await watcher.close()
+    if snapshot.error is not None:
+        raise snapshot.error
+    if as_json:
+        typer.echo(json.dumps(snapshot.as_json(), indent=2))
+        return
+    from rich.console import Console
+
+    from swarm.overwatch import panels
+
+    Console().print(panels.report(snapshot, with_history=True))
 
 
 @app.command()
@@ -136,7 +213,7 @@ def stop(
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
-        with SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None) as client:
+        with SwarmClient(url, token=token_of("commander")) as client:
             if engine_only:
                 client.stop_engine()
             else:
@@ -167,7 +244,7 @@ def evaluate_task(
         began = time.monotonic()
         with (
             httpx.Client(timeout=120, transport=ConnectionStack()) as http,
-            SwarmClient(url, token=os.environ.get("SWARM_TOKEN") or None, client_id="swarm-eval") as client,
+            SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client,
         ):
             result = evaluate(
                 client,
@@ -199,36 +276,50 @@ def evaluate_task(
             )
 
 
-def _status_table(status: dict[str, Any], url: str) -> Table:
-    table = Table(title=f"swarm at {url}", show_header=False, title_justify="left")
-    total = status["total_steps"]
-    rows = {
-        "state": f"{status['state']} {'— ' + status['reason'] if status['reason'] else ''}",
-        "job": f"{status['project_name']}/{status['experiment_name']} on {status['model']}"
-        if status["model"]
-        else "none",
-        "step": f"{status['step']}{f' of {total}' if total else ''} (weight version {status['weight_version']})",
-        "tokens/s": f"{status['tokens_per_second']:.0f}",
-    }
-    if pool := status["pool"]:
-        rows["batch"] = (
-            f"{pool['tasks']}/{pool['tasks_target']} tasks, {pool['episodes']}/{pool['episodes_target']} episodes "
-            f"({pool['stop_rule']}), {pool['running_train']} train and {pool['running_eval']} eval running"
-        )
-    for client in status["clients"]:
-        idle = status["now"] - client["last_seen_at"]
-        rows[f"client {client['client_id']}"] = (
-            f"{client['running']} running, {client['completed']} done, {idle:.0f} s ago"
-        )
-    if status["failures"]:
-        rows["not trained"] = ", ".join(f"{reason}: {count}" for reason, count in status["failures"].items())
-    metrics = status["last_metrics"]
-    shown = [name for name in ("critic/score/mean", "actor/entropy", "actor/grad_norm") if name in metrics]
-    if shown:
-        rows["last step"] = ", ".join(f"{name} {metrics[name]:.3f}" for name in shown)
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+@app.command()
+def doctor(
+    host: Annotated[str, typer.Option(help="Address that `start` would listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port that `start` would listen on.")] = 10086,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Examine this machine: what keeps a server from running well, and what to do about it.
+
+    Changes nothing. Exit code 1 if a check fails, 0 otherwise.
+    """
+    from swarm.config import ServerConfig, home_from_environment
+    from swarm.doctor.checks import Place, checks_of
+    from swarm.doctor.examination import Verdict, examine, worst
+
+    _configure_logging(verbose)
+    directory = home or home_from_environment() or ServerConfig().home
+    place = Place(host, port, directory, token_of("observer", "commander", "rollout"))
+    outcomes = examine(checks_of(place))
+    if as_json:
+        shown = {"verdict": worst(outcomes), "checks": [outcome.as_json() for outcome in outcomes]}
+        typer.echo(json.dumps(shown, indent=2))
+    else:
+        from rich.console import Console
+
+        from swarm.doctor.report import table_of
+
+        Console().print(table_of(outcomes))
+    raise typer.Exit(1 if worst(outcomes) is Verdict.FAIL else 0)
+
+
+def token_of(*roles: str) -> str | None:
+    """The token of the first of these roles that the environment holds."""
+    variables = {"commander": "SWARM_TOKEN", "rollout": "SWARM_ROLLOUT_TOKEN", "observer": "SWARM_OBSERVER_TOKEN"}
+    return next((token for role in roles if (token := os.environ.get(variables[role]))), None)
+
+
+def _configure_logging(verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
 
 
 def main() -> None:

@@ -206,7 +206,7 @@ class ServerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _token_if_exposed(self) -> Self:
-        if not _is_loopback(self.host) and self.token is None:
+        if not is_loopback(self.host) and self.token is None:
             raise ValueError(
                 f"host {self.host} is reachable from other machines: set SWARM_TOKEN (16+ characters) first"
             )
@@ -217,8 +217,8 @@ class ServerConfig(BaseModel):
         """Flags that are not None win over SWARM_HOME, SWARM_TOKEN, SWARM_ROLLOUT_TOKEN and SWARM_OBSERVER_TOKEN, which
         win over defaults. Raises JobInvalid."""
         values: dict[str, Any] = {}
-        if home := os.environ.get("SWARM_HOME"):
-            values["home"] = Path(home) / "swarm"
+        if home := home_from_environment():
+            values["home"] = home
         for name in ("token", "rollout_token", "observer_token"):
             if token := os.environ.get(f"SWARM_{name.upper()}"):
                 values[name] = token
@@ -229,7 +229,13 @@ class ServerConfig(BaseModel):
             raise JobInvalid(f"server: {_first_line(error)}", param=_first_location(error)) from error
 
 
-def _is_loopback(host: str) -> bool:
+def home_from_environment() -> Path | None:
+    """The directory of servers under SWARM_HOME; None if that is not set."""
+    home = os.environ.get("SWARM_HOME")
+    return Path(home) / "swarm" if home else None
+
+
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -257,5 +263,7 @@ def _first_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = _first_location(error)
     what = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
-    got = "" if first["type"] in {"extra_forbidden", "value_error"} else f" (got {first['input']!r})"
+    is_secret = where is not None and where.endswith("token")
+    is_told = first["type"] in {"extra_forbidden", "value_error"}
+    got = "" if is_told or is_secret else f" (got {first['input']!r})"
     return f"{where}: {what}{got}" if where else what

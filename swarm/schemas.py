@@ -302,12 +302,47 @@ class SampleView(Body):
 
 
 class EpisodeDetail(Body):
-    """GET episodes/{id}: the episode, its turns and the samples they merge to; `advantage` once it was trained."""
+    """GET episodes/{id}: the episode, its turns and the samples they merge to; `advantage` once it was trained.
+
+    A rollout token gets no turns and no samples.
+    """
 
     episode: EpisodeView
     turns: list[TurnView]
     samples: list[SampleView]
     advantage: float | None
+
+
+class EpisodeSamples(Body):
+    """GET episodes/{id}/samples: the training sequences of one episode, with the batch that took them, if any."""
+
+    episode_id: str
+    batch_id: str | None
+    advantage: float | None
+    samples: list[SampleView]
+
+
+class BatchView(Body):
+    """One batch: `state` is sealed, trained, failed, or rewound if older weights were loaded after it was trained.
+
+    `metrics` is empty, `finished_at` and `weight_version` are None until it was trained. Times are seconds since the
+    epoch.
+    """
+
+    batch_id: str
+    step: int
+    state: str
+    reason: str | None
+    sealed_at: float
+    finished_at: float | None
+    weight_version: int | None
+    metrics: dict[str, float]
+
+
+class BatchPage(Body):
+    """GET batches: of the present job, newest first."""
+
+    batches: list[BatchView]
 
 
 class SyncJobRequest(Body):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 from collections.abc import Callable
 
@@ -19,6 +20,9 @@ from swarm.backends import Backends
 from swarm.config import ServerConfig, TrainJob
 from swarm.errors import SwarmError
 from swarm.gateway.app import Deps, create_app
+from swarm.gateway.auth import TokenGuard
+from swarm.gateway.connection import GuardedConnection
+from swarm.gateway.events import EventStreams
 from swarm.ledger import Ledger
 from swarm.server import SwarmServer
 
@@ -26,6 +30,22 @@ logger = logging.getLogger(__name__)
 
 GRACE_S = 5
 BACKLOG = 2048
+MAX_CONNECTIONS = 50_000
+"""Further ones are refused with 503. Also bounded by the files that the process may open."""
+
+RESERVED_FILES = 200
+
+
+class HttpServer(uvicorn.Server):
+    """Calls `on_shutdown` before it waits for what is in progress: a stream without an end would use up the grace."""
+
+    def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_shutdown = on_shutdown
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_shutdown()
+        await super().shutdown(sockets)
 
 
 class PortInUse(SwarmError):
@@ -37,7 +57,8 @@ class PortInUse(SwarmError):
 def bind(host: str, port: int) -> socket.socket:
     """A bound listening socket, so that a taken port is known before anything is built. Raises PortInUse."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's delay off only for sockets that name their protocol: else every answer takes 40 ms more.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -47,16 +68,24 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(config: ServerConfig, job: TrainJob | None, announce: Callable[[str], None]) -> None:
+async def serve(
+    config: ServerConfig,
+    job: TrainJob | None,
+    announce: Callable[[str], None],
+    *,
+    resume: bool = True,
+    on_resume: Callable[[TrainJob], None] | None = None,
+) -> None:
     """Serve until SIGINT, SIGTERM or the shutdown route. `announce` gets the URL once requests are answered.
 
-    Raises PortInUse, LedgerError (another server on the same home), JobInvalid.
+    With `resume` the job that was interrupted in this home goes on, unless a `job` is given; `on_resume` gets it
+    before the announcement. Raises PortInUse, LedgerError (another server on the same home), JobInvalid.
     """
     with (
         contextlib.closing(bind(config.host, config.port)) as listener,
         contextlib.closing(Ledger.open(config.home / "ledger.db")) as ledger,
     ):
-        await _serve(config, job, announce, listener, ledger)
+        await _serve(config, job, announce, listener, ledger, resume, on_resume)
 
 
 async def _serve(
@@ -65,49 +94,78 @@ async def _serve(
     announce: Callable[[str], None],
     listener: socket.socket,
     ledger: Ledger,
+    resume: bool,
+    on_resume: Callable[[TrainJob], None] | None,
 ) -> None:
     server = SwarmServer(config, ledger, Backends(config, config.home / "worker.log"))
+    events = EventStreams(ledger)
     app = create_app(
         Deps(
             control=server.control,
             served=lambda: server.service,
             lifecycle=server.lifecycle,
             ledger=ledger,
-            token=config.token,
+            guard=TokenGuard(config.token, config.rollout_token, config.observer_token),
+            events=events,
             max_body_bytes=config.max_body_bytes,
             version=swarm.__version__,
         )
     )
-    http = uvicorn.Server(
+    http = HttpServer(
         uvicorn.Config(
             app,
+            http=GuardedConnection,
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             backlog=BACKLOG,
+            limit_concurrency=_max_connections(),
             timeout_graceful_shutdown=GRACE_S,
             timeout_keep_alive=75,
-        )
+        ),
+        events.close,
     )
-    serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")
     watching = asyncio.create_task(_watch_shutdown(server, http), name="shutdown watch")
     try:
+        # Before the first request, which may be of an episode that outlived the server before this one.
+        await _take_up(server, job, resume, on_resume)
+        serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")
         while not http.started and not serving.done():
             await asyncio.sleep(0.01)
         if not serving.done():
             announce(_url(config.host, listener))
-            if job is not None:
-                await server.sync_job(job.model_dump(mode="json", exclude_defaults=True))
-                await server.start_engine()
         await serving
     finally:
         watching.cancel()
         await server.close()
 
 
+async def _take_up(
+    server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: Callable[[TrainJob], None] | None
+) -> None:
+    """Go on with the interrupted job, unless it is another than the one given, which is then begun."""
+    if resume and await server.resume(job):
+        interrupted = server.control.job()
+        if interrupted is not None and on_resume is not None:
+            on_resume(interrupted)
+    elif job is not None:
+        await server.sync_job(job.model_dump(mode="json", exclude_defaults=True))
+        await server.start_engine(resume)
+
+
 async def _watch_shutdown(server: SwarmServer, http: uvicorn.Server) -> None:
     await server.shutdown_requested.wait()
     http.should_exit = True
+
+
+def _max_connections() -> int:
+    """As many as there can be open files, less those that the ledger, the model and the worker need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard and hard != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, soft - RESERVED_FILES))
 
 
 def _url(host: str, listener: socket.socket) -> str:

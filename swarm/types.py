@@ -76,11 +76,35 @@ class WorkflowOutput:
     turn_rewards: tuple[float, ...] | None = None
 
 
+class GrammarKind(StrEnum):
+    """What `Grammar.text` is: nothing, a JSON schema, a regular expression, or a grammar in llguidance's Lark."""
+
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The language that the text of a completion must be a sentence of, its end token left aside."""
+
+    kind: GrammarKind
+    text: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to sample one completion. `top_k` 0 means off; `seed` None means unseeded.
 
     `stop_token_ids` end the completion and are part of it; a `stop` string ends it when the decoded text contains it.
+    Neither does so before `min_tokens`. With `ignore_eos` the model's own end tokens are tokens like any other.
+
+    Logits are changed in this order: `grammar` forbids tokens; `logit_bias` adds to a token's logit; the logit of a
+    token that prompt or completion holds is divided by `repetition_penalty` where positive, multiplied elsewhere;
+    `frequency_penalty` is subtracted as often as the completion holds the token, `presence_penalty` once. Then come
+    `temperature`, `min_p` (tokens less likely than this share of the likeliest are dropped), `top_k` and `top_p`.
+    `top_logprobs` asks for so many of the likeliest tokens beside each sampled one.
     """
 
     max_tokens: int
@@ -90,19 +114,53 @@ class SamplingParams:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    grammar: Grammar | None = None
+    top_logprobs: int = 0
+
+    @property
+    def is_untransformed(self) -> bool:
+        """Whether every token is drawn from the model's own distribution at `temperature`, all tokens allowed.
+
+        Only then is a recorded logprob that of the distribution whose gradient a trainer computes.
+        """
+        return not (
+            self.top_p < 1
+            or self.top_k
+            or self.min_p
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1
+            or self.logit_bias
+            or self.min_tokens
+            or self.grammar
+        )
+
+
+TokenLogprobs = tuple[tuple[int, float], ...]
+"""Tokens with their natural log-probabilities, likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
     """A piece of a completion, in sampling order. `finish_reason` is set on the last piece only.
 
-    `logprobs_T` are natural logs under the actual sampling distribution (after temperature, top-k and top-p).
+    `logprobs_T` are natural logs under the actual sampling distribution: of the changed logits, after temperature,
+    min-p, top-k and top-p. At temperature 0 they are those at temperature 1, nothing dropped. `top_logprobs_T` is None
+    unless it was asked for; it is of the same distribution and leaves out tokens of probability 0.
     """
 
     token_ids_T: tuple[int, ...]
     logprobs_T: tuple[float, ...]
     weight_versions_T: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    top_logprobs_T: tuple[TokenLogprobs, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

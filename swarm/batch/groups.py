@@ -8,60 +8,84 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from swarm.batch.policy import BatchPolicy
 from swarm.types import FinishedEpisode
+
+Countable = TypeVar("Countable")
 
 GroupKey = tuple[str, str]
 """Data source and task id."""
+
+Returns = tuple[float, tuple[float, ...]]
+"""A reward and its turn rewards, trailing zeros left out: equal exactly if all returns are equal, turn by turn."""
 
 
 def key_of(episode: FinishedEpisode) -> GroupKey:
     return episode.data_source, episode.task_id
 
 
+def returns_of(episode: FinishedEpisode) -> Returns:
+    turn_rewards = list(episode.turn_rewards or ())
+    while turn_rewards and not turn_rewards[-1]:
+        turn_rewards.pop()
+    return episode.reward, tuple(turn_rewards)
+
+
 @dataclass(slots=True)
 class WaitingGroup:
-    """Episodes of one task by id, and how often each reward occurs among them."""
+    """Episodes of one task by id, and how many of them have the same returns."""
 
     episodes: dict[str, FinishedEpisode] = field(default_factory=dict[str, FinishedEpisode])
-    rewards: Counter[float] = field(default_factory=Counter[float])
+    returns: Counter[Returns] = field(default_factory=Counter[Returns])
 
     def __len__(self) -> int:
         return len(self.episodes)
 
     @property
     def is_constant(self) -> bool:
-        """Whether nothing can be learned from it: turn rewards count as differing."""
-        return len(self.rewards) < 2 and not any(episode.turn_rewards for episode in self.episodes.values())
+        """Whether nothing can be learned from it."""
+        return len(self.returns) < 2
 
     def add(self, episode: FinishedEpisode) -> None:
         self.episodes[episode.episode_id] = episode
-        self.rewards[episode.reward] += 1
+        self.returns[returns_of(episode)] += 1
 
     def remove(self, episode: FinishedEpisode) -> None:
         del self.episodes[episode.episode_id]
-        self.rewards[episode.reward] -= 1
-        if not self.rewards[episode.reward]:
-            del self.rewards[episode.reward]
+        _count_down(self.returns, returns_of(episode))
 
 
 @dataclass(slots=True)
 class SourceCount:
-    """One data source. `tasks` are groups that count towards the target, `unfinished` the episodes of groups that are
-    not full yet."""
+    """The groups of one data source.
+
+    `tasks` are those that count towards the target, `trainable` those that a step could learn from, `unfinished` the
+    sizes of those that are not full yet.
+    """
 
     episodes: int = 0
     tasks: int = 0
-    unfinished: int = 0
+    trainable: int = 0
+    unfinished: Counter[int] = field(default_factory=Counter[int])
+
+    def missing_episodes(self, tasks: int, num_repeat: int) -> int:
+        """How many more episodes make `tasks` more groups full, at best: the fullest come first. O(num_repeat)."""
+        missing = tasks * num_repeat
+        for size in sorted(self.unfinished, reverse=True):
+            groups = min(tasks, self.unfinished[size])
+            missing -= groups * size
+            tasks -= groups
+        return missing
 
 
 class GroupCounts:
     """All waiting groups, and per data source how many count. O(1) per episode added or removed."""
 
-    def __init__(self, num_repeat: int, *, non_constant: bool) -> None:
-        """With `non_constant`, a full group counts only if its rewards differ."""
-        self._num_repeat = num_repeat
-        self._non_constant = non_constant
+    def __init__(self, policy: BatchPolicy) -> None:
+        self._policy = policy
+        self._need_contrast = policy.stop_rule == "enough_non_constant_tasks"
         self.groups: dict[GroupKey, WaitingGroup] = {}
         self.sources: dict[str, SourceCount] = {}
 
@@ -97,14 +121,30 @@ class GroupCounts:
             del self.sources[episode.data_source]
 
     def is_full(self, group: WaitingGroup) -> bool:
-        return len(group) >= self._num_repeat
+        return len(group) >= self._policy.num_repeat
+
+    def lacks_contrast(self, group: WaitingGroup) -> bool:
+        """Whether its rewards are equal where the stop rule asks for others."""
+        return self._need_contrast and group.is_constant
+
+    def is_trainable(self, group: WaitingGroup) -> bool:
+        return len(group) >= self._policy.min_group and not self.lacks_contrast(group)
 
     def counts(self, group: WaitingGroup) -> bool:
         """Whether the group is one of the tasks that the target asks for."""
-        return self.is_full(group) and not (self._non_constant and group.is_constant)
+        return self.is_full(group) and not self.lacks_contrast(group)
 
     def _count(self, source: SourceCount, group: WaitingGroup, sign: int) -> None:
-        if not self.is_full(group):
-            source.unfinished += sign * len(group)
-        elif self.counts(group):
-            source.tasks += sign
+        source.trainable += sign * self.is_trainable(group)
+        source.tasks += sign * self.counts(group)
+        if 0 < len(group) < self._policy.num_repeat:
+            if sign > 0:
+                source.unfinished[len(group)] += 1
+            else:
+                _count_down(source.unfinished, len(group))
+
+
+def _count_down(counter: Counter[Countable], key: Countable) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

@@ -8,13 +8,14 @@ restores it from the ledger. Time is given to it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from swarm.batch.admission import DroppedEpisode, DropReason, VersionSpan, refuse, version_span
-from swarm.batch.groups import GroupCounts, GroupKey, WaitingGroup, key_of
+from swarm.batch.groups import GroupCounts, GroupKey, Returns, SourceCount, WaitingGroup, key_of, returns_of
 from swarm.batch.policy import BatchPolicy
-from swarm.batch.quotas import share_out
+from swarm.batch.quotas import carry_over, share_out
 from swarm.errors import BadRequest, Conflict
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
@@ -64,13 +65,14 @@ class BatchPool:
         self._policy = policy
         self._next_policy: BatchPolicy | None = None
         self._weight_version = weight_version
-        self._trained = dict(trained_groups or {})
+        self._carry = {} if policy.mixture is None else carry_over(policy.mixture, {}, trained_groups or {})
         self._leaving: dict[str, int] = {}
         self._episodes: dict[str, FinishedEpisode] = {}
         self._spans: dict[str, VersionSpan | None] = {}
+        self._clients: Counter[str] = Counter()
         self._agreed: dict[str, None] = {}
         self._first_at: float | None = None
-        self._counts = self._new_counts()
+        self._counts = GroupCounts(policy)
         self._quotas = self._new_quotas()
 
     def __len__(self) -> int:
@@ -98,9 +100,9 @@ class BatchPool:
         self._agreed[client_id] = None
 
     @property
-    def clients(self) -> set[str]:
+    def clients(self) -> Collection[str]:
         """Whose episodes wait here."""
-        return {episode.client_id for episode in self._episodes.values()}
+        return self._clients.keys()
 
     @property
     def deadline(self) -> float | None:
@@ -110,11 +112,14 @@ class BatchPool:
         return self._first_at + self._policy.batch_timeout_s
 
     def publish(self, weight_version: int) -> None:
-        """Tell the pool which weights are now trained. Call it after every step and every checkpoint load."""
-        self._weight_version = weight_version
-        for source, groups in self._leaving.items():
-            self._trained[source] = self._trained.get(source, 0) + groups
+        """Tell the pool which weights are now trained. Call it after every step and every checkpoint load.
+
+        What the last seal took out counts as trained then, unless it was restored.
+        """
+        if self._policy.mixture is not None:
+            self._carry = carry_over(self._policy.mixture, self._carry, self._leaving)
         self._leaving = {}
+        self._weight_version = weight_version
         self._quotas = self._new_quotas()
         self._recount()
 
@@ -127,6 +132,7 @@ class BatchPool:
             raise Conflict(f"episode {episode.episode_id} is already in the pool")
         self._episodes[episode.episode_id] = episode
         self._spans[episode.episode_id] = version_span(episode)
+        self._clients[episode.client_id] += 1
         reason = self._refuse(episode.episode_id)
         if reason is None:
             self._counts.add(episode)
@@ -135,7 +141,12 @@ class BatchPool:
         return reason
 
     def restore(self, episodes: Iterable[FinishedEpisode]) -> None:
-        """Put back episodes that were acknowledged before a restart or a failed step. Raises Conflict as `add`."""
+        """Put back episodes that were acknowledged before a restart, or all of a batch that was not trained after all.
+
+        Raises Conflict as `add`.
+        """
+        self._leaving = {}
+        self._quotas = self._new_quotas()
         for episode in episodes:
             self.add(episode)
 
@@ -144,52 +155,46 @@ class BatchPool:
         present = self._episodes.get(episode.episode_id)
         if present is None:
             return False
-        self._discard(present)
+        if self._refuse(episode.episode_id) is None:
+            self._counts.remove(present)
+        self._forget(present)
         self.add(episode)
         return True
 
     def may_begin(self, data_source: str, running: int) -> bool:
         """Whether this batch has use for one more episode of a data source of which `running` are under way.
 
-        Without a mixture it always has. When none runs and groups are left incomplete, one more may always begin: lost
-        episodes cannot block a batch. Raises BadRequest for a data source outside the mixture.
+        It has, unless what waits and what runs can already cover the quota of that source in a mixture. Lost episodes
+        cannot block a batch: when none runs and groups are left incomplete, one more may always begin. Where clients
+        agree on the end of a batch it is for them to know. Raises BadRequest for a data source outside the mixture.
         """
         if self._quotas is None:
             return True
         if data_source not in self._quotas:
             known = ", ".join(sorted(self._quotas))
             raise BadRequest(f"data source {data_source!r} is not in the mixture ({known})", param="data_source")
-        quota, source = self._quotas[data_source], self._counts.source(data_source)
+        if self._by_agreement:
+            return True
+        quota, source, num_repeat = self._quotas[data_source], self._counts.source(data_source), self._policy.num_repeat
         if self._policy.stop_rule == "enough_episodes":
-            return source.episodes + running < quota * self._policy.num_repeat
-        missing = quota - source.tasks
-        if missing <= 0:
-            return False
-        return running == 0 or running + source.unfinished < missing * self._policy.num_repeat
+            return source.episodes + running < quota * num_repeat
+        return running < source.missing_episodes(max(0, quota - source.tasks), num_repeat)
 
     def is_ready(self, now: float, live_clients: Collection[str]) -> bool:
         """Whether the batch can be sealed, by the stop rule or because its time is over.
 
         `live_clients` are those whose agreement "all_clients_agree" waits for. Nothing is sealed while no episode may
-        be trained.
+        be trained, and nothing for its time while no group is large enough.
         """
-        if not self._counts.episodes:
+        if not self._counts.sources:
             return False
-        if self.deadline is not None and now >= self.deadline and self._any_trainable():
+        if self.deadline is not None and now >= self.deadline and self._is_any_trainable():
             return True
-        match self._policy.stop_rule:
-            case "any_client_agrees":
-                return bool(self._agreed)
-            case "all_clients_agree":
-                return bool(self._agreed) and all(client in self._agreed for client in live_clients)
-            case "enough_episodes":
-                return self._covered(
-                    self._counts.episodes,
-                    lambda name: self._counts.source(name).episodes,
-                    self._policy.num_repeat,
-                )
-            case _:
-                return self._covered(self._counts.tasks, lambda name: self._counts.source(name).tasks, 1)
+        if self._policy.stop_rule == "any_client_agrees":
+            return bool(self._agreed)
+        if self._policy.stop_rule == "all_clients_agree":
+            return bool(self._agreed) and all(client in self._agreed for client in live_clients)
+        return self._is_target_met()
 
     def progress(self) -> PoolProgress:
         names = sorted({*self._counts.sources, *(self._quotas or ())})
@@ -198,7 +203,7 @@ class BatchPool:
             stop_rule=self._policy.stop_rule,
             episodes=self._counts.episodes,
             episodes_target=self._policy.batch_size * self._policy.num_repeat,
-            tasks=sum(min(item.tasks, _unless_none(item.tasks_target, item.tasks)) for item in sources.values()),
+            tasks=sum(_at_most(item.tasks, item.tasks_target) for item in sources.values()),
             tasks_target=self._policy.batch_size,
             sources=sources,
             agreed=self.agreed,
@@ -208,122 +213,148 @@ class BatchPool:
         """Take a batch out of the pool; the next policy is then in force. May be called before `is_ready`.
 
         Each episode leaves in a group, leaves as dropped, or stays for the next batch, which it may only if it will
-        not be stale by then. A group trains on its survivors; one below `min_group` is dropped. Which groups of a data
-        source stay within its quota, and the order of groups and of episodes, depend on what the episodes hold and not
-        on when they arrived or how they are named.
+        not be stale by then and if something leaves in a group. A group trains on its survivors; one below `min_group`
+        is dropped. Which groups stay within a quota, and the order of groups and of episodes, depend on what the
+        episodes hold and not on when they arrived or how they are named.
         """
+        taken, left = self._choose(step)
         reasons = {
             episode_id: reason for episode_id in self._episodes if (reason := self._refuse(episode_id)) is not None
         }
-        taken, left = self._choose(self._counts.groups)
-        reasons.update({episode.episode_id: reason for reason, episode in left if not self._may_stay(episode)})
+        for reason, group in left:
+            stays = taken and self._is_of_use(group)
+            reasons.update({episode: reason for episode in group.episodes if not (stays and self._is_fresh(episode))})
         batch = rebuild(batch_id, step, [episode for group in taken for episode in group.episodes.values()])
         dropped = [_drop(self._episodes[episode_id], reason) for episode_id, reason in sorted(reasons.items())]
-        self._leaving = _groups_by_source(batch)
+        self._leaving = Counter(group.episodes[0].data_source for group in batch.groups)
         self._start_anew([*reasons, *(episode.episode_id for episode in batch.episodes)])
         return SealedBatch(batch, tuple(dropped))
 
-    def _choose(
-        self, groups: Mapping[GroupKey, WaitingGroup]
-    ) -> tuple[list[WaitingGroup], list[tuple[DropReason, FinishedEpisode]]]:
-        """Groups for the batch, and the episodes of the others with what keeps them out."""
+    def _choose(self, step: int) -> tuple[list[WaitingGroup], list[tuple[DropReason, WaitingGroup]]]:
+        """Groups for the batch, and the others with what keeps them out."""
         taken: list[WaitingGroup] = []
-        left: list[tuple[DropReason, FinishedEpisode]] = []
-        room = dict(self._quotas or {})
-        # Full groups first, then by a digest: which tasks win must not depend on their speed or on their names.
-        for key in sorted(groups, key=lambda key: (not self._counts.counts(groups[key]), _digest(key))):
-            group = groups[key]
+        left: list[tuple[DropReason, WaitingGroup]] = []
+        room = None if self._quotas is None else dict(self._quotas)
+        # Complete without them: their other episodes may still be running and come to the next batch with them.
+        keeps_unfinished = bool(self._policy.max_staleness) and self._by_tasks and self._is_target_met()
+        for key, group in sorted(self._counts.groups.items(), key=lambda item: self._rank(step, *item)):
             reason = self._keep_out(key[0], group, room)
+            if reason is None and keeps_unfinished and not self._counts.is_full(group):
+                reason = DropReason.OVER_QUOTA if all(map(self._is_fresh, group.episodes)) else None
             if reason is not None:
-                left.extend((reason, episode) for episode in group.episodes.values())
+                left.append((reason, group))
                 continue
             taken.append(group)
-            if self._quotas is not None:
+            if room is not None:
                 room[key[0]] -= 1
         return taken, left
 
-    def _keep_out(self, source: str, group: WaitingGroup, room: Mapping[str, int]) -> DropReason | None:
+    def _keep_out(self, source: str, group: WaitingGroup, room: Mapping[str, int] | None) -> DropReason | None:
         if len(group) < self._policy.min_group:
             return DropReason.GROUP_TOO_SMALL
-        if self._policy.stop_rule == "enough_non_constant_tasks" and group.is_constant:
+        if self._counts.lacks_contrast(group):
             return DropReason.CONSTANT_REWARD
-        if self._quotas is not None and room.get(source, 0) <= 0:
+        if room is not None and room.get(source, 0) <= 0:
             return DropReason.OVER_QUOTA
-        if self._policy.max_staleness and self._by_tasks and not self._counts.is_full(group):
-            # Its other episodes may still be running: they come to the next batch together.
-            still = all(self._may_stay(episode) for episode in group.episodes.values())
-            return DropReason.GROUP_TOO_SMALL if still else None
         return None
+
+    def _rank(self, step: int, key: GroupKey, group: WaitingGroup) -> tuple[int, int, bytes]:
+        """Full groups come first, then those that would be stale soonest, then chance.
+
+        The chance is the same for everybody who knows the step, but not for the task at every step: speed must not
+        decide, nor must the same tasks lose each time.
+        """
+        oldest = 0
+        if self._policy.max_staleness:
+            spans = (self._spans[episode_id] for episode_id in group.episodes)
+            oldest = min(span.oldest for span in spans if span is not None)
+        digest = hashlib.sha256("\0".join((str(step), *key)).encode("utf-8", "surrogatepass")).digest()
+        return -min(len(group), self._policy.num_repeat), oldest, digest
 
     @property
     def _by_tasks(self) -> bool:
         return self._policy.stop_rule in {"enough_tasks", "enough_non_constant_tasks"}
 
-    def _may_stay(self, episode: FinishedEpisode) -> bool:
-        """Whether an episode that this batch has no room for can still be trained on top of the next version.
+    @property
+    def _by_agreement(self) -> bool:
+        return self._policy.stop_rule in {"any_client_agrees", "all_clients_agree"}
 
-        A group whose rewards do not differ, or whose time is over, is not kept: it would never leave.
-        """
-        group = self._counts.groups[key_of(episode)]
-        if self._counts.is_full(group) and not self._counts.counts(group):
-            return False
-        span = self._spans[episode.episode_id]
-        following = self._weight_version + 1
-        return refuse(span, weight_version=following, max_staleness=self._policy.max_staleness) is None
+    def _is_of_use(self, group: WaitingGroup) -> bool:
+        """Whether the next batch could take the group. One without contrast that is full would never leave."""
+        mixture = (self._next_policy or self._policy).mixture
+        source, _ = key_of(next(iter(group.episodes.values())))
+        is_hopeless = self._counts.is_full(group) and self._counts.lacks_contrast(group)
+        return not is_hopeless and (mixture is None or source in mixture)
+
+    def _is_fresh(self, episode_id: str) -> bool:
+        """Whether the next batch may hold the episode."""
+        allowed = (self._next_policy or self._policy).max_staleness
+        span = self._spans[episode_id]
+        return refuse(span, weight_version=self._weight_version + 1, max_staleness=allowed) is None
 
     def _start_anew(self, gone: Iterable[str]) -> None:
         sealed_at = max((episode.ended_at for episode in self._episodes.values()), default=None)
         for episode_id in gone:
-            del self._episodes[episode_id], self._spans[episode_id]
+            self._forget(self._episodes[episode_id])
         self._agreed.clear()
         if self._next_policy is not None:
             if self._next_policy.mixture != self._policy.mixture:
-                self._trained, self._leaving = {}, {}
+                self._carry, self._leaving = {}, {}
             self._policy, self._next_policy = self._next_policy, None
         self._quotas = self._new_quotas()
+        self._first_at = sealed_at
         self._recount()
-        self._first_at = sealed_at if self._counts.episodes else None
 
     def _recount(self) -> None:
-        self._counts = self._new_counts()
-        for episode_id, episode in self._episodes.items():
-            if self._refuse(episode_id) is None:
-                self._counts.add(episode)
-        if not self._counts.episodes:
+        self._counts = GroupCounts(self._policy)
+        admitted = [episode for episode_id, episode in self._episodes.items() if self._refuse(episode_id) is None]
+        for episode in admitted:
+            self._counts.add(episode)
+        if not admitted:
             self._first_at = None
+        elif self._first_at is None:
+            self._first_at = min(episode.ended_at for episode in admitted)
 
-    def _discard(self, episode: FinishedEpisode) -> None:
-        if self._refuse(episode.episode_id) is None:
-            self._counts.remove(episode)
+    def _forget(self, episode: FinishedEpisode) -> None:
         del self._episodes[episode.episode_id], self._spans[episode.episode_id]
+        self._clients[episode.client_id] -= 1
+        if not self._clients[episode.client_id]:
+            del self._clients[episode.client_id]
 
     def _refuse(self, episode_id: str) -> DropReason | None:
         return refuse(
             self._spans[episode_id], weight_version=self._weight_version, max_staleness=self._policy.max_staleness
         )
 
-    def _covered(self, total: int, of_source: Callable[[str], int], unit: int) -> bool:
-        if self._quotas is None:
-            return total >= self._policy.batch_size * unit
-        return all(of_source(name) >= quota * unit for name, quota in self._quotas.items())
+    def _is_target_met(self) -> bool:
+        """Whether there are as many episodes or tasks as the policy asks for, of each data source in a mixture."""
+        by_episodes = self._policy.stop_rule == "enough_episodes"
+        unit = self._policy.num_repeat if by_episodes else 1
 
-    def _any_trainable(self) -> bool:
-        return any(len(group) >= self._policy.min_group for group in self._counts.groups.values())
+        def number(source: SourceCount) -> int:
+            return source.episodes if by_episodes else source.tasks
+
+        if self._quotas is None:
+            return sum(map(number, self._counts.sources.values())) >= self._policy.batch_size * unit
+        return all(number(self._counts.source(name)) >= quota * unit for name, quota in self._quotas.items())
+
+    def _is_any_trainable(self) -> bool:
+        return any(
+            source.trainable and (self._quotas is None or self._quotas.get(name, 0))
+            for name, source in self._counts.sources.items()
+        )
 
     def _source_progress(self, name: str) -> SourceProgress:
         source = self._counts.source(name)
-        return SourceProgress(
-            source.episodes, source.tasks, None if self._quotas is None else self._quotas.get(name, 0)
-        )
-
-    def _new_counts(self) -> GroupCounts:
-        policy = self._policy
-        return GroupCounts(policy.num_repeat, non_constant=policy.stop_rule == "enough_non_constant_tasks")
+        target = None if self._quotas is None else self._quotas.get(name, 0)
+        return SourceProgress(source.episodes, source.tasks, target)
 
     def _new_quotas(self) -> dict[str, int] | None:
-        if self._policy.mixture is None:
+        """Of the batch being filled; the one in training counts as trained."""
+        mixture = self._policy.mixture
+        if mixture is None:
             return None
-        return share_out(self._policy.mixture, self._policy.batch_size, self._trained)
+        return share_out(mixture, self._policy.batch_size, carry_over(mixture, self._carry, self._leaving))
 
 
 def rebuild(batch_id: str, step: int, episodes: Iterable[FinishedEpisode]) -> TrainBatch:
@@ -335,25 +366,13 @@ def rebuild(batch_id: str, step: int, episodes: Iterable[FinishedEpisode]) -> Tr
     return TrainBatch(batch_id=batch_id, step=step, groups=tuple(ordered))
 
 
-def _groups_by_source(batch: TrainBatch) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for group in batch.groups:
-        source = group.episodes[0].data_source
-        found[source] = found.get(source, 0) + 1
-    return found
-
-
-def _unless_none(value: int | None, otherwise: int) -> int:
-    return otherwise if value is None else value
-
-
-def _digest(key: GroupKey) -> bytes:
-    return hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest()
+def _at_most(value: int, limit: int | None) -> int:
+    return value if limit is None else min(value, limit)
 
 
 def _drop(episode: FinishedEpisode, reason: DropReason) -> DroppedEpisode:
     return DroppedEpisode(episode.episode_id, reason, episode.trained_tokens)
 
 
-def _content(episode: FinishedEpisode) -> tuple[tuple[tuple[int, ...], ...], float, str]:
-    return tuple(sample.token_ids_T for sample in episode.samples), episode.reward, episode.episode_id
+def _content(episode: FinishedEpisode) -> tuple[tuple[tuple[int, ...], ...], Returns, str]:
+    return tuple(sample.token_ids_T for sample in episode.samples), returns_of(episode), episode.episode_id

@@ -7,25 +7,36 @@ refused here. Memory is bounded whatever clients send.
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swarm.types import FinishedEpisode, TrainBatch
 
 MAX_CLIENTS = 1_000
-MAX_TASKS_PER_CLIENT = 1_000
-"""The clients and tasks that were silent longest are forgotten first."""
+MAX_TASKS_PER_CLIENT = 256
+"""The clients and tasks that were silent longest are forgotten first. Task ids are remembered as hashes, so both bounds
+together keep memory below 100 MB whatever clients send."""
 
-MAX_CONSTANT = 32
-"""So many equal rewards in a row, or four groups of them if that is more, are no coincidence."""
+MIN_CONSTANT = 32
 CONSTANT_GROUPS = 4
-LEFT_BEHIND_EPISODES = 64
-"""A task is left behind once its client has ended so many episodes, or eight groups, of other tasks since."""
-LEFT_BEHIND_GROUPS = 8
+"""So many equal rewards in a row are no coincidence: the larger of 32 and four groups."""
+
+REPEATS = 2
+"""A task with more than twice `num_repeat` episodes of one client in one batch is more than retries."""
+
+LEFT_BEHIND_EPISODES = 128
+LEFT_BEHIND_GROUPS = 16
+"""A task is left behind once its client has ended so many episodes of other tasks since: the larger of 128 and sixteen
+groups, more than a client usually has under way at once."""
+
 MIN_MISMATCHES = 3
+"""Tasks left behind with too few episodes, and more of them than complete ones: a few may be lost to errors."""
+
 MIN_LOST = 3
 LOST_SHARE = 0.2
+"""Episodes that fell silent, and their share of all begun: a crash now and then is what leases are for."""
+
 SILENT_ENDS = frozenset({"lease_expired", "idle_timeout", "deadline"})
 BLANK_IDS = frozenset({"", "none", "null", "nan", "undefined"})
 
@@ -43,10 +54,13 @@ class ClientWarning:
 
 @dataclass(slots=True)
 class _Task:
-    """Episodes of one task that its client ended since the last batch took some, and how many it had ended by then."""
+    """Episodes of one task that its client ended, in all and since seal number `seal`; `last_end` is how many episodes
+    of any task the client had ended by the last of them."""
 
     episodes: int = 0
-    seen_at_end: int = 0
+    in_batch: int = 0
+    seal: int = 0
+    last_end: int = 0
 
 
 @dataclass(slots=True)
@@ -56,9 +70,9 @@ class _Client:
     silent: int = 0
     last_reward: float | None = None
     equal_rewards: int = 0
-    tasks: OrderedDict[str, _Task] = field(default_factory=OrderedDict[str, _Task])
+    tasks: OrderedDict[int, _Task] = field(default_factory=OrderedDict[int, _Task])
     complete: int = 0
-    mismatched: Counter[int] = field(default_factory=Counter[int])
+    mismatched: int = 0
     warnings: dict[str, ClientWarning] = field(default_factory=dict[str, ClientWarning])
 
 
@@ -68,6 +82,7 @@ class Preflight:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._clients: OrderedDict[str, _Client] = OrderedDict()
+        self._seals = 0
 
     def begun(self, client_id: str, task_id: str | None) -> None:
         """`task_id` is None where the client tells it only at the end."""
@@ -80,17 +95,7 @@ class Preflight:
         client.ended += 1
         self._check_id(client_id, episode.task_id)
         self._check_reward(client_id, client, episode, num_repeat)
-        task = client.tasks.setdefault(episode.task_id, _Task())
-        client.tasks.move_to_end(episode.task_id)
-        task.episodes += 1
-        task.seen_at_end = client.ended
-        if task.episodes > 2 * num_repeat:
-            self._warn(
-                client_id,
-                "repeated_task_id",
-                f"task {episode.task_id!r} has {task.episodes} episodes in this batch, but num_repeat is {num_repeat}:"
-                " do several tasks share one id?",
-            )
+        self._check_repeats(client_id, client, episode.task_id, num_repeat)
         self._check_left_behind(client_id, client, num_repeat)
 
     def lost(self, client_id: str, reason: str) -> None:
@@ -108,11 +113,12 @@ class Preflight:
             )
 
     def sealed(self, batch: TrainBatch) -> None:
-        """The tasks of a batch count from zero again: the next epoch may repeat them."""
+        """Tasks count from zero again: the next epoch may repeat them."""
+        self._seals += 1
         for group in batch.groups:
             for client_id in {episode.client_id for episode in group.episodes}:
                 if (client := self._clients.get(client_id)) is not None:
-                    client.tasks.pop(group.task_id, None)
+                    client.tasks.pop(hash(group.task_id), None)
 
     def warnings(self) -> tuple[ClientWarning, ...]:
         """By client and code."""
@@ -133,34 +139,49 @@ class Preflight:
             client.warnings.pop("constant_reward", None)
         client.equal_rewards += 1
         client.last_reward = episode.reward
-        if client.equal_rewards >= max(MAX_CONSTANT, CONSTANT_GROUPS * num_repeat):
+        if client.equal_rewards >= max(MIN_CONSTANT, CONSTANT_GROUPS * num_repeat):
             self._warn(
                 client_id,
                 "constant_reward",
                 f"the last {client.equal_rewards} rewards were all {episode.reward:g}: nothing is learned from them",
             )
 
+    def _check_repeats(self, client_id: str, client: _Client, task_id: str, num_repeat: int) -> None:
+        key = hash(task_id)
+        task = client.tasks.setdefault(key, _Task())
+        client.tasks.move_to_end(key)
+        if task.seal != self._seals:
+            task.seal, task.in_batch = self._seals, 0
+        task.episodes += 1
+        task.in_batch += 1
+        task.last_end = client.ended
+        if task.in_batch > REPEATS * num_repeat:
+            self._warn(
+                client_id,
+                "repeated_task_id",
+                f"task {task_id!r} has {task.in_batch} episodes in this batch, but num_repeat is {num_repeat}:"
+                " do several tasks share one id?",
+            )
+
     def _check_left_behind(self, client_id: str, client: _Client, num_repeat: int) -> None:
         """Tasks that the client has moved on from had their episodes: were they as many as the job asks for?"""
         patience = max(LEFT_BEHIND_EPISODES, LEFT_BEHIND_GROUPS * num_repeat)
         while client.tasks:
-            task_id, oldest = next(iter(client.tasks.items()))
-            if client.ended - oldest.seen_at_end < patience and len(client.tasks) <= MAX_TASKS_PER_CLIENT:
+            key, oldest = next(iter(client.tasks.items()))
+            if client.ended - oldest.last_end < patience and len(client.tasks) <= MAX_TASKS_PER_CLIENT:
                 break
-            del client.tasks[task_id]
+            del client.tasks[key]
             if oldest.episodes >= num_repeat:
                 client.complete += 1
-            else:
-                client.mismatched[oldest.episodes] += 1
-        mismatches = client.mismatched.total()
-        if mismatches >= MIN_MISMATCHES and mismatches > client.complete:
-            usual = client.mismatched.most_common(1)[0][0]
-            self._warn(
-                client_id,
-                "num_repeat_mismatch",
-                f"{mismatches} tasks were left with too few episodes (mostly {usual}), but num_repeat is {num_repeat}:"
-                " run every task num_repeat times",
-            )
+                continue
+            client.mismatched += 1
+            if client.mismatched >= MIN_MISMATCHES and client.mismatched > client.complete:
+                self._warn(
+                    client_id,
+                    "num_repeat_mismatch",
+                    f"{client.mismatched} tasks were left with too few episodes (the last one with {oldest.episodes}),"
+                    f" but num_repeat is {num_repeat}: run every task num_repeat times",
+                )
 
     def _client(self, client_id: str) -> _Client:
         client = self._clients.setdefault(client_id, _Client())

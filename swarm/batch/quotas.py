@@ -1,35 +1,62 @@
 """How many tasks of each data source a batch takes: whole numbers whose long-run shares are those of the mixture.
 
-Place in the flow: asked by the pool when a batch begins. Pure functions.
+Place in the flow: asked by the pool when a batch begins. Pure functions. A carry says by how many tasks each data
+source is behind (above 0) or ahead of its share.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
+MAX_CARRY = 1.0
+"""A source that was silent for long does not crowd the others out when it returns. Full batches never get here."""
 
-def share_out(mixture: Mapping[str, float], batch_size: int, trained: Mapping[str, int]) -> dict[str, int]:
+
+def share_out(mixture: Mapping[str, float], batch_size: int, carry: Mapping[str, float]) -> dict[str, int]:
     """Tasks per data source of the next batch, summing to `batch_size`.
 
-    Largest remainder, with what earlier batches (`trained`, in tasks) gave too much or too little carried over, at most
-    one task per source: a source that was silent for long does not crowd the others out when it returns.
+    One task after another goes to the source that must have one soonest among those that are due one (R. Tijdeman,
+    "The chairman assignment problem", 1980). However many batches follow one another, no source is then ever a whole
+    task away from its share, which rounding each batch by largest remainder cannot promise with many small shares.
     """
-    total = sum(trained.get(source, 0) for source in mixture)
-    wanted = {
-        source: max(0.0, share * batch_size + _bounded(share * total - trained.get(source, 0)))
-        for source, share in mixture.items()
-    }
-    quotas = {source: math.floor(amount) for source, amount in wanted.items()}
-    by_remainder = sorted(mixture, key=lambda source: (quotas[source] - wanted[source], source))
-    missing = batch_size - sum(quotas.values())
-    for turn in range(missing):
-        quotas[by_remainder[turn % len(by_remainder)]] += 1
-    for source in reversed(by_remainder):
-        surplus = min(max(0, sum(quotas.values()) - batch_size), quotas[source])
-        quotas[source] -= surplus
+    shares = _normalized(mixture)
+    margin = 1 / (2 * len(shares) - 2) if len(shares) > 1 else 0.0
+    behind = {source: carry.get(source, 0.0) for source in shares}
+    quotas = dict.fromkeys(shares, 0)
+    for _ in range(batch_size):
+        for source, share in shares.items():
+            behind[source] += share
+        due = [source for source in shares if behind[source] >= margin - 1e-9]
+        if due:
+            chosen = min(due, key=lambda source: (_slack(behind[source], margin, shares[source]), source))
+        else:
+            chosen = max(shares, key=lambda source: (behind[source], source))
+        behind[chosen] -= 1
+        quotas[chosen] += 1
     return quotas
 
 
-def _bounded(error: float) -> float:
-    return max(-1.0, min(1.0, error))
+def carry_over(
+    mixture: Mapping[str, float], carry: Mapping[str, float], trained: Mapping[str, int]
+) -> dict[str, float]:
+    """The carry after so many more tasks of each data source were `trained`; sources outside the mixture are left out.
+
+    At most one task either way.
+    """
+    shares = _normalized(mixture)
+    total = sum(trained.get(source, 0) for source in shares)
+    exact = {
+        source: carry.get(source, 0.0) + share * total - trained.get(source, 0) for source, share in shares.items()
+    }
+    return {source: max(-MAX_CARRY, min(MAX_CARRY, behind)) for source, behind in exact.items()}
+
+
+def _slack(behind: float, margin: float, share: float) -> float:
+    """In how many tasks from now the source would be a task behind, less the margin. Rounded: equals stay equal."""
+    return round((1 - margin - behind) / share, 6)
+
+
+def _normalized(mixture: Mapping[str, float]) -> dict[str, float]:
+    """Shares such as 0.333 are meant to sum to 1."""
+    total = sum(mixture.values())
+    return {source: mixture[source] / total for source in sorted(mixture)}

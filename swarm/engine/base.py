@@ -10,7 +10,15 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from swarm.errors import EngineFailure
 from swarm.types import SamplingParams, TokenDelta
+
+
+class EngineLost(EngineFailure):
+    """The process behind engine and trainer is gone, with the weights and all that was under way.
+
+    The same request succeeds once the engine was started again and its weights are restored.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,11 @@ class Engine(Protocol):
     """A started model. Implementations are used from one asyncio event loop."""
 
     async def start(self) -> EngineInfo:
-        """Load the model. Raises EngineFailure with the reason (a wrong path, no memory, a worker that died)."""
+        """Load the model, weight version 0; what was loaded before is given up, its generations end with `abort`.
+
+        Raises EngineFailure with the reason (a wrong path, a model that cannot be served), EngineLost if the process
+        dies meanwhile.
+        """
         ...
 
     async def stop(self) -> None:
@@ -41,6 +53,6 @@ class Engine(Protocol):
         """Sample one completion. Closing the generator early aborts the request within one decoding step.
 
         While weights change, the generator pauses and goes on with the new version. Raises ContextLengthExceeded if the
-        prompt leaves no room for one token, EngineFailure if the engine dies.
+        prompt leaves no room for one token, EngineLost if the engine dies.
         """
         ...

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from swarm.engine.base import EngineInfo
+from swarm.engine.base import EngineInfo, EngineLost
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.engine.stopping import StopRule
 from swarm.errors import ContextLengthExceeded, EngineFailure
@@ -33,7 +33,10 @@ Reply = Callable[[Sequence[int]], Sequence[int]]
 
 
 class FaultKind(StrEnum):
-    """RAISE fails the request, HANG stalls it for good, DIE fails every request until the engine is started again."""
+    """RAISE fails the request, HANG stalls it for good, DIE ends the engine until it is started again.
+
+    A fault stays until it is taken away: an engine that was started again dies again.
+    """
 
     RAISE = "raise"
     HANG = "hang"
@@ -66,17 +69,33 @@ class FakeEngine:
     ) -> None:
         self.fault = fault
         self.weight_version = 0
+        self.died = asyncio.Event()
         self._reply = reply
         self._token_delay_s = token_delay_s
         self._tokenizer_path = tokenizer_path
         self._context_length = context_length
         self._running: _Running | None = None
-        self._death: EngineFailure | None = None
+        self._death: EngineLost | None = None
+
+    @property
+    def death(self) -> str | None:
+        """Why the engine died, until it is started again."""
+        return None if self._death is None else self._death.message
+
+    def die(self, reason: str) -> None:
+        """End as a killed process ends: every request and training step fails until the engine is started again."""
+        self._death = EngineLost(reason)
+        self.died.set()
+        if self._running is not None:
+            self._running.steady.set()
 
     async def start(self) -> EngineInfo:
+        if self._running is not None:
+            self._running.stopped.set()
         tokenizer = read_tokenizer(self._tokenizer_path)
         self._running = _Running(tokenizer, read_stop_ids(self._tokenizer_path, tokenizer))
         self._death = None
+        self.died.clear()
         self.weight_version = 0
         return EngineInfo(
             model="fake",
@@ -98,6 +117,8 @@ class FakeEngine:
         running.steady.clear()
         try:
             yield
+            if self._death is not None:
+                raise self._death
         finally:
             running.steady.set()
 
@@ -149,8 +170,8 @@ class FakeEngine:
             case FaultKind.HANG:
                 await running.stopped.wait()
             case FaultKind.DIE:
-                self._death = EngineFailure(f"the fake engine died after {tokens_given} tokens")
-                raise self._death
+                self.die(f"the fake engine died after {tokens_given} tokens")
+                self._require_running()
 
 
 class _Running:

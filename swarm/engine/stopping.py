@@ -20,8 +20,13 @@ class StopRule:
     """Decides after each token of one completion. The token that ends it belongs to the completion."""
 
     def __init__(self, params: SamplingParams, stop_ids: Collection[int], room: int, decode: Decode) -> None:
-        """`room` is how many tokens the context leaves for the completion; the lower of it and max_tokens counts."""
-        self._stop_ids = frozenset(stop_ids) | frozenset(params.stop_token_ids)
+        """`stop_ids` are the model's own end tokens.
+
+        `room` is how many tokens the context leaves for the completion; the lower of it and max_tokens counts.
+        """
+        own = frozenset[int]() if params.ignore_eos else frozenset(stop_ids)
+        self.stop_ids = own | frozenset(params.stop_token_ids)
+        self._min_tokens = params.min_tokens
         self._limit = min(params.max_tokens, room)
         self._strings = tuple(text for text in params.stop if text)
         self._decode = decode
@@ -31,12 +36,18 @@ class StopRule:
 
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:
         """The reason to stop after the last of `output_ids`, or None to go on."""
-        if output_ids[-1] in self._stop_ids or self._completes_string(output_ids):
+        may_stop = len(output_ids) > self._min_tokens
+        if may_stop and (output_ids[-1] in self.stop_ids or self._completes_string(output_ids)):
             return FinishReason.STOP
         return FinishReason.LENGTH if len(output_ids) >= self._limit else None
 
     def _completes_string(self, output_ids: Sequence[int]) -> bool:
         if not self._strings:
             return False
-        text = self._decode(output_ids[-self._window :])
-        return any(stop in text for stop in self._strings)
+        recent = output_ids[-self._window :]
+        text = self._decode(recent)
+        if not self._min_tokens:
+            return any(stop in text for stop in self._strings)
+        # A string may have been completed while it was too early to stop; only what the last token completes counts.
+        before = self._decode(recent[:-1])
+        return any(text.rfind(stop) > before.rfind(stop) for stop in self._strings)

@@ -1,18 +1,36 @@
-"""Who may call what: the commander token on control routes, the episode key on model routes.
+"""Who may call what: three roles on control routes, the key of an episode on model routes.
 
-Place in the flow: dependencies of the routers. It knows nothing of what a call does.
+Place in the flow: asked by routes.py before anything of a request but its headers is read. It knows nothing of what a
+call does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+from enum import StrEnum
+from urllib.parse import urlsplit
 
 from fastapi import Request
 
-from swarm.errors import Unauthorized
+from swarm.config import is_loopback
+from swarm.errors import Forbidden, Unauthorized
 
 KEY_PREFIX = "sk-swarm-"
+
+
+class Role(StrEnum):
+    """What a token stands for: everything; the life of episodes; reading."""
+
+    COMMANDER = "commander"
+    ROLLOUT = "rollout"
+    OBSERVER = "observer"
+
+
+COMMANDERS = frozenset({Role.COMMANDER})
+CLIENTS = frozenset({Role.COMMANDER, Role.ROLLOUT})
+READERS = frozenset({Role.COMMANDER, Role.OBSERVER})
+EVERYBODY = frozenset(Role)
 
 
 def new_key() -> str:
@@ -27,23 +45,70 @@ def key_digest(key: str) -> str:
 
 def bearer(request: Request) -> str:
     """The presented key. Raises Unauthorized if there is none."""
-    scheme, _, value = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and value.strip():
-        return value.strip()
-    if key := request.headers.get("x-api-key"):
-        return key
-    raise Unauthorized("no API key: send the header `Authorization: Bearer <key>`")
+    key = presented_key(request)
+    if key is None:
+        raise Unauthorized("no API key: send the header `Authorization: Bearer <key>`")
+    return key
+
+
+def presented_key(request: Request) -> str | None:
+    """What stands in `Authorization: Bearer` or, failing that, in `x-api-key`."""
+    fallback: str | None = None
+    for name, value in request.scope["headers"]:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            if scheme.lower() == b"bearer" and (key := key.strip()):
+                return key.decode("latin-1")
+        elif name == b"x-api-key" and value:
+            fallback = value.decode("latin-1")
+    return fallback
 
 
 class TokenGuard:
-    """Lets a request pass if no token is configured or if it carries the token."""
+    """Knows the tokens of one server. Without a commander's token everybody is commander."""
 
-    def __init__(self, token: str | None) -> None:
-        self._token = token
+    def __init__(self, commander: str | None, rollout: str | None = None, observer: str | None = None) -> None:
+        given = ((Role.COMMANDER, commander), (Role.ROLLOUT, rollout), (Role.OBSERVER, observer))
+        self._digests = tuple((role, _digest(token)) for role, token in given if token is not None)
 
-    async def __call__(self, request: Request) -> None:
-        # A coroutine only so that FastAPI calls it in place: a plain function would cost a thread switch per request.
-        if self._token is None:
-            return
-        if not secrets.compare_digest(bearer(request).encode(), self._token.encode()):
+    def identify(self, request: Request) -> Role:
+        """The role of the caller. Raises Unauthorized for no or a wrong token, Forbidden for an episode key or a web
+        page."""
+        key = presented_key(request)
+        if not self._digests:
+            _refuse_web_page(request)
+            if key is not None and key.startswith(KEY_PREFIX):
+                raise Forbidden("the key of an episode opens model routes only")
+            return Role.COMMANDER
+        if key is None:
+            raise Unauthorized("no token: send the header `Authorization: Bearer <token>`")
+        # All are compared, each in constant time, so that the time taken says nothing about any of them.
+        digest, found = _digest(key), None
+        for role, known in self._digests:
+            if secrets.compare_digest(digest, known):
+                found = role
+        if found is None:
             raise Unauthorized("wrong token for the control API")
+        return found
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _refuse_web_page(request: Request) -> None:
+    """A page from elsewhere, open in a browser on this machine, reaches a server that asks for no token.
+
+    Browsers say where a page that writes comes from, also when its name was rebound to this machine.
+    """
+    for name, value in request.scope["headers"]:
+        if name == b"origin" and not _is_of_this_machine(value.decode("latin-1")):
+            raise Forbidden("web pages of other hosts may not call a server without a token: set SWARM_TOKEN")
+
+
+def _is_of_this_machine(origin: str) -> bool:
+    try:
+        host = urlsplit(origin).hostname
+    except ValueError:
+        return False
+    return host is not None and is_loopback(host)

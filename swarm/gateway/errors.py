@@ -5,7 +5,7 @@ Place in the flow: installed by app.py. Everything below raises SwarmError; noth
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,8 +25,6 @@ from swarm.errors import (
 )
 from swarm.schemas import ErrorBody, ErrorDetail
 
-logger = logging.getLogger(__name__)
-
 _STATUS_BY_CLASS: tuple[tuple[type[SwarmError], int, str], ...] = (
     (BadRequest, 400, "invalid_request_error"),
     (Unauthorized, 401, "authentication_error"),
@@ -41,6 +39,26 @@ _STATUS_BY_CLASS: tuple[tuple[type[SwarmError], int, str], ...] = (
 
 MAX_RETRY_AFTER_S = 120
 """Stock clients do not retry at all when asked to wait longer."""
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status that an error of a route is answered with."""
+    if isinstance(error, RequestValidationError):
+        return 400
+    if isinstance(error, HTTPException):
+        return error.status_code
+    return next((status for cls, status, _ in _STATUS_BY_CLASS if isinstance(error, cls)), 500)
+
+
+def bad_field(location: Sequence[object], message: str) -> BadRequest:
+    """The error for a field that pydantic refused, `location` as pydantic gives it. The value is not repeated."""
+    where = ".".join(str(part) for part in location if part not in {"body", "query", "path"})
+    return BadRequest(f"{where or 'body'}: {message}", param=where or None)
+
+
+def internal_error() -> SwarmError:
+    """What the caller is told of an error that nobody expected: nothing, but where to find it."""
+    return SwarmError("internal error: see the server's log under this request id")
 
 
 def error_response(error: SwarmError) -> JSONResponse:
@@ -66,21 +84,15 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_invalid_body(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in {"body", "query", "path"})
-        return error_response(BadRequest(f"{where or 'body'}: {first['msg']}", param=where or None))
+        return error_response(bad_field(first["loc"], first["msg"]))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
-            return error_response(NotFound(f"no route {request.method} {request.url.path}"))
+            return error_response(NotFound(f"no route {request.method} {request.scope['path']}"))
         headers = dict(error.headers or {})
         return _json(error.status_code, str(error.detail), "invalid_request_error", "bad_request", None, headers)
-
-    @app.exception_handler(Exception)
-    async def on_bug(request: Request, error: Exception) -> JSONResponse:
-        logger.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
-        return error_response(SwarmError("internal error: see the server's log under this request id"))
 
 
 def _json(status: int, message: str, kind: str, code: str, param: str | None, headers: dict[str, str]) -> JSONResponse:

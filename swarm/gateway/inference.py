@@ -41,13 +41,15 @@ SETTLED = SERVING | {EngineState.OFFLINE, EngineState.FAILED}
 
 
 class TokenRate:
-    """Tokens per second over the last seconds."""
+    """Tokens per second over the last seconds; `total` counts them all."""
 
     def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
+        self.total = 0
         self._window_s = window_s
         self._counts: deque[tuple[float, int]] = deque()
 
     def add(self, tokens: int) -> None:
+        self.total += tokens
         self._counts.append((time.monotonic(), tokens))
         self._forget()
 
@@ -133,6 +135,11 @@ class ModelService:
 
     def tokens_per_second(self) -> float:
         return self._rate.per_second()
+
+    @property
+    def tokens_sampled(self) -> int:
+        """Since the engine was started for this run."""
+        return self._rate.total
 
     def defaults(self) -> SamplingDefaults:
         """What applies where a request is silent."""

@@ -1,69 +1,56 @@
-"""Pure ASGI middleware: a request id on every response and a bound on every request body.
+"""What a request may measure before anybody looks at what it says.
 
-Place in the flow: outermost layer of the app. Written as plain ASGI because a wrapper that buffers would end streaming.
+Place in the flow: asked by edge.py for every request. It reads nothing but the head, and counts the body as it comes.
 """
 
 from __future__ import annotations
 
-import re
-import uuid
+from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 from swarm.errors import BadRequest
-from swarm.gateway.errors import error_response
 
-_REQUEST_ID = re.compile(r"[\w.:-]{1,128}")
+MAX_PATH_BYTES = 8192
+"""Path and query together; ids and cursors of this server have less than 100."""
 
-
-class RequestIds:
-    """Echoes a sane `x-request-id` of the caller, or makes one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
+MAX_HEADERS = 100
+MAX_HEADER_BYTES = 32_768
+"""Names and values together. Stock clients send less than 2,000."""
 
 
-class BodyLimit:
-    """Refuses a body over `max_bytes`, by its declared length or as it arrives."""
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    max_body_bytes: int
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
+    def check_head(self, scope: Scope) -> None:
+        """Raises BadRequest naming the limit that the request line, the headers or the declared body exceed."""
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_PATH_BYTES:
+            raise BadRequest(f"path and query exceed {MAX_PATH_BYTES} bytes")
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if len(headers) > MAX_HEADERS:
+            raise BadRequest(f"the request has more than {MAX_HEADERS} headers")
+        total = 0
+        for name, value in headers:
+            total += len(name) + len(value)
+            if name == b"content-length" and value.isdigit() and int(value) > self.max_body_bytes:
+                raise self._body_too_large()
+        if total > MAX_HEADER_BYTES:
+            raise BadRequest(f"the headers exceed {MAX_HEADER_BYTES} bytes")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._max_bytes:
-            await self._refuse(scope, receive, send)
-            return
+    def bound_body(self, receive: Receive) -> Receive:
+        """`receive`, which then raises BadRequest once more than the allowed bytes have come."""
         received = 0
 
         async def receive_within_limit() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._max_bytes:
-                raise BadRequest(f"the request body exceeds {self._max_bytes} bytes")
+            if received > self.max_body_bytes:
+                raise self._body_too_large()
             return message
 
-        await self._app(scope, receive_within_limit, send)
+        return receive_within_limit
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = error_response(BadRequest(f"the request body exceeds {self._max_bytes} bytes"))
-        await response(scope, receive, send)
+    def _body_too_large(self) -> BadRequest:
+        return BadRequest(f"the request body exceeds {self.max_body_bytes} bytes")

@@ -8,23 +8,79 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel
 
-from swarm.errors import BadRequest, EngineNotReady, NotFound, SwarmError
+from swarm.errors import EngineNotReady, NotFound, SwarmError
 from swarm.gateway.auth import bearer
+from swarm.gateway.bodies import read_object
 from swarm.gateway.dialects.chat import parse_chat_request
 from swarm.gateway.inference import ModelService
+from swarm.gateway.openapi import errors, event_stream
 from swarm.gateway.rollout import RunningEpisode
+from swarm.gateway.routes import DirectRoute
 
 CLIENT_CLOSED_REQUEST = 499
 MODEL_ALIASES = frozenset({"default", ""})
 
+_CHAT_BODY: dict[str, Any] = {
+    "description": "OpenAI's body. A documented parameter that cannot be honoured is refused by name; a field nobody"
+    " knows is accepted and named in the response header `x-ignored-fields`.",
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["messages"],
+                "properties": {
+                    "model": {"type": "string", "description": "The job's model, or `default`."},
+                    "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+                    "stream": {"type": "boolean"},
+                    "max_tokens": {"type": "integer", "minimum": 1},
+                    "temperature": {"type": "number"},
+                    "seed": {"type": "integer"},
+                },
+                "additionalProperties": True,
+            },
+            "example": {"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]},
+        }
+    },
+}
+_CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "OpenAI's completion, or with `stream` its chunks.",
+        "headers": {"x-ignored-fields": {"description": "Fields nobody knows.", "schema": {"type": "string"}}},
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            **event_stream("event", "data", example="data: {...}\n\ndata: [DONE]\n\n"),
+        },
+    },
+    **errors(400, 401, 404, 409, 503, 507),
+}
+
+
+class ModelView(BaseModel):
+    """What this server serves, in OpenAI's shape; `context_length` in tokens, prompt and reply together."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "swarm"
+    context_length: int
+    weight_version: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelView]
+
 
 def model_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["model"])
+    """Open to the key of a running episode, for that episode."""
+    router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
 
     def opened(request: Request) -> tuple[ModelService, RunningEpisode]:
         key = bearer(request)
@@ -33,21 +89,18 @@ def model_router(served: Callable[[], ModelService | None]) -> APIRouter:
             raise EngineNotReady("no engine is running", retry_after_s=2)
         return service, service.rollout.authorize(key)
 
-    @router.get("/models")
-    async def list_models(request: Request) -> dict[str, Any]:
-        service, _ = opened(request)
-        return {"object": "list", "data": [_describe(service)]}
-
-    @router.get("/models/{model_id:path}")
-    async def get_model(model_id: str, request: Request) -> dict[str, Any]:
-        service, _ = opened(request)
-        _check_model(model_id, service)
-        return _describe(service)
-
-    @router.post("/chat/completions")
+    @router.post(
+        "/chat/completions",
+        summary="Sample a reply",
+        response_class=Response,
+        responses=_CHAT_RESPONSES,
+        openapi_extra={"requestBody": _CHAT_BODY},
+    )
     async def chat_completions(request: Request) -> Response:
+        """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before
+        the reply is complete."""
         service, episode = opened(request)
-        chat = parse_chat_request(await _json_object(request), service.defaults())
+        chat = parse_chat_request(await read_object(request) or {}, service.defaults())
         _check_model(chat.model, service)
         headers = {"x-ignored-fields": ",".join(chat.ignored_fields)} if chat.ignored_fields else {}
         if not chat.stream:
@@ -61,17 +114,18 @@ def model_router(served: Callable[[], ModelService | None]) -> APIRouter:
         headers["cache-control"] = "no-cache"
         return StreamingResponse(_server_sent(first, chunks), media_type="text/event-stream", headers=headers)
 
+    @router.get("/models", summary="The model of this episode, as a list", responses=errors(401, 409, 503))
+    async def list_models(request: Request) -> ModelList:
+        service, _ = opened(request)
+        return ModelList(data=[_describe(service)])
+
+    @router.get("/models/{model_id:path}", summary="The model of this episode", responses=errors(401, 404, 409, 503))
+    async def get_model(model_id: str, request: Request) -> ModelView:
+        service, _ = opened(request)
+        _check_model(model_id, service)
+        return _describe(service)
+
     return router
-
-
-async def _json_object(request: Request) -> dict[str, Any]:
-    try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError) as error:
-        raise BadRequest("the body is not valid JSON") from error
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object")
-    return body  # pyright: ignore[reportUnknownVariableType]
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any] | None:
@@ -117,12 +171,9 @@ def _check_model(name: str, service: ModelService) -> None:
         raise NotFound(f"no model {name!r} here: this server serves {service.model_name!r}", param="model")
 
 
-def _describe(service: ModelService) -> dict[str, Any]:
-    return {
-        "id": service.model_name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "swarm",
-        "context_length": service.rollout.info.context_length,
-        "weight_version": service.rollout.lifecycle.weights.version,
-    }
+def _describe(service: ModelService) -> ModelView:
+    return ModelView(
+        id=service.model_name,
+        context_length=service.rollout.info.context_length,
+        weight_version=service.rollout.lifecycle.weights.version,
+    )

@@ -30,7 +30,7 @@ from swarm.gateway.current_batch import CurrentBatch
 from swarm.gateway.leases import LeaseQueue
 from swarm.gateway.results import align_turn_rewards, finished_episode, payload_digest
 from swarm.gateway.running import RunningEpisode, RunningEpisodes, new_row
-from swarm.ledger import CompletedEpisode, EndReceipt, EpisodeRow, Ledger
+from swarm.ledger import ClosedEpisode, CompletedEpisode, EndReceipt, EpisodeRow, Ledger
 from swarm.schemas import (
     BatchPolicies,
     BeginEpisodeRequest,
@@ -131,6 +131,10 @@ class Rollout:
             self._admission.take(episode.episode_type, episode.data_source)
             self._adopt(episode)
             self._warnings.begun(episode)
+
+    def remember(self, closed: Iterable[ClosedEpisode]) -> None:
+        """Episodes that ended before this server began: late calls of theirs hear why."""
+        self._running.remember(closed)
 
     async def end(self, episode_id: str, request: EndEpisodeRequest) -> EndReceipt:
         """Complete an episode exactly once; durable on return.

@@ -13,11 +13,11 @@ import logging
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from swarm.ledger import CompletedEpisode, EpisodeRow
+from swarm.ledger import ClosedEpisode, CompletedEpisode, EpisodeRow
 from swarm.schemas import BeginEpisodeRequest, RunningEpisodeView
 from swarm.tracker.tree import EpisodeTree
 from swarm.types import EpisodeType
@@ -166,6 +166,15 @@ class RunningEpisodes:
         del self._by_key[episode.key_digest]
         episode.closed = reason
         self._ended[episode.episode_id] = self._ended[episode.key_digest] = reason
+        self._forget_oldest()
+
+    def remember(self, episodes: Iterable[ClosedEpisode]) -> None:
+        """Episodes that ended before this server began."""
+        for episode in episodes:
+            self._ended[episode.episode_id] = self._ended[episode.api_key_sha256] = episode.reason
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._ended) > 2 * REMEMBERED_EPISODES:
             self._ended.popitem(last=False)
 

@@ -8,14 +8,24 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from swarm.ledger import EpisodeRow
-from swarm.schemas import EpisodeDetail, EpisodeView, SampleView, TurnView
+from swarm.ledger import AuditRow, BatchRow, EpisodeRow, EventRow
+from swarm.schemas import (
+    AuditView,
+    BatchView,
+    EpisodeDetail,
+    EpisodeSamples,
+    EpisodeView,
+    EventView,
+    SampleView,
+    TurnView,
+)
 from swarm.tracker.codec import Codec
 from swarm.tracker.merge import merge
 from swarm.types import Sample, Turn
 
 
 def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeView:
+    """`last_seen_at` of a running episode is known to the rollout alone."""
     return EpisodeView(
         episode_id=row.episode_id,
         episode_type=row.episode_type,
@@ -36,14 +46,52 @@ def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeV
     )
 
 
-def view_detail(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -> EpisodeDetail:
+def view_detail(
+    row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None, last_seen_at: float | None
+) -> EpisodeDetail:
     """Without a codec (no model is loaded) the token texts are empty strings; everything else is the same."""
     return EpisodeDetail(
-        episode=view_episode(row),
+        episode=view_episode(row, last_seen_at),
         turns=[_view_turn(turn, codec) for turn in turns],
         samples=[_view_sample(sample, codec) for sample in merge(turns)],
         advantage=row.advantage,
     )
+
+
+def view_state(row: EpisodeRow, last_seen_at: float | None) -> EpisodeDetail:
+    """What of an episode is shown to those who may not read its tokens."""
+    return EpisodeDetail(episode=view_episode(row, last_seen_at), turns=[], samples=[], advantage=row.advantage)
+
+
+def view_samples(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -> EpisodeSamples:
+    """As `view_detail`, without the turns."""
+    return EpisodeSamples(
+        episode_id=row.episode_id,
+        batch_id=row.batch_id,
+        advantage=row.advantage,
+        samples=[_view_sample(sample, codec) for sample in merge(turns)],
+    )
+
+
+def view_batch(row: BatchRow) -> BatchView:
+    return BatchView(
+        batch_id=row.batch_id,
+        step=row.step,
+        state=row.state,
+        reason=row.reason,
+        sealed_at=row.sealed_at,
+        finished_at=row.finished_at,
+        weight_version=row.weight_version,
+        metrics=dict(row.metrics),
+    )
+
+
+def view_event(row: EventRow) -> EventView:
+    return EventView(event_id=row.event_id, kind=row.kind, detail=dict(row.detail), at=row.at)
+
+
+def view_audit(row: AuditRow) -> AuditView:
+    return AuditView(**asdict(row))
 
 
 def _view_turn(turn: Turn, codec: Codec | None) -> TurnView:

@@ -5,6 +5,7 @@ from swarm.ledger.rows import (
     AuditRow,
     BatchRow,
     BatchState,
+    ClosedEpisode,
     CompletedEpisode,
     EndReceipt,
     EpisodeRow,
@@ -15,11 +16,14 @@ from swarm.ledger.rows import (
     OpenWork,
     StateRow,
 )
+from swarm.ledger.writer import CommitCount
 
 __all__ = [
     "AuditRow",
     "BatchRow",
     "BatchState",
+    "ClosedEpisode",
+    "CommitCount",
     "CompletedEpisode",
     "EndReceipt",
     "EpisodeRow",

@@ -8,6 +8,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import IO
@@ -17,6 +19,8 @@ from swarm.errors import LedgerError, LedgerInUse
 SCHEMA_VERSION = 2
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
+# A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
+CHECK_LIMIT_S = 3.0
 # Another process reading with the sqlite3 shell may hold the file for moments.
 BUSY_TIMEOUT_MS = 5000
 
@@ -83,7 +87,6 @@ CREATE TABLE episodes (
     lease_s REAL,
     turn_rewards TEXT
 );
-CREATE INDEX episodes_by_state ON episodes (job_id, state, outcome);
 CREATE INDEX episodes_by_batch ON episodes (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX episodes_by_task ON episodes (task_id) WHERE task_id IS NOT NULL;
 
@@ -107,7 +110,25 @@ CREATE TABLE turns (
 );
 """
 
-_TABLES_OF_VERSION_2 = """
+_ADDED_IN_VERSION_2 = """
+CREATE INDEX episodes_by_state ON episodes (state);
+CREATE INDEX episodes_by_client ON episodes (client_id);
+
+CREATE TABLE closed_episodes (
+    job_id INTEGER NOT NULL REFERENCES jobs,
+    state TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    PRIMARY KEY (job_id, state, outcome)
+) WITHOUT ROWID;
+
+CREATE TABLE trained_groups (
+    job_id INTEGER NOT NULL REFERENCES jobs,
+    data_source TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    PRIMARY KEY (job_id, data_source)
+) WITHOUT ROWID;
+
 CREATE TABLE policies (
     policy_id INTEGER PRIMARY KEY,
     job_id INTEGER NOT NULL REFERENCES jobs,
@@ -141,7 +162,15 @@ _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
 ALTER TABLE episodes ADD COLUMN turn_rewards TEXT;
-{_TABLES_OF_VERSION_2}
+DROP INDEX episodes_by_state;
+{_ADDED_IN_VERSION_2}
+INSERT INTO closed_episodes
+    SELECT job_id, state, coalesce(outcome, ''), count(*) FROM episodes
+    WHERE state NOT IN ('running', 'completed') GROUP BY 1, 2, 3;
+INSERT INTO trained_groups
+    SELECT job_id, data_source, count(*) FROM
+        (SELECT DISTINCT job_id, data_source, batch_id, task_id FROM episodes WHERE state = 'trained')
+    GROUP BY 1, 2;
 """
 
 
@@ -155,7 +184,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
             _check(path)
         return _connect_writer(path)
     except (sqlite3.Error, OSError) as error:
-        raise LedgerError(f"{path} cannot be opened: {error}") from error
+        raise LedgerError(
+            f"{path} cannot be opened ({error}): can its directory be written, is there space?"
+        ) from error
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
@@ -201,8 +232,11 @@ def _check(path: Path) -> None:
         try:
             version = _pragma(connection, "user_version")
             application = _pragma(connection, "application_id")
-            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+            verdict = _check_pages(connection)
+        except sqlite3.OperationalError:
+            # The system refuses; that says nothing of what the file holds.
+            raise
         except sqlite3.DatabaseError as error:
             raise LedgerError(f"{path} is damaged ({error}): move it away or restore a copy") from error
     if verdict != "ok":
@@ -213,6 +247,24 @@ def _check(path: Path) -> None:
         raise LedgerError(
             f"{path} was written by a newer version (schema {version}, this one knows {SCHEMA_VERSION}): upgrade"
         )
+
+
+def _check_pages(connection: sqlite3.Connection) -> str:
+    """What SQLite says about the file, "ok" if it has found nothing wrong within the limit."""
+    began = time.monotonic()
+    limit = threading.Timer(CHECK_LIMIT_S, connection.interrupt)
+    limit.start()
+    try:
+        verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return "ok"
+    finally:
+        limit.cancel()
+        limit.join()
+    # Cut off within the tree of a table, SQLite may report pages it did not get to as unused.
+    return verdict if time.monotonic() - began < CHECK_LIMIT_S else "ok"
 
 
 def _connect_writer(path: Path) -> sqlite3.Connection:
@@ -239,7 +291,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
         return
     if version:
         _copy(connection, path.with_name(f"{path.name}.v{version}"))
-    changes = _FROM_VERSION_1 if version else f"{_SCHEMA} {_TABLES_OF_VERSION_2}"
+    changes = _FROM_VERSION_1 if version else f"{_SCHEMA} {_ADDED_IN_VERSION_2}"
     connection.executescript(
         f"BEGIN IMMEDIATE; {changes} PRAGMA application_id = {APPLICATION_ID};"
         f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
@@ -249,10 +301,14 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
 def _copy(connection: sqlite3.Connection, target: Path) -> None:
     """Under its name only once it is whole."""
     partial = target.with_name(f"{target.name}.partial")
-    partial.unlink(missing_ok=True)
-    with closing(sqlite3.connect(partial)) as copy:
-        connection.backup(copy)
-    partial.replace(target)
+    try:
+        partial.unlink(missing_ok=True)
+        with closing(sqlite3.connect(partial)) as copy:
+            connection.backup(copy)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -27,6 +27,7 @@ from swarm.ledger.database import hold_lock, open_for_reading, open_for_writing
 from swarm.ledger.rows import (
     AuditRow,
     BatchRow,
+    ClosedEpisode,
     CompletedEpisode,
     EndReceipt,
     EpisodeRow,
@@ -38,7 +39,7 @@ from swarm.ledger.rows import (
     StateRow,
 )
 from swarm.ledger.watchers import EventWatchers
-from swarm.ledger.writer import Operation, Writer
+from swarm.ledger.writer import CommitCount, Operation, Writer
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import EpisodeType, StepReport, Turn
 
@@ -295,6 +296,10 @@ class Ledger:
         }
         return await self._read(partial(queries.episodes, filters=filters, cursor=cursor, limit=limit))
 
+    async def closed_episodes(self, limit: int) -> list[ClosedEpisode]:
+        """The newest episodes of every job that run no more, oldest first."""
+        return await self._read(partial(queries.closed_episodes, limit=limit))
+
     async def turns(self, episode_id: str) -> tuple[Turn, ...]:
         """The recorded turns of an episode by index; empty if there are none."""
         return await self._read(partial(queries.turns, episode_id=episode_id))
@@ -323,15 +328,29 @@ class Ledger:
         """How many episodes were aborted, expired or dropped, by reason; the most frequent reasons only."""
         return await self._read(queries.failures)
 
+    async def episode_counts(self) -> dict[tuple[str, str], int]:
+        """How many episodes of the newest job there are by state and outcome, "" where there is none."""
+        return await self._read(queries.episode_counts)
+
+    @property
+    def commits(self) -> CommitCount:
+        """What was made durable since the ledger was opened, and the time it took."""
+        return self._writer.count
+
     async def _write(self, operation: Operation[T]) -> T:
         future = self._writer.submit(operation)
+        # asyncio.timeout would cost as much as the write itself.
+        deadline = asyncio.get_running_loop().call_later(WRITE_TIMEOUT_S, self._give_up, future)
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                return await asyncio.wrap_future(future)
-        except TimeoutError as error:
-            raise LedgerError(
-                f"{self._path} did not answer within {WRITE_TIMEOUT_S:.0f} s: is the disk well?"
-            ) from error
+            return await future
+        finally:
+            deadline.cancel()
+
+    def _give_up(self, future: asyncio.Future[Any]) -> None:
+        if not future.done():
+            future.set_exception(
+                LedgerError(f"{self._path} did not answer within {WRITE_TIMEOUT_S:.0f} s: is the disk well?")
+            )
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         try:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerError
@@ -20,7 +20,7 @@ from swarm.ledger.blobs import pack_floats, pack_integers
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import AuditRow, BatchState, EndReceipt, EpisodeRow, JobRow, OpenWork
 from swarm.schemas import EpisodeState
-from swarm.types import StepReport, Turn
+from swarm.types import SamplingParams, StepReport, Turn
 
 JOB_REPLACED = "job_replaced"
 SCORE = "critic/score/mean"
@@ -28,11 +28,15 @@ SCORE = "critic/score/mean"
 
 _IN_POOL = "state = 'completed' AND episode_type = 'train' AND batch_id IS NULL"
 
+# json.dumps makes a new encoder at each call that asks for other separators.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_DEFAULTS = {parameter.name: parameter.default for parameter in fields(SamplingParams)}
+
 
 def to_json(value: object) -> str:
     """Raises LedgerError for a value that JSON cannot express."""
     try:
-        return json.dumps(value, separators=(",", ":"))
+        return _ENCODER.encode(value)
     except (TypeError, ValueError) as error:
         raise LedgerError(f"cannot be stored as JSON: {error}") from error
 
@@ -43,7 +47,7 @@ class EncodedTurn:
 
     episode_id: str
     columns: tuple[Any, ...]
-    weight_versions: frozenset[int]
+    weight_versions: tuple[int, ...]
 
     @classmethod
     def of(cls, turn: Turn) -> EncodedTurn:
@@ -54,17 +58,17 @@ class EncodedTurn:
             pack_integers(turn.output_ids_T),
             pack_floats(turn.logprobs_T),
             pack_integers(turn.weight_versions_T),
-            turn.finish_reason,
-            to_json(asdict(turn.params)),
+            turn.finish_reason.value,
+            _params_to_json(turn.params),
             to_json(turn.messages),
             to_json(turn.reply),
             to_json(turn.tools),
             turn.parent,
-            turn.fork_reason,
+            None if turn.fork_reason is None else turn.fork_reason.value,
             turn.started_at,
             turn.ended_at,
         )
-        return cls(turn.episode_id, columns, frozenset(turn.weight_versions_T))
+        return cls(turn.episode_id, columns, tuple(sorted(set(turn.weight_versions_T))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,47 +119,49 @@ def insert_policy(connection: sqlite3.Connection, policy: str, at: float) -> Non
 
 
 def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
-    job = connection.execute(f"SELECT {NEWEST_JOB}").fetchone()[0]
-    if job is None:
-        raise LedgerError("no job is on record: record one before the first episode")
-    connection.execute(
-        "INSERT INTO episodes (episode_id, job_id, episode_type, state, client_id, api_key_sha256, begun_at,"
+    inserted = connection.execute(
+        "INSERT INTO episodes (job_id, state, episode_id, episode_type, client_id, api_key_sha256, begun_at,"
         " idle_timeout_s, deadline_at, task_id, last_seen_at, data_source, lease_s)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " SELECT job_id, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs ORDER BY job_id DESC LIMIT 1",
         (
-            row.episode_id, job, row.episode_type, EpisodeState.RUNNING, row.client_id, row.api_key_sha256,
-            row.begun_at, row.idle_timeout_s, row.deadline_at, row.task_id, row.begun_at, row.data_source, row.lease_s,
+            row.episode_id, row.episode_type.value, row.client_id, row.api_key_sha256, row.begun_at,
+            row.idle_timeout_s, row.deadline_at, row.task_id, row.begun_at, row.data_source, row.lease_s,
         ),
-    )  # fmt: skip
+    ).rowcount  # fmt: skip
+    if not inserted:
+        raise LedgerError("no job is on record: record one before the first episode")
 
 
 def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
     connection.execute("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", turn.columns)
+    own = to_json(turn.weight_versions)
     known = connection.execute(
-        "SELECT weight_versions FROM episodes WHERE episode_id = ?", (turn.episode_id,)
+        "UPDATE episodes SET turns = turns + 1, weight_versions = iif(weight_versions = '[]', ?, weight_versions)"
+        " WHERE episode_id = ? RETURNING weight_versions",
+        (own, turn.episode_id),
     ).fetchone()[0]
-    versions = sorted(turn.weight_versions.union(json.loads(known)))
-    connection.execute(
-        "UPDATE episodes SET turns = turns + 1, weight_versions = ? WHERE episode_id = ?",
-        (to_json(versions), turn.episode_id),
-    )
+    if known != own:
+        versions = sorted({*turn.weight_versions, *json.loads(known)})
+        connection.execute(
+            "UPDATE episodes SET weight_versions = ? WHERE episode_id = ?", (to_json(versions), turn.episode_id)
+        )
 
 
 def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
-    row = queries.episode(connection, ending.episode_id)
-    if row.state is not EpisodeState.RUNNING:
-        return _replay(row, ending)
-    connection.execute(
-        "UPDATE episodes SET state = ?, idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
+    ended = connection.execute(
+        "UPDATE episodes SET state = 'completed', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
         " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?"
-        " WHERE episode_id = ? AND state = ?",
+        " WHERE episode_id = ? AND state = 'running' RETURNING weight_versions",
         (
-            EpisodeState.COMPLETED, ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward,
-            ending.is_success, ending.metadata, ending.ended_at, ending.ended_at, _to_json_or_null(ending.turn_rewards),
-            ending.episode_id, EpisodeState.RUNNING,
+            ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
+            ending.metadata, ending.ended_at, ending.ended_at, _to_json_or_null(ending.turn_rewards),
+            ending.episode_id,
         ),
-    )  # fmt: skip
-    return EndReceipt(False, EpisodeState.COMPLETED, None, None, ending.ended_at, row.weight_versions)
+    ).fetchone()  # fmt: skip
+    if ended is None:
+        return _replay(queries.episode(connection, ending.episode_id), ending)
+    versions = tuple(json.loads(ended["weight_versions"]))
+    return EndReceipt(False, EpisodeState.COMPLETED, None, None, ending.ended_at, versions)
 
 
 def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
@@ -211,6 +217,7 @@ def close_episode(
         (state, reason, ended_at, last_seen_at, episode_id, EpisodeState.RUNNING),
     ).rowcount
     if closed:
+        _count_closed(connection, state, {reason: 1})
         return True
     present = queries.episode(connection, episode_id)
     if present.state is not state:
@@ -243,6 +250,7 @@ def seal_batch(
         ).rowcount
         _require(moved, f"episode {episode_id} cannot be dropped: it is not waiting for a batch")
     reasons = Counter(reason for _, reason in dropped)
+    _count_closed(connection, EpisodeState.DROPPED, reasons)
     detail = {"batch_id": batch_id, "step": step, "episodes": len(members), "dropped": dict(reasons)}
     insert_event(connection, "batch.sealed", to_json(detail), at)
 
@@ -257,9 +265,16 @@ def finish_batch(connection: sqlite3.Connection, report: StepReport, metrics: st
         ),
     ).rowcount  # fmt: skip
     _require(finished, f"batch {report.batch_id} cannot be finished: it is not sealed")
-    connection.execute(
+    trained = connection.execute(
         "UPDATE episodes SET state = ? WHERE batch_id = ? AND state = ?",
         (EpisodeState.TRAINED, report.batch_id, EpisodeState.COMPLETED),
+    ).rowcount
+    _count_closed(connection, EpisodeState.TRAINED, {"": trained})
+    connection.execute(
+        "INSERT INTO trained_groups (job_id, data_source, n)"
+        " SELECT job_id, data_source, count(DISTINCT task_id) FROM episodes WHERE batch_id = ? GROUP BY data_source"
+        " ON CONFLICT DO UPDATE SET n = n + excluded.n",
+        (report.batch_id,),
     )
     connection.executemany(
         "UPDATE episodes SET advantage = ? WHERE episode_id = ? AND batch_id = ?",
@@ -291,12 +306,11 @@ def rewind(connection: sqlite3.Connection, step: int, reason: str, at: float) ->
 def recover(connection: sqlite3.Connection, reason: str, at: float) -> OpenWork:
     returned = _fail_sealed(connection, reason, at)
     last = connection.execute(
-        f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = ?"
-        " ORDER BY step DESC LIMIT 1",
-        (BatchState.TRAINED,),
+        f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained'"
+        " ORDER BY step DESC LIMIT 1"
     ).fetchone()
     waiting = queries.episodes_with_turns(connection, _IN_POOL, "ended_at, number")
-    running = queries.episodes_with_turns(connection, f"state = '{EpisodeState.RUNNING}'", "number")
+    running = queries.episodes_with_turns(connection, "state = 'running'", "number")
     return OpenWork(
         job=queries.latest_job(connection),
         step=0 if last is None else last["step"],
@@ -317,13 +331,32 @@ def _fail_sealed(connection: sqlite3.Connection, reason: str, at: float) -> tupl
 def _close_books(connection: sqlite3.Connection, at: float) -> None:
     """End whatever belongs to the job before: nothing of it can be trained by the next."""
     _fail_sealed(connection, JOB_REPLACED, at)
-    connection.execute(
-        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state = ?",
-        (EpisodeState.EXPIRED, JOB_REPLACED, at, EpisodeState.RUNNING),
-    )
-    connection.execute(
+    expired = connection.execute(
+        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state = 'running'",
+        (EpisodeState.EXPIRED, JOB_REPLACED, at),
+    ).rowcount
+    _count_closed(connection, EpisodeState.EXPIRED, {JOB_REPLACED: expired})
+    dropped = connection.execute(
         f"UPDATE episodes SET state = ?, outcome = ? WHERE {_IN_POOL}", (EpisodeState.DROPPED, JOB_REPLACED)
+    ).rowcount
+    _count_closed(connection, EpisodeState.DROPPED, {JOB_REPLACED: dropped})
+
+
+def _count_closed(connection: sqlite3.Connection, state: EpisodeState, by_outcome: Mapping[str, int]) -> None:
+    """Keep the count of final states; to count the episodes themselves takes seconds once there are millions."""
+    connection.executemany(
+        f"INSERT INTO closed_episodes (job_id, state, outcome, n) VALUES ({NEWEST_JOB}, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET n = n + excluded.n",
+        [(state.value, outcome, n) for outcome, n in by_outcome.items() if n],
     )
+
+
+def _params_to_json(params: SamplingParams) -> str:
+    """What differs from the defaults, which is little."""
+    given = {name: value for name in _DEFAULTS if (value := getattr(params, name)) != _DEFAULTS[name]}
+    if params.grammar is not None:
+        given["grammar"] = asdict(params.grammar)
+    return to_json(given)
 
 
 def _to_json_or_null(values: Sequence[float] | None) -> str | None:

@@ -17,6 +17,7 @@ from swarm.ledger.rows import (
     AuditRow,
     BatchRow,
     BatchState,
+    ClosedEpisode,
     CompletedEpisode,
     EpisodeRow,
     EpisodeSlice,
@@ -91,6 +92,15 @@ def episodes(
     return EpisodeSlice(tuple(to_episode(row) for row in shown), next_cursor)
 
 
+def closed_episodes(connection: sqlite3.Connection, limit: int) -> list[ClosedEpisode]:
+    rows = connection.execute(
+        "SELECT episode_id, api_key_sha256, coalesce(outcome, state) AS reason FROM episodes WHERE state != ?"
+        " ORDER BY number DESC LIMIT ?",
+        (EpisodeState.RUNNING, limit),
+    ).fetchall()
+    return [ClosedEpisode(**dict(row)) for row in reversed(rows)]
+
+
 def turns(connection: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:
     rows = connection.execute("SELECT * FROM turns WHERE episode_id = ? ORDER BY turn_index", (episode_id,))
     return tuple(_to_turn(row) for row in rows)
@@ -111,25 +121,23 @@ def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[Compl
 
 def trained_batches(connection: sqlite3.Connection, after_step: int) -> list[BatchRow]:
     rows = connection.execute(
-        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = ? AND step > ? ORDER BY step",
-        (BatchState.TRAINED, after_step),
+        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained' AND step > ? ORDER BY step",
+        (after_step,),
     )
     return [_to_batch(row) for row in rows]
 
 
 def trained_groups_by_source(connection: sqlite3.Connection) -> dict[str, int]:
     rows = connection.execute(
-        "SELECT data_source, count(*) AS n FROM (SELECT DISTINCT data_source, batch_id, task_id FROM episodes"
-        f" WHERE job_id = {NEWEST_JOB} AND state = ?) GROUP BY data_source",
-        (EpisodeState.TRAINED,),
+        f"SELECT data_source, n FROM trained_groups WHERE job_id = {NEWEST_JOB} ORDER BY data_source"
     )
     return {row["data_source"]: row["n"] for row in rows}
 
 
 def metrics(connection: sqlite3.Connection, after_step: int, limit: int) -> list[MetricRow]:
     rows = connection.execute(
-        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = ? AND step > ? ORDER BY step LIMIT ?",
-        (BatchState.TRAINED, after_step, limit),
+        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained' AND step > ? ORDER BY step LIMIT ?",
+        (after_step, limit),
     )
     return [
         MetricRow(row["step"], row["weight_version"], row["finished_at"], json.loads(row["metrics"])) for row in rows
@@ -138,18 +146,27 @@ def metrics(connection: sqlite3.Connection, after_step: int, limit: int) -> list
 
 def batches(connection: sqlite3.Connection, limit: int) -> list[BatchRow]:
     rows = connection.execute(
-        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} ORDER BY sealed_at DESC, rowid DESC LIMIT ?", (limit,)
+        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} ORDER BY rowid DESC LIMIT ?", (limit,)
     )
     return [_to_batch(row) for row in rows]
 
 
 def failures(connection: sqlite3.Connection) -> dict[str, int]:
     rows = connection.execute(
-        f"SELECT outcome, count(*) AS n FROM episodes WHERE job_id = {NEWEST_JOB} AND state IN (?, ?, ?)"
+        f"SELECT outcome, sum(n) AS n FROM closed_episodes WHERE job_id = {NEWEST_JOB} AND state <> 'trained'"
         " GROUP BY outcome ORDER BY n DESC, outcome LIMIT ?",
-        (EpisodeState.ABORTED, EpisodeState.EXPIRED, EpisodeState.DROPPED, MAX_FAILURE_REASONS),
+        (MAX_FAILURE_REASONS,),
     )
     return {row["outcome"]: row["n"] for row in rows}
+
+
+def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
+    rows = connection.execute(
+        f"SELECT state, outcome, n FROM closed_episodes WHERE job_id = {NEWEST_JOB} UNION ALL"
+        f" SELECT state, '', count(*) FROM episodes WHERE job_id = {NEWEST_JOB} AND state IN ('running', 'completed')"
+        " GROUP BY state"
+    )
+    return {(row["state"], row["outcome"]): row["n"] for row in rows}
 
 
 def to_job(row: sqlite3.Row) -> JobRow:
@@ -172,8 +189,8 @@ def to_episode(row: sqlite3.Row) -> EpisodeRow:
 
 def _to_turn(row: sqlite3.Row) -> Turn:
     params: dict[str, Any] = json.loads(row["params"])
-    params["stop"] = tuple(params["stop"])
-    params["stop_token_ids"] = tuple(params["stop_token_ids"])
+    for name in ("stop", "stop_token_ids"):
+        params[name] = tuple(params.get(name, ()))
     params["logit_bias"] = tuple((token_id, bias) for token_id, bias in params.get("logit_bias", ()))
     if (grammar := params.get("grammar")) is not None:
         params["grammar"] = Grammar(GrammarKind(grammar["kind"]), grammar["text"])

@@ -78,6 +78,15 @@ class EpisodeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ClosedEpisode:
+    """An episode that runs no more, and why: its outcome, else its state."""
+
+    episode_id: str
+    api_key_sha256: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpisodeSlice:
     """Some episodes, newest first; `next_cursor` is None on the last slice."""
 

@@ -1,17 +1,20 @@
 """Writer: the one thread that changes the database, committing whatever waits as one group.
 
-Place in the flow: the ledger submits operations, the writer runs them in order and reports once they are on disk. It
-knows nothing of what an operation does.
+Place in the flow: the ledger submits operations, the writer runs them in order and reports once they are on disk: to
+each event loop once for a whole group, since waking a loop costs more than most writes. It knows nothing of what an
+operation does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -30,16 +33,25 @@ CLOSE_TIMEOUT_S = 30.0
 _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
 
 
+@dataclass(frozen=True, slots=True)
+class CommitCount:
+    """Transactions that are on disk, the writes in them, and the seconds from begin to commit in all."""
+
+    commits: int = 0
+    writes: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(slots=True)
 class _Pending:
     operation: Operation[Any]
-    future: Future[Any]
+    future: asyncio.Future[Any]
     result: Any = None
-    error: Exception | None = field(default=None)
+    error: SwarmError | None = None
 
 
 class Writer:
-    """Owns `connection` from construction to `close`. `submit` may be called by any thread."""
+    """Owns `connection` from construction to `close`. `submit` may be called in any thread's event loop."""
 
     def __init__(
         self, connection: sqlite3.Connection, on_commit: Callable[[sqlite3.Connection], None] = lambda _: None
@@ -50,12 +62,17 @@ class Writer:
         self._queue: SimpleQueue[_Pending | None] = SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
+        self.count = CommitCount()
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation[T]) -> Future[T]:
-        """The future ends once the operation is on disk, or with the SwarmError that kept it from that."""
-        future: Future[T] = Future()
+    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """The future ends once the operation is on disk, or with the SwarmError that kept it from that.
+
+        It belongs to the running loop. An operation whose future is cancelled or given an error before its turn comes
+        is left out.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._closing:
             if self._closed:
                 raise LedgerError("the ledger is closed")
@@ -81,7 +98,7 @@ class Writer:
         group: list[_Pending] = []
         pending = self._queue.get()
         while pending is not None:
-            if pending.future.set_running_or_notify_cancel():
+            if not pending.future.done():
                 group.append(pending)
             if len(group) >= MAX_GROUP:
                 return group, True
@@ -95,6 +112,7 @@ class Writer:
         if not group:
             return
         connection = self._connection
+        began = time.perf_counter()
         try:
             connection.execute("BEGIN IMMEDIATE")
             for pending in group:
@@ -103,12 +121,13 @@ class Writer:
         except sqlite3.Error as error:
             self._give_up(group, error)
             return
-        self._on_commit(connection)
-        for pending in group:
-            if pending.error is not None:
-                pending.future.set_exception(pending.error)
-            else:
-                pending.future.set_result(pending.result)
+        count, seconds = self.count, time.perf_counter() - began
+        self.count = CommitCount(count.commits + 1, count.writes + len(group), count.seconds + seconds)
+        try:
+            self._on_commit(connection)
+        except sqlite3.Error:
+            logger.exception("what was stored could not be announced")
+        _answer(group)
 
     def _attempt(self, pending: _Pending) -> None:
         """Run one operation; its own failure undoes it alone, a failure of the file (sqlite3.Error) is passed on."""
@@ -136,6 +155,29 @@ class Writer:
             logger.exception("the ledger cannot roll back")
         logger.error("the ledger cannot write: %s", error)
         for pending in group:
-            failure = LedgerError(f"the ledger cannot write ({error}): nothing was stored; free space and try again")
-            failure.__cause__ = error
-            pending.future.set_exception(failure)
+            pending.error = LedgerError(
+                f"the ledger cannot write ({error}): nothing was stored; free space and try again"
+            )
+            pending.error.__cause__ = error
+        _answer(group)
+
+
+def _answer(group: Sequence[_Pending]) -> None:
+    of_loop: dict[asyncio.AbstractEventLoop, list[_Pending]] = {}
+    for pending in group:
+        of_loop.setdefault(pending.future.get_loop(), []).append(pending)
+    for loop, done in of_loop.items():
+        # A loop that was closed meanwhile has nobody left who waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle, done)
+
+
+def _settle(done: Sequence[_Pending]) -> None:
+    for pending in done:
+        # Given up by its caller meanwhile.
+        if pending.future.done():
+            continue
+        if pending.error is not None:
+            pending.future.set_exception(pending.error)
+        else:
+            pending.future.set_result(pending.result)

@@ -53,12 +53,10 @@ class Codec:
     @classmethod
     def load(cls, tokenizer_path: str | Path) -> Codec:
         """Read a tokenizer from local files. Raises JobInvalid if it cannot be read or has no chat template."""
-        # Imported here because it pulls torch in, which takes seconds.
-        from transformers import AutoTokenizer
-
-        untyped: Any = AutoTokenizer
         try:
-            tokenizer = untyped.from_pretrained(str(tokenizer_path), local_files_only=True)
+            tokenizer = _tokenizer_class(Path(tokenizer_path)).from_pretrained(
+                str(tokenizer_path), local_files_only=True
+            )
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise JobInvalid(f"tokenizer {tokenizer_path} cannot be loaded: {reason}", param="model") from error
@@ -243,3 +241,22 @@ def _generation_stops(directory: Path) -> tuple[int, ...]:
     if isinstance(named, int):
         return (named,)
     return tuple(cast("list[int]", named)) if isinstance(named, list) else ()
+
+
+def _tokenizer_class(directory: Path) -> Any:
+    """The transformers class to load with. Imported here because it pulls torch in, which takes seconds.
+
+    AutoTokenizer finds the right class of any model, at the price of importing every model's machinery, which doubles
+    that; a tokenizer that names no class of its own does not need it.
+    """
+    import transformers
+
+    try:
+        settings: Any = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = None
+    untyped: Any = transformers
+    named: object = cast("dict[str, Any]", settings).get("tokenizer_class") if isinstance(settings, dict) else None
+    if named in {"TokenizersBackend", "PreTrainedTokenizerFast"}:
+        return untyped.PreTrainedTokenizerFast
+    return untyped.AutoTokenizer

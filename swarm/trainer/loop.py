@@ -1,7 +1,7 @@
-"""The training loop: wait for a full batch, drain, seal, step, publish; again until the job is done.
+"""The training loop: wait for a complete batch, drain, seal, step, publish, save; again until the job is done.
 
-Place in the flow: between pool and trainer, started by server.py. It moves the engine's state and writes batches to the
-ledger. It knows nothing of HTTP, of episodes' leases, or of how a step is computed.
+Place in the flow: between pool and trainer, run by run.py. It moves the engine's state and writes batches to the
+ledger. It knows nothing of HTTP, of episodes' leases, of how a step is computed, or of how a dead engine comes back.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarm.batch import BatchPool, SealedBatch
 from swarm.config import TrainJob
+from swarm.engine.base import EngineLost
 from swarm.engine.state import EngineLifecycle
-from swarm.errors import CheckpointError, EngineFailure, SwarmError
+from swarm.errors import CheckpointError, EngineFailure, IllegalTransition, SwarmError
 from swarm.ledger import Ledger
 from swarm.schemas import EngineState
 from swarm.trainer.base import Trainer
-from swarm.types import StepReport
+from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.types import StepReport, TrainBatch
 
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
+TIMEOUT_GRACE_S = 5.0
+"""A trainer that keeps the time limit itself can say what became of the step, so it is given the first word."""
 
 Drain = Callable[[float], Awaitable[bool]]
 """Waits until no train episode runs, at most so many seconds; False if some still do."""
@@ -33,7 +38,12 @@ Drain = Callable[[float], Awaitable[bool]]
 
 @dataclass(slots=True)
 class TrainLoop:
-    """One job's loop. `run` returns when `total_steps` are done and raises EngineFailure when training cannot go on."""
+    """One job's loop. `run` returns when `total_steps` are done or after `interrupt`.
+
+    `is_ready` tells whether the batch may be sealed, `batch_ready` is set whenever that may have changed, `on_sealed`
+    is told of every batch that leaves the pool. At most `recovery_overhead` of the training time goes into checkpoints
+    for crash recovery.
+    """
 
     job: TrainJob
     trainer: Trainer
@@ -41,38 +51,112 @@ class TrainLoop:
     ledger: Ledger
     lifecycle: EngineLifecycle
     batch_ready: asyncio.Event
+    is_ready: Callable[[], bool]
     drain: Drain
-    checkpoint_directory: Callable[[int], Path]
+    on_sealed: Callable[[TrainBatch], None]
+    checkpoints: RunCheckpoints
     train_timeout_s: float
+    recovery_overhead: float
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from the seal of a batch to the end of its step, and by whoever needs the engine between two batches."""
+    _interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: int = 0
+    _unsaved_s: float = 0.0
+    _save_s: float = 0.0
 
     async def run(self) -> None:
-        while not self._done:
-            await self.batch_ready.wait()
+        """Raises EngineLost if the engine dies in a step (whose batch is then back in the pool), EngineFailure when
+        training cannot go on."""
+        self._interrupted.clear()
+        if self.is_ready():
+            self.batch_ready.set()
+        while not (self._done or self._interrupted.is_set()):
+            await self._unless_interrupted(self.batch_ready.wait())
             self.batch_ready.clear()
-            if not self.pool.ready:
-                continue
-            await self.lifecycle.move(EngineState.DRAINING)
-            drained_from = time.monotonic()
-            if not await self.drain(self.job.drain_timeout_s):
-                logger.warning("train episodes still run after %.0f s: sealing without them", self.job.drain_timeout_s)
-            await self._step(drain_s=time.monotonic() - drained_from)
-            await self.lifecycle.move(EngineState.ROLLING)
-            if self.pool.ready:
+            async with self.turn:
+                if self.is_ready() and not self._interrupted.is_set():
+                    await self._take_batch()
+            if self.is_ready():
                 self.batch_ready.set()
 
-    async def save(self) -> Path:
-        """Write a checkpoint of the present step. Raises CheckpointError. The caller has moved the state."""
-        directory = self.checkpoint_directory(self.lifecycle.weights.step)
-        async with asyncio.timeout(self.train_timeout_s):
-            await self.trainer.save(directory)
-        logger.info("checkpoint of step %d: %s", self.lifecycle.weights.step, directory)
+    def interrupt(self) -> None:
+        """Make `run` return at the next point where nothing is half done."""
+        self._interrupted.set()
+
+    @asynccontextmanager
+    async def between_batches(self, state: EngineState, reason: str | None = None) -> AsyncGenerator[None]:
+        """Put the engine into `state` while no batch is in work, then back to ROLLING.
+
+        Raises IllegalTransition while a batch is in work. The state stays if the engine is lost inside.
+        """
+        if self.lifecycle.state is not EngineState.ROLLING:
+            raise IllegalTransition(f"the engine is {self.lifecycle.state}: it cannot become {state} from there")
+        # A loop that is just done with a batch, or about to take one, gives the turn back by itself.
+        async with self.turn:
+            await self.lifecycle.move(state, reason)
+            try:
+                yield
+            except EngineLost:
+                raise
+            except BaseException:
+                await self._return_to_rolling(state)
+                raise
+            await self._return_to_rolling(state)
+
+    async def save(self, *, kept: bool) -> Path:
+        """Write a checkpoint of the present step; the caller moves the state. Raises CheckpointError, EngineLost."""
+        began = time.monotonic()
+        weights = self.lifecycle.weights
+        directory = self.checkpoints.place(weights.step, kept=kept)
+        try:
+            async with asyncio.timeout(self.train_timeout_s):
+                await self.trainer.save(directory)
+        except TimeoutError as error:
+            raise CheckpointError(f"{directory}: not written within {self.train_timeout_s:.0f} s") from error
+        finally:
+            # A failed attempt took its time as well: it is not repeated sooner than a good one.
+            self._unsaved_s, self._save_s = 0.0, time.monotonic() - began
+        await asyncio.to_thread(self.checkpoints.prune)
+        detail = {"step": weights.step, "path": str(directory), "kept": kept, "seconds": self._save_s}
+        await self.ledger.record_event("checkpoint.saved", detail)
+        logger.info("checkpoint of step %d: %s", weights.step, directory)
         return directory
 
     @property
     def _done(self) -> bool:
         return self.job.total_steps is not None and self.lifecycle.weights.step >= self.job.total_steps
+
+    async def _unless_interrupted(self, work: Awaitable[object]) -> None:
+        """Wait for `work`, but not beyond an interruption."""
+        tasks = [asyncio.ensure_future(work), asyncio.ensure_future(self._interrupted.wait())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _return_to_rolling(self, state: EngineState) -> None:
+        if self.lifecycle.state is state:
+            await self.lifecycle.move(EngineState.ROLLING)
+
+    async def _take_batch(self) -> None:
+        await self.lifecycle.move(EngineState.DRAINING)
+        began = time.monotonic()
+        if not self.pool.policy.max_staleness:
+            await self._unless_interrupted(self._drain())
+        if self._interrupted.is_set():
+            return
+        await self._step(drain_s=time.monotonic() - began)
+        if not self._interrupted.is_set():
+            await self.lifecycle.move(EngineState.ROLLING)
+
+    async def _drain(self) -> None:
+        limit_s = self.pool.policy.drain_timeout_s
+        if not await self.drain(limit_s):
+            logger.warning("train episodes still run after %.0f s: sealing without them", limit_s)
 
     async def _step(self, drain_s: float) -> None:
         sealed = self.pool.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=self.lifecycle.weights.step + 1)
@@ -82,6 +166,7 @@ class TrainLoop:
             [episode.episode_id for episode in sealed.batch.episodes],
             [(drop.episode_id, drop.reason) for drop in sealed.dropped],
         )
+        self.on_sealed(sealed.batch)
         if not sealed.batch.groups:
             logger.warning(
                 "no group of the batch survived: nothing to train (%d episodes dropped)", len(sealed.dropped)
@@ -89,32 +174,41 @@ class TrainLoop:
             await self.ledger.fail_batch(sealed.batch.batch_id, "nothing_survived")
             return
         await self.lifecycle.move(EngineState.TRAINING)
-        report = await self._train(sealed)
+        began = time.monotonic()
+        report = await self._train(sealed.batch)
+        self._unsaved_s += time.monotonic() - began
         if report is not None:
             await self._publish(sealed, report, drain_s)
+            await self._save_if_due(report.step)
 
-    async def _train(self, sealed: SealedBatch) -> StepReport | None:
-        batch = sealed.batch
+    async def _train(self, batch: TrainBatch) -> StepReport | None:
         try:
-            async with asyncio.timeout(self.train_timeout_s):
+            async with asyncio.timeout(self.train_timeout_s + TIMEOUT_GRACE_S):
                 report = await self.trainer.train(batch)
         except TimeoutError as error:
             # The step may still finish behind our back: training on would use the batch twice.
             reason = f"training step {batch.step} took longer than {self.train_timeout_s:.0f} s"
             await self.ledger.fail_batch(batch.batch_id, reason)
             raise EngineFailure(reason) from error
+        except EngineLost as error:
+            await self._take_back(batch, error.message)
+            raise
         except SwarmError as error:
-            await self.ledger.fail_batch(batch.batch_id, error.message)
+            await self._take_back(batch, error.message)
             self._failures += 1
             logger.error("step %d failed (%d in a row): %s", batch.step, self._failures, error.message)
             if self._failures >= MAX_CONSECUTIVE_FAILURES:
                 raise EngineFailure(
                     f"{self._failures} training steps failed in a row; the last one: {error.message}"
                 ) from error
-            self.pool.restore(batch.episodes)
             return None
         self._failures = 0
         return report
+
+    async def _take_back(self, batch: TrainBatch, reason: str) -> None:
+        """The members of a batch that was not trained wait for the next one."""
+        await self.ledger.fail_batch(batch.batch_id, reason)
+        self.pool.restore(batch.episodes)
 
     async def _publish(self, sealed: SealedBatch, report: StepReport, drain_s: float) -> None:
         lost = sum(drop.trained_tokens for drop in sealed.dropped)
@@ -131,13 +225,17 @@ class TrainLoop:
         self.lifecycle.publish(report.weight_version)
         self.pool.publish(report.weight_version.version)
         logger.info("step %d: version %d, %s", report.step, report.weight_version.version, _headline(metrics))
-        if self.job.save_freq and report.step % self.job.save_freq == 0:
-            await self.lifecycle.move(EngineState.EXPORTING)
-            try:
-                await self.save()
-            except (CheckpointError, TimeoutError) as error:
-                # Training does not depend on it; the step itself is already durable in the ledger.
-                logger.error("checkpoint of step %d failed: %s", report.step, error)
+
+    async def _save_if_due(self, step: int) -> None:
+        kept = bool(self.job.save_freq) and step % self.job.save_freq == 0
+        if not kept and self._unsaved_s * self.recovery_overhead < self._save_s:
+            return
+        await self.lifecycle.move(EngineState.EXPORTING)
+        try:
+            await self.save(kept=kept)
+        except CheckpointError as error:
+            # Training does not depend on it; the step itself is already durable in the ledger.
+            logger.error("checkpoint of step %d failed: %s", step, error.message)
 
 
 def _headline(metrics: dict[str, float]) -> str:

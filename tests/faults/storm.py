@@ -87,7 +87,7 @@ class Storm:
 
     def begin(self) -> None:
         self._start_server("--job", str(self._job_path))
-        self._wait_until_served(RECOVERY_LIMIT_S)
+        self._wait_until(lambda status: status.get("state") in SERVING, RECOVERY_LIMIT_S)
         self._clients = [self._start_client(index) for index in range(CLIENTS)]
         self.wait_for_step(1)
 
@@ -95,23 +95,22 @@ class Storm:
         """Kill something after a moment, bring it back if that is not the server's own doing, and wait for it."""
         time.sleep(self.dice.choice((0.05, 0.3, 1.0, 2.0)) * self.dice.random())
         target = self.dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        state = self._peek().get("state", "unreachable")
+        present = self._wait_until(lambda status: "state" in status and bool(self._worker_pids()), RECOVERY_LIMIT_S)
+        state, recoveries = present["state"], present["recoveries"]
         if target is Target.CLIENT:
             self._replace_client(self.dice.randrange(CLIENTS))
             self.kills.append(Kill(target, state, None))
             return self.kills[-1]
         struck_at = time.monotonic()
-        before = self._kill(target)
-        self._wait_until_served(RECOVERY_LIMIT_S, lambda: not before & self._worker_pids())
+        self._kill(target)
+        self._wait_until(
+            lambda status: status.get("state") in SERVING and status["recoveries"] > recoveries, RECOVERY_LIMIT_S
+        )
         self.kills.append(Kill(target, state, time.monotonic() - struck_at))
         return self.kills[-1]
 
     def wait_for_step(self, step: int) -> None:
-        deadline = time.monotonic() + PROGRESS_LIMIT_S
-        while (present := self._peek()).get("step", -1) < step:
-            assert present.get("state") != "FAILED", present
-            assert time.monotonic() < deadline, f"step {step} not reached in {PROGRESS_LIMIT_S:.0f} s: {present}"
-            time.sleep(0.1)
+        self._wait_until(lambda status: status.get("step", -1) >= step, PROGRESS_LIMIT_S)
 
     def calm_down(self) -> None:
         """Two more batches without a kill, then everybody goes in order."""
@@ -168,17 +167,14 @@ class Storm:
         every = [kill.recovered_s for kill in self.kills if kill.recovered_s is not None]
         return {"targets": found, "median_s": statistics.median(every) if every else None, **asdict(self.losses())}
 
-    def _kill(self, target: Target) -> set[int]:
-        """The pids of the workers that may not be seen again."""
-        workers = self._worker_pids()
+    def _kill(self, target: Target) -> None:
         if target in {Target.WORKER, Target.BOTH}:
-            for pid in workers:
+            for pid in self._worker_pids():
                 kill_pid(pid)
         if target in {Target.SERVER, Target.BOTH}:
             assert self._server is not None
             end_process(self._server, signal.SIGKILL)
             self._start_server()
-        return workers
 
     def _replace_client(self, index: int) -> None:
         end_process(self._clients[index], signal.SIGKILL)
@@ -211,12 +207,13 @@ class Storm:
         except psutil.NoSuchProcess:
             return set()
 
-    def _wait_until_served(self, limit_s: float, is_new: Callable[[], bool] = lambda: True) -> None:
+    def _wait_until(self, is_reached: Callable[[dict[str, Any]], bool], limit_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s
-        while not (is_new() and self._peek().get("state") in SERVING):
-            assert self._peek().get("state") != "FAILED", self._peek()
-            assert time.monotonic() < deadline, f"not served for {limit_s:.0f} s: {self._peek()}"
+        while not is_reached(present := self._peek()):
+            assert present.get("state") != "FAILED", present
+            assert time.monotonic() < deadline, f"waited {limit_s:.0f} s: {present}"
             time.sleep(0.02)
+        return present
 
     def _peek(self) -> dict[str, Any]:
         try:

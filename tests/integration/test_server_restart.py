@@ -2,84 +2,143 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
+import torch
 import yaml
-from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
+from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
-JOB = {"engine": "fake", "batch_size": 2, "num_repeat": 2, "save_freq": 1, "drain_timeout_s": 1}
+from swarm.ledger import Ledger
+
+JOB = {"engine": "fake", "batch_size": 2, "num_repeat": 2, "drain_timeout_s": 1}
+LOCAL_JOB = {
+    **JOB,
+    "engine": "local",
+    "ppo_epochs": 2,
+    "mini_batch_num": 2,
+    "lr_warmup_steps": 3,
+    "weight_decay": 0.01,
+    "use_kl_loss": True,
+    "max_response_length": 24,
+}
 
 
 @contextmanager
-def server_process(home: Path, job: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    command = [
-        sys.executable,
-        "-m",
-        "swarm.cli",
-        "start",
-        "--port",
-        "0",
-        "--home",
-        str(home),
-        "--job",
-        str(job),
-        "--json",
-    ]
+def server_process(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
-            with httpx.Client(base_url=url, timeout=20) as http:
-                wait_for_state(http, "ROLLING")
+            with httpx.Client(base_url=url, timeout=30) as http:
                 yield process, http
         finally:
             process.kill()
 
 
-def test_a_killed_server_goes_on_with_step_and_half_filled_batch(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(yaml.safe_dump(JOB))
+def write_job(directory: Path, job: dict[str, Any]) -> Path:
+    path = directory / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+def kill(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(process.pid, how)
+    process.wait(timeout=30)
+
+
+def test_a_killed_server_goes_on_by_itself_with_step_half_filled_batch_and_running_episodes(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with server_process(home, job) as (process, http):
+    with server_process(home, "--job", str(write_job(tmp_path, JOB))) as (process, http):
+        wait_for_state(http, "ROLLING")
         run_batch(http, tasks=2, repeats=2)
         wait_for_step(http, 1)
         for reward in (0.0, 1.0):
             end(http, begin(http), task_id="half", reward=reward, call=True)
         running = begin(http)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=10)
+        first = chat(http, running, "Hello")
+        kill(process)
 
-    with server_process(home, job) as (_, http):
+    with server_process(home) as (_, http):
         status = http.get("/v1/swarm/status").json()
         assert (status["step"], status["weight_version"]) == (1, 1)
-        assert (status["pool"]["episodes"], status["pool"]["tasks"]) == (2, 1)
-        assert status["failures"] == {"server_restarted": 1}
-        late = http.post(f"/v1/swarm/episodes/{running['episode_id']}/end", json={"task_id": "half", "reward": 1.0})
-        assert (late.status_code, late.json()["error"]["code"]) == (409, "episode_ended")
-        for reward in (0.0, 1.0):
-            end(http, begin(http), task_id="other", reward=reward, call=True)
+        assert (status["pool"]["episodes"], status["pool"]["tasks"], status["pool"]["running_train"]) == (2, 1, 1)
+        assert status["failures"] == {}
+        messages = [
+            {"role": "user", "content": "Hello"},
+            first["choices"][0]["message"],
+            {"role": "user", "content": "again"},
+        ]
+        chat(http, running, messages)
+        end(http, running, task_id="other", reward=0.0)
+        end(http, begin(http), task_id="other", reward=1.0, call=True)
         wait_for_step(http, 2)
         points = http.get("/v1/swarm/metrics").json()["points"]
         assert [(point["step"], point["metrics"]["batch/episodes"]) for point in points] == [(1, 4), (2, 4)]
+        detail = http.get(f"/v1/swarm/episodes/{running['episode_id']}").json()
+        assert [turn["parent"] for turn in detail["turns"]] == [None, 0]
+        assert http.get("/v1/swarm/status").json()["recoveries"] == 1
 
 
-def test_a_job_that_trained_and_never_saved_starts_over_and_says_so(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(yaml.safe_dump({**JOB, "save_freq": 0}))
+def test_a_server_ended_by_a_signal_goes_on_and_one_told_to_stop_does_not(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with server_process(home, job) as (process, http):
-        run_batch(http, tasks=2, repeats=2)
-        wait_for_step(http, 1)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=10)
-    with server_process(home, job) as (_, http):
-        status = http.get("/v1/swarm/status").json()
-        assert (status["step"], status["weight_version"], status["pool"]["episodes"]) == (0, 0, 0)
+    with server_process(home, "--job", str(write_job(tmp_path, JOB))) as (process, http):
+        wait_for_state(http, "ROLLING")
+        running = begin(http)
+        kill(process, signal.SIGTERM)
+    with server_process(home) as (process, http):
+        wait_for_state(http, "ROLLING")
+        end(http, running, task_id="t", reward=1.0, call=True)
+        http.post("/v1/swarm/shutdown").raise_for_status()
+        process.wait(timeout=30)
+    with server_process(home) as (_, http):
+        assert http.get("/v1/swarm/status").json()["state"] == "OFFLINE"
+
+
+def test_replayed_training_equals_uninterrupted_training_bit_for_bit(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    checkpoint, kept = "/v1/swarm/engine/checkpoint", tmp_path / "uninterrupted"
+    with server_process(home, "--job", str(write_job(tmp_path, LOCAL_JOB))) as (process, http):
+        wait_for_state(http, "ROLLING")
+        for step in (1, 2, 3):
+            run_batch(http, tasks=2, repeats=2, name=f"batch-{step}")
+            wait_for_step(http, step)
+        path = Path(http.post(checkpoint).raise_for_status().json()["path"])
+        path.rename(kept)
+        # All three steps have to be replayed.
+        shutil.rmtree(path.parents[1] / "recovery")
+        kill(process)
+    with server_process(home) as (process, http):
+        assert wait_for_state(http, "ROLLING")["weight_version"] == 3
+        replayed = Path(http.post(checkpoint).raise_for_status().json()["path"])
+        kill(process)
+    assert_same_checkpoint(kept, replayed)
+    [recovery] = [detail for kind, detail in asyncio.run(read_events(home)) if kind == "engine.recovered"]
+    assert (recovery["step"], recovery["replayed"]) == (3, 3)
+
+
+async def read_events(home: Path) -> list[tuple[str, Any]]:
+    with closing(Ledger.open(home / "ledger.db")) as ledger:
+        return [(event.kind, event.detail) for event in await ledger.events(limit=1000)]
+
+
+def assert_same_checkpoint(one: Path, other: Path) -> None:
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    states = [torch.load(path / "trainer_state.pt", weights_only=True) for path in (one, other)]
+    assert states[0]["steps_done"] == states[1]["steps_done"]
+    adamw = [state["optimizer"]["adamw"] for state in states]
+    assert adamw[0].keys() == adamw[1].keys() and adamw[0]
+    for key, moments in adamw[0].items():
+        for name, value in moments.items():
+            assert torch.equal(value, adamw[1][key][name]), (key, name)

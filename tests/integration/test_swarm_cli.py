@@ -9,23 +9,66 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
+from tests_support import begin, run_batch, wait_for_state, wait_for_step
+
+from swarm.config import TrainJob
 
 SWARM = [sys.executable, "-m", "swarm.cli"]
 
 
-def run_swarm(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*SWARM, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "NO_COLOR": "1", "SWARM_TOKEN": "", **(env or {})},
-    )
+COMMANDER, ROLLOUT, OBSERVER = "commander-token-0123", "rollout-token-012345", "observer-token-01234"
+FAKE_JOB = {
+    "engine": "fake", "project_name": "shop", "experiment_name": "third-try", "batch_size": 1, "num_repeat": 2,
+    "drain_timeout_s": 1, "save_freq": 1,
+}  # fmt: skip
+
+
+def environment(**changes: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SWARM_")}
+    return {**clean, "NO_COLOR": "1", **changes}
+
+
+def run_swarm(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SWARM, *arguments], capture_output=True, text=True, timeout=60, env=environment(**env))
+
+
+@contextmanager
+def server_process(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`swarm start --json` and what it announced; killed in the end."""
+    command = [*SWARM, "start", "--port", "0", "--home", str(home), "--json", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def interrupted_home(tmp_path: Path) -> Path:
+    """A home whose server was killed one step into a job."""
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump(FAKE_JOB))
+    home = tmp_path / "home"
+    with server_process(home, "--job", str(job)) as (process, announced):
+        assert announced["resumes"] is None
+        with httpx.Client(base_url=announced["url"], timeout=20) as http:
+            wait_for_state(http, "ROLLING")
+            run_batch(http, tasks=1, repeats=2)
+            wait_for_step(http, 1)
+        process.kill()
+        process.wait(timeout=10)
+    return home
 
 
 def test_start_is_ready_within_ten_seconds_and_announces_itself_as_json(tmp_path: Path) -> None:
@@ -44,6 +87,79 @@ def test_start_is_ready_within_ten_seconds_and_announces_itself_as_json(tmp_path
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=20)
+
+
+def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home: Path) -> None:
+    with server_process(interrupted_home) as (process, announced):
+        assert announced["resumes"] == "shop/third-try"
+        with httpx.Client(base_url=announced["url"], timeout=20) as http:
+            status = wait_for_state(http, "ROLLING")
+        assert (status["experiment_name"], status["step"]) == ("third-try", 1)
+        process.terminate()
+        _, messages = process.communicate(timeout=20)
+        assert "shop/third-try" in messages
+
+
+def test_no_resume_starts_without_the_interrupted_job(interrupted_home: Path) -> None:
+    with server_process(interrupted_home, "--no-resume") as (_, announced):
+        assert announced["resumes"] is None
+        status = httpx.get(f"{announced['url']}/v1/swarm/status", timeout=10).json()
+        assert (status["state"], status["experiment_name"]) == ("OFFLINE", None)
+
+
+def test_a_job_stopped_by_command_is_not_resumed(interrupted_home: Path) -> None:
+    with server_process(interrupted_home) as (process, announced):
+        assert run_swarm("stop", "--url", announced["url"]).returncode == 0
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+    with server_process(interrupted_home) as (_, announced):
+        assert announced["resumes"] is None
+
+
+def test_every_command_uses_the_token_with_the_least_rights_that_is_enough(start_server: Any) -> None:
+    url = start_server(token=COMMANDER, rollout_token=ROLLOUT, observer_token=OBSERVER).url
+    assert run_swarm("status", "--url", url).returncode == 4
+    for name, token in (("TOKEN", COMMANDER), ("ROLLOUT_TOKEN", ROLLOUT), ("OBSERVER_TOKEN", OBSERVER)):
+        assert run_swarm("status", "--url", url, **{f"SWARM_{name}": token}).returncode == 0
+    # The wrong commander's token is not even sent where the observer's is enough.
+    mixed = {"SWARM_TOKEN": "wrong-token-0123456789", "SWARM_OBSERVER_TOKEN": OBSERVER}
+    assert run_swarm("status", "--url", url, **mixed).returncode == 0
+    assert run_swarm("stop", "--url", url, SWARM_OBSERVER_TOKEN=OBSERVER).returncode == 4
+    refused = run_swarm("stop", "--url", url, SWARM_TOKEN=ROLLOUT)
+    assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
+    assert run_swarm("stop", "--url", url, SWARM_TOKEN=COMMANDER).returncode == 0
+
+
+def test_tokens_are_never_flags() -> None:
+    done = run_swarm("start", "--token", COMMANDER)
+    assert done.returncode == 2
+
+
+def test_a_token_that_is_too_short_is_refused_without_being_shown(tmp_path: Path) -> None:
+    done = run_swarm("start", "--port", "0", "--home", str(tmp_path), SWARM_TOKEN="too-short")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "too-short" not in done.stderr
+
+
+def test_status_shows_policy_sources_and_the_longest_silent_episode(start_server: Any) -> None:
+    server = start_server(
+        TrainJob.model_validate({**FAKE_JOB, "batch_size": 10, "mixture": {"math": 0.6, "code": 0.4}})
+    )
+    with httpx.Client(base_url=server.url, timeout=20) as http:
+        wait_for_state(http, "ROLLING")
+        begin(http, client_id="laptop-7", task_id="slow", data_source="math")
+    shown = run_swarm("status", "--url", server.url).stdout
+    for fragment in (
+        "ROLLING",
+        "shop/third-try",
+        "enough_tasks: 10 tasks x 2",
+        "math 60%",
+        "0/6",
+        "0/4",
+        "laptop-7",
+        "slow",
+    ):
+        assert fragment in shown, fragment
 
 
 def test_stop_ends_the_server(start_server: Any) -> None:
@@ -122,6 +238,7 @@ def test_an_exposed_address_without_a_token_refuses_to_start(tmp_path: Path) -> 
     done = run_swarm("start", "--host", "0.0.0.0", "--port", "0", "--home", str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "SWARM_TOKEN" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_eval_of_an_unknown_task_names_the_known_ones(start_server: Any) -> None:
@@ -132,8 +249,6 @@ def test_eval_of_an_unknown_task_names_the_known_ones(start_server: Any) -> None
 
 
 def test_a_wrong_model_path_makes_the_engine_fail_with_the_reason(start_server: Any, tmp_path: Path) -> None:
-    from swarm.config import TrainJob
-
     server = start_server(TrainJob(model=str(tmp_path / "no-model")))
     with httpx.Client(base_url=server.url, timeout=20) as http:
         deadline = time.monotonic() + 60
@@ -142,6 +257,28 @@ def test_a_wrong_model_path_makes_the_engine_fail_with_the_reason(start_server: 
             time.sleep(0.1)
         assert "no-model" in status["reason"]
         assert http.get("/ready").status_code == 503
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    def completed(line: str) -> list[str]:
+        words = {"_SWARM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        program = "import sys; sys.argv[0] = 'swarm'; from swarm.cli import app; app(prog_name='swarm')"
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, env={**environment(), **words}
+        )
+        return done.stdout.split()
+
+    assert completed("swarm o") == ["overwatch"]
+    assert "--no-resume" in completed("swarm start --no")
+
+
+def test_the_commands_parse_before_anything_heavy_is_imported() -> None:
+    code = (
+        "import sys; import swarm.cli\n"
+        "print(sorted({'torch', 'fastapi', 'uvicorn', 'textual', 'rich', 'httpx', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_importing_swarm_is_light(tmp_path: Path) -> None:

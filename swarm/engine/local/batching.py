@@ -18,11 +18,13 @@ import numpy as np
 import torch
 
 from swarm.engine.local.forward import Piece, SlotForward
-from swarm.engine.local.prefixes import Prefix, PrefixStore
+from swarm.engine.local.grammar import Constraint, GrammarCompiler
+from swarm.engine.local.penalties import LogitEdits
+from swarm.engine.local.prefixes import SHORTEST_MATCH, Prefix, PrefixStore, shared_length
 from swarm.engine.local.sampling import Draw, sample
 from swarm.engine.stopping import Decode, StopRule
-from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
-from swarm.types import FinishReason, SamplingParams
+from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError
+from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 
 PREFILL_TOKENS = 2048
 """Prompt tokens computed in one step. More would make running requests wait longer for their next token."""
@@ -34,20 +36,22 @@ LARGEST_UNIFORM = 1 - 2**-32
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What one step gave one request: a token, unless the request was aborted or failed."""
+    """What one step gave one request: a token, unless the request failed; the likeliest tokens if it asked for them."""
 
     handle: int
     token_id: int | None
     logprob: float
     finish_reason: FinishReason | None
-    error: EngineFailure | None = None
+    error: SwarmError | None = None
+    likeliest: TokenLogprobs | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     """`tokens` is prompt plus output; `cached` counts those whose keys and values are in the request's row.
 
-    `prefix` is what the row will begin with, from admission until it has one.
+    `to_cache` are the tokens to prefill, as they stood when the request was last admitted. Of these, `prefix` or the
+    row of `source` will give the first `cached`, from admission until the request has a row.
     """
 
     handle: int
@@ -55,9 +59,13 @@ class _Request:
     params: SamplingParams
     rule: StopRule
     generator: np.random.Generator
+    edits: LogitEdits | None
+    constraint: Constraint | None
     output_ids: list[int] = field(default_factory=list[int])
     cached: int = 0
+    to_cache: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     prefix: Prefix | None = None
+    source: int | None = None
 
     @property
     def missing(self) -> int:
@@ -79,13 +87,22 @@ class BatchSampler:
     """
 
     def __init__(
-        self, module: torch.nn.Module, limits: Limits, stop_ids: Collection[int], decode: Decode, *, seed: int = 0
+        self,
+        module: torch.nn.Module,
+        limits: Limits,
+        stop_ids: Collection[int],
+        decode: Decode,
+        *,
+        seed: int | Sequence[int] = 0,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
+        """Without `grammars`, requests that have one are refused."""
         self.weight_version = 0
         self._module = module
         self._limits = limits
         self._stop_ids = frozenset(stop_ids)
         self._decode = decode
+        self._grammars = grammars
         self._seeds = np.random.default_rng(seed)
         self._forward = SlotForward(module, limits.context_length)
         self._prefixes = PrefixStore()
@@ -114,16 +131,26 @@ class BatchSampler:
             raise BadRequest("the prompt is empty: send at least one token")
         if min(prompt_ids) < 0 or max(prompt_ids) >= self._limits.vocabulary:
             raise BadRequest(f"the prompt has token ids outside the vocabulary of {self._limits.vocabulary}")
-        seed = self._seeds.integers(2**63) if params.seed is None else params.seed % 2**63
-        self._waiting.append(
-            _Request(
-                handle,
-                list(prompt_ids),
-                params,
-                StopRule(params, self._stop_ids, room, self._decode),
-                np.random.default_rng(seed),
+        if any(not 0 <= token_id < self._limits.vocabulary for token_id, _ in params.logit_bias):
+            raise BadRequest(
+                f"logit_bias has token ids outside the vocabulary of {self._limits.vocabulary}", param="logit_bias"
             )
-        )
+        rule = StopRule(params, self._stop_ids, room, self._decode)
+        constraint = self._constrain(params, rule.stop_ids)
+        edits = LogitEdits(params, prompt_ids, rule.stop_ids) if LogitEdits.are_needed(params) else None
+        seed = self._seeds.integers(2**63) if params.seed is None else params.seed % 2**63
+        generator = np.random.default_rng(seed)
+        self._waiting.append(_Request(handle, list(prompt_ids), params, rule, generator, edits, constraint))
+
+    def _constrain(self, params: SamplingParams, end_ids: Collection[int]) -> Constraint | None:
+        if params.grammar is None:
+            return None
+        if self._grammars is None:
+            raise BadRequest("this engine cannot follow grammars: leave it out")
+        for name in ("min_tokens", "ignore_eos"):
+            if getattr(params, name):
+                raise BadRequest(f"{name} cannot go with a grammar, which alone says where to end", param=name)
+        return self._grammars.start(params.grammar, end_ids)
 
     @torch.inference_mode()
     def abort(self, handle: int) -> None:
@@ -168,11 +195,12 @@ class BatchSampler:
         if not decoding:
             return []
         logits = self._forward.decode([r.tokens[-1] for r in decoding], [len(r.tokens) - 1 for r in decoding])
-        draws = [Draw(r.params, r.generator.random() * LARGEST_UNIFORM) for r in decoding]
-        token_ids, logprobs = sample(logits, draws)
+        drawn = sample(logits, [_draw(request) for request in decoding])
         results = [
-            self._accept(request, token_id, logprob)
-            for request, token_id, logprob in zip(decoding, token_ids, logprobs, strict=True)
+            self._accept(request, token_id, logprob, drawn.likeliest.get(row))
+            for row, (request, token_id, logprob) in enumerate(
+                zip(decoding, drawn.token_ids, drawn.logprobs, strict=True)
+            )
         ]
         # Backwards, because the row that fills a gap always comes from behind it.
         for row in reversed(range(len(decoding))):
@@ -183,8 +211,10 @@ class BatchSampler:
                 self._free(row)
         return results
 
-    def _accept(self, request: _Request, token_id: int, logprob: float) -> Sampled:
+    def _accept(self, request: _Request, token_id: int, logprob: float, likeliest: TokenLogprobs | None) -> Sampled:
         request.cached = len(request.tokens)
+        if request.constraint is not None and request.constraint.error is not None:
+            return Sampled(request.handle, None, logprob, None, request.constraint.error)
         if not math.isfinite(logprob):
             error = EngineFailure(
                 f"the model's logits are not finite at weight version {self.weight_version}: training has diverged"
@@ -192,37 +222,82 @@ class BatchSampler:
             return Sampled(request.handle, None, logprob, None, error)
         request.tokens.append(token_id)
         request.output_ids.append(token_id)
-        return Sampled(request.handle, token_id, logprob, request.rule.check(request.output_ids))
+        finish = request.rule.check(request.output_ids)
+        if finish is None and request.edits is not None:
+            request.edits.take(token_id)
+        if finish is None and request.constraint is not None:
+            request.constraint.take(token_id)
+            finish = FinishReason.STOP if request.constraint.is_over else None
+        return Sampled(request.handle, token_id, logprob, finish, likeliest=likeliest)
 
     def _prefill(self) -> None:
-        """Admit waiting requests in order of arrival, within the token budget, and compute what their rows miss."""
-        budget = PREFILL_TOKENS
-        continued = self._rows[-1] if self._partial else None
+        """Admit waiting requests within the token budget, in waves, and compute what their rows miss.
+
+        A request that shares more with one of its wave than with anything cached waits for the next wave, where it
+        copies what the other has computed: so n requests with one prompt compute it once.
+        """
+        wave = [self._rows[-1]] if self._partial else []
+        budget = PREFILL_TOKENS - sum(request.missing for request in wave)
+        while True:
+            admitted, held_back = self._admit(budget, wave)
+            budget -= sum(request.missing for request in admitted)
+            if not wave and not admitted:
+                return
+            self._run_wave(wave, admitted, overrun=max(-budget, 0))
+            if not held_back:
+                return
+            self._waiting.extendleft(reversed(held_back))
+            wave = []
+
+    def _admit(self, budget: int, wave: Sequence[_Request]) -> tuple[list[_Request], list[_Request]]:
+        """Waiting requests in order of arrival: those to prefill now, beside `wave`, and those held back."""
         admitted: list[_Request] = []
-        if continued is not None:
-            budget -= continued.missing
-        while self._waiting and budget > 0 and len(self._rows) + len(admitted) < self._limits.max_running:
+        held_back: list[_Request] = []
+        room = self._limits.max_running - len(self._rows)
+        while self._waiting and budget > 0 and len(admitted) + len(held_back) < room:
             request = self._waiting.popleft()
-            admitted.append(request)
-            request.prefix = self._prefixes.match(request.tokens[:-1])
-            request.cached = request.prefix.length if request.prefix else 0
-            budget -= request.missing
-        if continued is None and not admitted:
-            return
+            request.to_cache = np.array(request.tokens[:-1])
+            self._find_beginning(request)
+            worth_waiting = request.cached + SHORTEST_MATCH
+            if any(
+                shared_length(request.to_cache, other.to_cache, worth_waiting) >= worth_waiting
+                for other in (*wave, *admitted)
+            ):
+                held_back.append(request)
+            else:
+                admitted.append(request)
+                budget -= request.missing
+        return admitted, held_back
+
+    def _find_beginning(self, request: _Request) -> None:
+        """Choose the longest beginning that is kept or stands in a row, unless it is too short to be worth copying."""
+        request.source = None
+        request.prefix = self._prefixes.match(request.to_cache)
+        request.cached = request.prefix.length if request.prefix else 0
+        for row, other in enumerate(self._rows):
+            wanted = max(request.cached + 1, SHORTEST_MATCH)
+            shared = min(shared_length(request.to_cache, other.to_cache, wanted), other.cached)
+            if shared >= wanted:
+                request.cached, request.prefix, request.source = shared, None, row
+
+    def _run_wave(self, wave: list[_Request], admitted: list[_Request], *, overrun: int) -> None:
+        """Give admitted requests rows and prefill them, and `wave`, whose rows are the last ones so far."""
         # A prompt that overruns the budget goes on in the next step and stays the last row until it is whole.
-        self._partial = budget < 0
+        self._partial = overrun > 0
         tail = admitted.pop() if self._partial and admitted else None
         admitted.sort(key=lambda request: request.missing)
         if tail is not None:
             admitted.append(tail)
-        first_row = len(self._rows)
-        self._rows.extend(admitted)
-        for row, request in enumerate(admitted, start=first_row):
+        for request in admitted:
+            row = len(self._rows)
             if request.prefix is not None:
                 self._forward.cache.write(row, request.prefix.columns, request.cached)
-                request.prefix = None
-        wave = [continued, *admitted] if continued is not None else admitted
-        self._fill(len(self._rows) - len(wave), wave, overrun=max(-budget, 0))
+            elif request.source is not None:
+                self._forward.cache.copy(request.source, row, request.cached)
+            request.prefix = request.source = None
+            self._rows.append(request)
+        wave = [*wave, *admitted]
+        self._fill(len(self._rows) - len(wave), wave, overrun=overrun)
 
     def _fill(self, first_row: int, wave: Sequence[_Request], *, overrun: int) -> None:
         """Prefill neighbouring rows in passes of similar length. The last row leaves `overrun` tokens for later."""
@@ -254,7 +329,12 @@ class BatchSampler:
     def _move(self, source: int, target: int) -> None:
         if source != target:
             self._rows[target] = self._rows[source]
-            self._forward.cache.move(source, target, self._rows[source].cached)
+            self._forward.cache.copy(source, target, self._rows[source].cached)
+
+
+def _draw(request: _Request) -> Draw:
+    allowed = None if request.constraint is None else request.constraint.allowed()
+    return Draw(request.params, request.generator.random() * LARGEST_UNIFORM, request.edits, allowed)
 
 
 def _group_by_length(pieces: Sequence[Piece]) -> list[list[Piece]]:

@@ -76,8 +76,9 @@ class SlotCache:
         del layer_idx
         return 0
 
-    def move(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` columns of one row over another."""
+        self._reserve(target + 1, length)
         for store in (*self._keys, *self._values):
             store[target, :, :length] = store[source, :, :length]
 

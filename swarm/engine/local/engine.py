@@ -6,7 +6,7 @@ the server process loads none of the tensor stack.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from swarm.config import TrainJob
@@ -37,10 +37,18 @@ class LocalEngine:
     frees the model: the next job then starts without importing the libraries.
     """
 
-    def __init__(self, worker: WorkerProcess, job: TrainJob, limits: LocalLimits) -> None:
+    def __init__(
+        self,
+        worker: WorkerProcess,
+        job: TrainJob,
+        limits: LocalLimits,
+        sampling_seed: Callable[[], Sequence[int]] | None = None,
+    ) -> None:
+        """`sampling_seed` is asked at every start for what unseeded requests draw from; the job's seed by default."""
         self.worker = worker
         self._job = job
         self._limits = limits
+        self._sampling_seed = sampling_seed or (lambda: [job.seed])
         self._info: EngineInfo | None = None
 
     async def start(self) -> EngineInfo:
@@ -50,6 +58,7 @@ class LocalEngine:
             "directory": str(directory),
             "job": self._job.model_dump_json(),
             "limits": asdict(self._limits),
+            "sampling_seed": list(self._sampling_seed()),
         }
         answer = await self.worker.call("load", args, timeout_s=self._limits.boot_timeout_s)
         self._info = unpack_info(answer)

@@ -8,18 +8,31 @@ Parent to worker: `{"op": name, "id": int, "args": ...}`. Worker to parent, one 
     {"id": int, "result": ...}                  the answer to a call
     {"id": int, "error": [code, message, param]}    a call or a generation failed
     {"tokens": [[id, token | None, logprob, finish | None], ...], "version": int}     one decoding step
+An entry of a request that asked for the likeliest tokens ends with them: [[token, logprob], ...].
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import chain
 from typing import Any, cast
 
 import msgpack
 
 from swarm.engine.base import EngineInfo
 from swarm.errors import SwarmError, error_class
-from swarm.types import FinishedEpisode, FinishReason, Group, Sample, SamplingParams, TrainBatch
+from swarm.types import (
+    FinishedEpisode,
+    FinishReason,
+    Grammar,
+    GrammarKind,
+    Group,
+    Sample,
+    SamplingParams,
+    TokenDelta,
+    TrainBatch,
+)
 
 LARGEST_MESSAGE = 2**31 - 1
 """Bytes; msgpack's own limit is 100 MiB, which a batch of long episodes can pass."""
@@ -51,21 +64,24 @@ def unpack_error(packed: list[Any]) -> SwarmError:
     return error_class(code)(message, param=param)
 
 
-def pack_params(params: SamplingParams) -> list[Any]:
-    return [
-        params.max_tokens,
-        params.temperature,
-        params.top_p,
-        params.top_k,
-        params.seed,
-        params.stop,
-        params.stop_token_ids,
-    ]
+def pack_params(params: SamplingParams) -> Message:
+    """Only what differs from the defaults: most requests set little."""
+    packed = {each.name: value for each in fields(params) if (value := getattr(params, each.name)) != each.default}
+    if params.grammar is not None:
+        packed["grammar"] = [params.grammar.kind.value, params.grammar.text]
+    return packed
 
 
-def unpack_params(packed: list[Any]) -> SamplingParams:
-    max_tokens, temperature, top_p, top_k, seed, stop, stop_token_ids = packed
-    return SamplingParams(max_tokens, temperature, top_p, top_k, seed, tuple(stop), tuple(stop_token_ids))
+def unpack_params(packed: Message) -> SamplingParams:
+    named: dict[str, Any] = {
+        name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value for name, value in packed.items()
+    }
+    if "grammar" in packed:
+        kind, text = packed["grammar"]
+        named["grammar"] = Grammar(GrammarKind(kind), text)
+    if "logit_bias" in packed:
+        named["logit_bias"] = tuple((token_id, bias) for token_id, bias in packed["logit_bias"])
+    return SamplingParams(**named)
 
 
 def pack_info(info: EngineInfo) -> list[Any]:
@@ -80,8 +96,28 @@ def pack_finish(reason: FinishReason | None) -> str | None:
     return None if reason is None else reason.value
 
 
-def unpack_finish(packed: str | None) -> FinishReason | None:
-    return None if packed is None else FinishReason(packed)
+def unpack_delta(packed: list[Any], weight_version: int) -> TokenDelta:
+    """`packed` is an entry of "tokens" without its id."""
+    token_id, logprob, finish, *likeliest = packed
+    reason = None if finish is None else FinishReason(finish)
+    if token_id is None:
+        return TokenDelta((), (), (), reason)
+    top = (tuple((token, value) for token, value in likeliest[0]),) if likeliest else None
+    return TokenDelta((token_id,), (logprob,), (weight_version,), reason, top)
+
+
+def join_deltas(pieces: Sequence[TokenDelta]) -> TokenDelta:
+    """Neighbouring pieces of one completion as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    tops = [piece.top_logprobs_T for piece in pieces if piece.top_logprobs_T is not None]
+    return TokenDelta(
+        tuple(chain.from_iterable(piece.token_ids_T for piece in pieces)),
+        tuple(chain.from_iterable(piece.logprobs_T for piece in pieces)),
+        tuple(chain.from_iterable(piece.weight_versions_T for piece in pieces)),
+        pieces[-1].finish_reason,
+        tuple(chain.from_iterable(tops)) if tops else None,
+    )
 
 
 def pack_batch(batch: TrainBatch) -> Message:

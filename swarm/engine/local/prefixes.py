@@ -58,17 +58,22 @@ class PrefixStore:
         while self._kept and (len(self._kept) > KEPT_REQUESTS or self._bytes > KEPT_BYTES):
             self._bytes -= self._kept.popleft().size
 
-    def match(self, tokens: Sequence[int]) -> Prefix | None:
+    def match(self, tokens: Sequence[int] | np.ndarray) -> Prefix | None:
         """The longest beginning of `tokens` that is kept, unless it is too short to be worth copying."""
-        wanted = np.array(tokens)
+        wanted = np.asarray(tokens)
         best = Prefix(SHORTEST_MATCH - 1, [])
         for kept in reversed(self._kept):
-            shared = min(len(wanted), len(kept.tokens))
-            # Refuse cheaply whatever ends its match before the best one found so far.
-            if shared <= best.length or kept.tokens[best.length] != wanted[best.length]:
-                continue
-            differing = np.nonzero(kept.tokens[:shared] != wanted[:shared])[0]
-            length = int(differing[0]) if len(differing) else shared
+            length = shared_length(wanted, kept.tokens, best.length + 1)
             if length > best.length:
                 best = Prefix(length, kept.columns)
         return best if best.columns else None
+
+
+def shared_length(first: np.ndarray, second: np.ndarray, at_least: int) -> int:
+    """How many tokens two sequences begin with in common; 0 if that is found to be less than `at_least` (1 or more)."""
+    shorter = min(len(first), len(second))
+    # Refuses cheaply nearly all that ends too early.
+    if shorter < at_least or first[at_least - 1] != second[at_least - 1]:
+        return 0
+    differing = np.nonzero(first[:shorter] != second[:shorter])[0]
+    return int(differing[0]) if len(differing) else shorter

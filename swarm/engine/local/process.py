@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarm.engine.local.frames import Message, Unpacker, pack, unpack_error, unpack_finish
+from swarm.engine.base import EngineLost
+from swarm.engine.local.frames import Message, Unpacker, join_deltas, pack, unpack_delta, unpack_error
 from swarm.errors import EngineFailure, SwarmError
 from swarm.types import FinishReason, TokenDelta
 
@@ -56,6 +57,7 @@ class WorkerProcess:
         self._longest_silence_s = longest_silence_s
         self._ids = itertools.count(1)
         self._link: _Link | None = None
+        self._starting = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -70,15 +72,18 @@ class WorkerProcess:
 
     @property
     def exit_reason(self) -> str | None:
-        """One line, once `exited` is set."""
+        """One line, once `exited` is set or the worker is being killed."""
         return None if self._link is None else self._link.exit_reason
 
     async def start(self) -> None:
         """Run the command unless it is running. Returns before the worker has imported anything."""
-        if self.pid is not None:
-            return
-        if self._link is not None:
-            await self._link.finished()
+        async with self._starting:
+            if self._link is not None and self._link.exit_reason is not None:
+                await self._link.finished()
+            if self.pid is None:
+                await self._start()
+
+    async def _start(self) -> None:
         try:
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
             with self._log_path.open("ab") as log:
@@ -101,7 +106,7 @@ class WorkerProcess:
             await self._link.close(STOP_TIMEOUT_S)
 
     async def call(self, op: str, args: object, *, timeout_s: float) -> Any:
-        """One answer to one operation. Raises the worker's error, or EngineFailure if it ends or overruns the limit.
+        """One answer to one operation. Raises the worker's error, or EngineLost if it ends or overruns the limit.
 
         A worker that overruns is killed: nothing else tells whether it would still change the weights.
         """
@@ -115,7 +120,7 @@ class WorkerProcess:
                 return await answer
         except TimeoutError:
             link.kill(f"the worker gave no answer to {op!r} within {timeout_s:g} s")
-            raise EngineFailure(f"the worker gave no answer to {op!r} within {timeout_s:g} s and was ended") from None
+            raise EngineLost(f"the worker gave no answer to {op!r} within {timeout_s:g} s and was ended") from None
         finally:
             link.calls.pop(call_id, None)
 
@@ -153,14 +158,7 @@ class TokenStream:
         pieces = [self._check(await self._inbox.get())]
         while not self._inbox.empty():
             pieces.append(self._check(self._inbox.get_nowait()))
-        if len(pieces) == 1:
-            return pieces[0]
-        return TokenDelta(
-            tuple(itertools.chain.from_iterable(piece.token_ids_T for piece in pieces)),
-            tuple(itertools.chain.from_iterable(piece.logprobs_T for piece in pieces)),
-            tuple(itertools.chain.from_iterable(piece.weight_versions_T for piece in pieces)),
-            pieces[-1].finish_reason,
-        )
+        return join_deltas(pieces)
 
     def close(self) -> None:
         """Tell the worker to abort, unless the generation or the worker is over."""
@@ -196,18 +194,18 @@ class _Link:
         self.streams[stream.id] = stream
 
     async def send(self, message: Message) -> None:
-        """Write, and wait while the pipe is full. Raises EngineFailure if the worker has ended."""
+        """Write, and wait while the pipe is full. Raises EngineLost if the worker has ended."""
         self.post(message)
         assert self.process.stdin is not None
         try:
             await self.process.stdin.drain()
         except ConnectionError as error:
-            raise EngineFailure(self.exit_reason or f"the worker's input is closed: {error}") from error
+            raise EngineLost(self.exit_reason or f"the worker's input is closed: {error}") from error
 
     def post(self, message: Message) -> None:
-        """Write without waiting; lost if the worker ends meanwhile. Raises EngineFailure if it has ended."""
+        """Write without waiting; lost if the worker ends meanwhile. Raises EngineLost if it has ended."""
         if self.exited.is_set():
-            raise EngineFailure(self.exit_reason or "the worker has ended")
+            raise EngineLost(self.exit_reason or "the worker has ended")
         assert self.process.stdin is not None
         self.process.stdin.write(pack(message))
 
@@ -262,8 +260,8 @@ class _Link:
     def _dispatch(self, message: Message) -> None:
         if "tokens" in message:
             version = message["version"]
-            for stream_id, token_id, logprob, finish in message["tokens"]:
-                self._deliver(stream_id, token_id, logprob, version, unpack_finish(finish))
+            for stream_id, *packed in message["tokens"]:
+                self._deliver(stream_id, unpack_delta(packed, version))
             return
         call_id = message["id"]
         error = unpack_error(message["error"]) if "error" in message else None
@@ -275,26 +273,21 @@ class _Link:
             else:
                 answer.set_result(message["result"])
 
-    def _deliver(
-        self, stream_id: int, token_id: int | None, logprob: float, version: int, finish: FinishReason | None
-    ) -> None:
+    def _deliver(self, stream_id: int, delta: TokenDelta) -> None:
         stream = self.streams.get(stream_id)
         if stream is None:
             return
-        if token_id is None:
-            stream.deliver(TokenDelta((), (), (), finish))
-        else:
-            stream.deliver(TokenDelta((token_id,), (logprob,), (version,), finish))
-        if finish is not None:
+        stream.deliver(delta)
+        if delta.finish_reason is not None:
             del self.streams[stream_id]
 
     def _fail_waiting(self) -> None:
         reason = self.exit_reason or "the worker has ended"
         for answer in self.calls.values():
             if not answer.done():
-                answer.set_exception(EngineFailure(reason))
+                answer.set_exception(EngineLost(reason))
         for stream in self.streams.values():
-            stream.deliver(TokenDelta((), (), (), FinishReason.ABORT) if self._closing else EngineFailure(reason))
+            stream.deliver(TokenDelta((), (), (), FinishReason.ABORT) if self._closing else EngineLost(reason))
         self.streams.clear()
 
     def _describe_exit(self, status: int) -> str:

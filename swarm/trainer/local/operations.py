@@ -24,8 +24,10 @@ from swarm.config import TrainJob
 from swarm.engine.base import EngineInfo
 from swarm.engine.local.batching import BatchSampler, Limits, Sampled
 from swarm.engine.local.frames import Message, pack_error, pack_finish, pack_info, unpack_batch, unpack_params
+from swarm.engine.local.grammar import GrammarCompiler
 from swarm.engine.local.model import LoadedModel, load_model
 from swarm.errors import EngineFailure, SwarmError
+from swarm.imports import collector_paused
 from swarm.types import FinishReason
 
 if TYPE_CHECKING:
@@ -117,11 +119,7 @@ class Worker:
             self._report(results, sampler.weight_version)
 
     def _report(self, results: Sequence[Sampled], weight_version: int) -> None:
-        tokens = [
-            [each.handle, each.token_id, each.logprob, pack_finish(each.finish_reason)]
-            for each in results
-            if each.error is None
-        ]
+        tokens = [_pack_sampled(each) for each in results if each.error is None]
         if tokens:
             self._send({"tokens": tokens, "version": weight_version})
         for each in results:
@@ -141,7 +139,8 @@ class Worker:
             Limits(model.context_length, model.vocabulary, limits["max_running_requests"]),
             model.stop_ids,
             model.decode,
-            seed=job.seed,
+            seed=args["sampling_seed"],
+            grammars=GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids),
         )
         self._session = _Session(job, model, sampler)
         return pack_info(
@@ -204,7 +203,8 @@ class Worker:
 
     def _learner_of(self, session: _Session) -> Learner:
         if session.learner is None:
-            from swarm.trainer.local.learner import Learner
+            with collector_paused():
+                from swarm.trainer.local.learner import Learner
 
             session.learner = Learner(session.model.module, session.job)
         return session.learner
@@ -212,7 +212,13 @@ class Worker:
     def _import_learner(self) -> None:
         self._learner_imported = True
         try:
-            importlib.import_module("swarm.trainer.local.learner")
+            with collector_paused():
+                importlib.import_module("swarm.trainer.local.learner")
         except Exception:
             # Sampling works without it; the first training step will fail with the same reason.
             logger.exception("the learner cannot be imported")
+
+
+def _pack_sampled(sampled: Sampled) -> list[Any]:
+    packed = [sampled.handle, sampled.token_id, sampled.logprob, pack_finish(sampled.finish_reason)]
+    return packed if sampled.likeliest is None else [*packed, sampled.likeliest]

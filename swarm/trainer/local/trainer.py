@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from swarm.config import ServerConfig, TrainJob
@@ -60,11 +61,16 @@ def build_worker(config: ServerConfig, log_path: Path) -> WorkerProcess:
     )
 
 
-def build_local(job: TrainJob, config: ServerConfig, worker: WorkerProcess) -> tuple[LocalEngine, LocalTrainer]:
+def build_local(
+    job: TrainJob,
+    config: ServerConfig,
+    worker: WorkerProcess,
+    sampling_seed: Callable[[], Sequence[int]] | None = None,
+) -> tuple[LocalEngine, LocalTrainer]:
     """Engine and trainer of one job on a worker that outlives them; whoever built the worker stops it."""
     limits = LocalLimits(
         max_running_requests=config.max_running_requests,
         torch_threads=config.torch_threads,
         boot_timeout_s=config.boot_timeout_s,
     )
-    return LocalEngine(worker, job, limits), LocalTrainer(worker, train_timeout_s=config.train_timeout_s)
+    return LocalEngine(worker, job, limits, sampling_seed), LocalTrainer(worker, train_timeout_s=config.train_timeout_s)

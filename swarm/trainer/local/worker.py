@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import logging
 import os
 import queue
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable
 
 from swarm.engine.local.frames import Message, Unpacker, pack
+from swarm.imports import collector_paused
 
 READ_BYTES = 2**18
 
@@ -30,7 +32,10 @@ def main() -> None:
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_read_input, args=(inbox,), daemon=True).start()
     # Imported late: libraries may print while they load, and the parent may die meanwhile.
-    from swarm.trainer.local.operations import Worker
+    with collector_paused():
+        from swarm.trainer.local.operations import Worker
+    # Else every full collection, and there is one whenever a model is loaded, looks through the libraries once more.
+    gc.freeze()
 
     with contextlib.suppress(BrokenPipeError):
         Worker(inbox, send).run()

@@ -1,73 +1,13 @@
-"""The pool: stop rules, survivors, mixture, and that no episode is lost uncounted."""
+"""The pool: stop rules, survivors, what stays for the next batch, live policy, revised rewards."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from typing import Any
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from batch_support import fill, is_ready, make_episode, make_pool, reasons
 
-from swarm.batch import BatchPolicy, BatchPool, DropReason, SealedBatch, rebuild
+from swarm.batch import BatchPolicy, DropReason
 from swarm.config import TrainJob
-from swarm.errors import BadRequest, Conflict
-from swarm.types import FinishedEpisode, Sample
-
-
-def make_pool(*, weight_version: int = 0, **job: Any) -> BatchPool:
-    return BatchPool(BatchPolicy.of(TrainJob(**job)), weight_version=weight_version)
-
-
-def is_ready(pool: BatchPool, now: float = 0.0, live: tuple[str, ...] = ()) -> bool:
-    return pool.is_ready(now, live)
-
-
-def make_sample(episode_id: str, versions: tuple[int, ...], token: int = 7) -> Sample:
-    """One prompt token, then one sampled token per entry of `versions`."""
-    sampled = len(versions)
-    return Sample(
-        episode_id=episode_id,
-        token_ids_T=(1, *(token,) * sampled),
-        loss_mask_T=(False, *(True,) * sampled),
-        logprobs_T=(0.0, *(-0.5,) * sampled),
-        weight_versions_T=(-1, *versions),
-        turn_indices_T=(-1, *(0,) * sampled),
-        temperatures_T=(1.0,) * (1 + sampled),
-    )
-
-
-def make_episode(
-    episode_id: str,
-    task_id: str,
-    versions: tuple[int, ...] = (0, 0),
-    reward: float = 1.0,
-    token: int = 7,
-    *,
-    source: str = "default",
-    ended_at: float = 0.0,
-) -> FinishedEpisode:
-    return FinishedEpisode(
-        episode_id=episode_id,
-        task_id=task_id,
-        client_id="client",
-        reward=reward,
-        is_success=None,
-        samples=(make_sample(episode_id, versions, token),),
-        ended_at=ended_at,
-        data_source=source,
-    )
-
-
-def fill(pool: BatchPool, sizes: dict[str, int]) -> None:
-    for task_id, size in sizes.items():
-        for repeat in range(size):
-            pool.add(make_episode(f"{task_id}-{repeat}", task_id))
-
-
-def reasons(sealed: SealedBatch) -> dict[str, DropReason]:
-    return {drop.episode_id: drop.reason for drop in sealed.dropped}
+from swarm.errors import Conflict
 
 
 def test_enough_tasks_waits_for_full_groups() -> None:
@@ -169,56 +109,6 @@ def test_a_failed_step_can_be_sealed_again_from_its_batch() -> None:
     assert pool.seal("batch-1", step=1) == first
 
 
-EPISODES = st.lists(
-    st.tuples(
-        st.sampled_from("abcd"),
-        st.lists(st.integers(0, 3), max_size=3).map(tuple),
-        st.sampled_from([0.0, 0.5, 1.0]),
-        st.integers(0, 2),
-    ),
-    max_size=24,
-).map(
-    lambda rows: [
-        make_episode(f"{number:02d}", task, versions, reward, token)
-        for number, (task, versions, reward, token) in enumerate(rows)
-    ]
-)
-
-
-@settings(deadline=None)
-@given(episodes=EPISODES, min_group=st.integers(1, 3), max_staleness=st.integers(0, 2))
-def test_every_episode_is_trained_or_dropped_exactly_once(
-    episodes: list[FinishedEpisode], min_group: int, max_staleness: int
-) -> None:
-    pool = make_pool(batch_size=2, num_repeat=3, min_group=min_group, max_staleness=max_staleness, weight_version=2)
-    pool.restore(episodes)
-    admissible = pool.progress().episodes
-    sealed = pool.seal("batch-1", step=1)
-    trained = [episode.episode_id for episode in sealed.batch.episodes]
-    stayed = len(pool)
-    assert stayed == 0 or max_staleness > 0
-    pool.publish(10)
-    dropped = [*sealed.dropped, *pool.seal("batch-2", step=2).dropped]
-    assert sorted([*trained, *(drop.episode_id for drop in dropped)]) == sorted(e.episode_id for e in episodes)
-    tokens = sum(episode.trained_tokens for episode in sealed.batch.episodes)
-    assert tokens + sum(drop.trained_tokens for drop in dropped) == sum(e.trained_tokens for e in episodes)
-    too_small = sum(drop.reason is DropReason.GROUP_TOO_SMALL for drop in sealed.dropped)
-    assert admissible == len(trained) + too_small + stayed
-    for group in sealed.batch.groups:
-        assert len(group.episodes) >= min_group
-        assert {episode.task_id for episode in group.episodes} == {group.task_id}
-
-
-@settings(deadline=None)
-@given(episodes=EPISODES, data=st.data())
-def test_batch_does_not_depend_on_the_order_of_arrival(episodes: list[FinishedEpisode], data: st.DataObject) -> None:
-    shuffled = data.draw(st.permutations(episodes))
-    pools = [make_pool(batch_size=2, num_repeat=3, weight_version=2, max_staleness=2) for _ in range(2)]
-    pools[0].restore(episodes)
-    pools[1].restore(shuffled)
-    assert pools[0].seal("batch-1", step=1) == pools[1].seal("batch-1", step=1)
-
-
 def test_groups_without_a_difference_do_not_count_and_are_dropped_under_dynamic_sampling() -> None:
     pool = make_pool(batch_size=2, num_repeat=2, stop_rule="enough_non_constant_tasks")
     fill(pool, {"a": 2, "b": 2})
@@ -300,111 +190,91 @@ def test_a_complete_batch_takes_full_groups_and_leaves_the_others_to_the_next_if
     assert set(reasons(pool.seal("batch-3", step=3)).values()) == {DropReason.STALE}
 
 
-MIXTURE = {"math": 0.4, "code": 0.3, "shell": 0.3}
-
-
-def test_source_outside_the_mixture_is_refused_by_name() -> None:
-    pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
-    with pytest.raises(BadRequest, match="'poetry' is not in the mixture \\(code, math, shell\\)"):
-        pool.may_begin("poetry", 0)
-
-
-def test_a_source_whose_quota_is_covered_may_not_begin_until_something_is_lost() -> None:
-    pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
-    assert pool.may_begin("math", 7)
-    assert not pool.may_begin("math", 8)
-    pool.add(make_episode("m-0", "m", source="math"))
-    assert not pool.may_begin("math", 7)
-    assert pool.may_begin("math", 6), "one of those that ran was lost"
-    assert pool.may_begin("code", 5)
-    assert not pool.may_begin("code", 6)
-
-
-def test_surplus_of_a_source_is_dropped_as_over_quota() -> None:
-    pool = make_pool(batch_size=2, num_repeat=1, mixture={"math": 0.5, "code": 0.5})
-    for number in range(3):
-        pool.add(make_episode(f"m{number}", f"m{number}", source="math"))
-    assert not is_ready(pool)
-    assert (pool.progress().tasks, pool.progress().sources["math"].tasks) == (1, 3)
-    pool.add(make_episode("c", "c", source="code"))
-    assert is_ready(pool)
-    sealed = pool.seal("batch-1", step=1)
-    assert Counter(episode.data_source for episode in sealed.batch.episodes) == {"math": 1, "code": 1}
-    assert list(reasons(sealed).values()) == [DropReason.OVER_QUOTA] * 2
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    shares=st.lists(st.integers(1, 20), min_size=2, max_size=5),
-    batch_size=st.integers(1, 12),
-    restart_after=st.integers(0, 30),
-)
-def test_long_run_shares_are_those_of_the_mixture_within_one_task(
-    shares: list[int], batch_size: int, restart_after: int
-) -> None:
-    mixture = {f"s{number}": share / sum(shares) for number, share in enumerate(shares)}
-    job = {"batch_size": batch_size, "num_repeat": 1, "mixture": mixture}
-    pool = make_pool(**job)
-    trained: Counter[str] = Counter()
-    for step in range(1, 31):
-        if step == restart_after:
-            pool = BatchPool(BatchPolicy.of(TrainJob(**job)), weight_version=step - 1, trained_groups=trained)
-        for name, source in pool.progress().sources.items():
-            for number in range(source.tasks_target or 0):
-                episode_id = f"{step}-{name}-{number}"
-                pool.add(make_episode(episode_id, episode_id, (step - 1,), source=name))
-        assert is_ready(pool)
-        batch = pool.seal(f"b{step}", step).batch
-        assert len(batch.groups) == batch_size
-        trained.update(group.episodes[0].data_source for group in batch.groups)
-        pool.publish(step)
-        for name, share in mixture.items():
-            assert abs(trained[name] - share * step * batch_size) <= 1.0 + 1e-9
-
-
-@settings(deadline=None, max_examples=40)
-@given(seed=st.integers(0, 2**32), loss=st.sampled_from([0.0, 0.3, 0.6]), repeat=st.integers(1, 4))
-def test_batches_are_completed_whoever_is_faster_and_whatever_is_lost(seed: int, loss: float, repeat: int) -> None:
-    """Clients of different speed, each with its own source, whose episodes get lost at random."""
-    dice = random.Random(seed)
-    pool = make_pool(batch_size=5, num_repeat=repeat, mixture=MIXTURE)
-    running: Counter[str] = Counter()
-    ended: Counter[str] = Counter()
-    for _ in range(20_000):
-        if is_ready(pool) and not running.total():
-            break
-        source = dice.choices(list(MIXTURE), [25, 5, 1])[0]
-        if dice.random() < 0.5:
-            if not is_ready(pool) and pool.may_begin(source, running[source]):
-                running[source] += 1
-        elif running[source]:
-            running[source] -= 1
-            if dice.random() >= loss:
-                # One task after the other, however many of its episodes were lost.
-                task = ended[source] // repeat
-                ended[source] += 1
-                pool.add(make_episode(f"{source}-{ended[source]}", f"{source}-{task}", source=source))
-    assert is_ready(pool)
-    sealed = pool.seal("batch-1", step=1)
-    quotas = {"math": 2, "code": 2, "shell": 1}
-    assert Counter(group.episodes[0].data_source for group in sealed.batch.groups) in (
-        quotas,
-        {"math": 2, "code": 1, "shell": 2},
-    )
-
-
-@settings(deadline=None)
-@given(episodes=EPISODES, data=st.data())
-def test_rebuilt_batch_equals_the_sealed_one(episodes: list[FinishedEpisode], data: st.DataObject) -> None:
-    pool = make_pool(batch_size=2, num_repeat=3, weight_version=2)
-    pool.restore(episodes)
-    sealed = pool.seal("batch-1", step=1).batch
-    assert rebuild("batch-1", 1, data.draw(st.permutations(sealed.episodes))) == sealed
-
-
 def test_adding_to_a_large_pool_costs_no_more_than_to_a_small_one() -> None:
     pool = make_pool(batch_size=100_000, num_repeat=8)
     for number in range(20_000):
         pool.add(make_episode(f"e{number}", f"t{number // 8}"))
         assert not is_ready(pool)
     assert pool.progress().tasks == 2_500
+
+
+def test_an_unfinished_group_that_cannot_wait_trains_on_its_survivors() -> None:
+    pool = make_pool(batch_size=1, num_repeat=3, max_staleness=1)
+    fill(pool, {"a": 3, "b": 2, "c": 1})
+    pool.propose(BatchPolicy.of(TrainJob(batch_size=1, num_repeat=3, max_staleness=0)))
+    sealed = pool.seal("batch-1", step=1)
+    assert [group.task_id for group in sealed.batch.groups] == ["a", "b"]
+    assert reasons(sealed) == {"c-0": DropReason.GROUP_TOO_SMALL}
+    assert len(pool) == 0
+
+
+def test_a_batch_whose_time_is_over_trains_unfinished_groups_even_if_they_could_wait() -> None:
+    pool = make_pool(batch_size=2, num_repeat=3, max_staleness=4, batch_timeout_s=60)
+    fill(pool, {"a": 2, "b": 1})
+    assert is_ready(pool, now=61.0)
+    sealed = pool.seal("batch-1", step=1)
+    assert [group.task_id for group in sealed.batch.groups] == ["a"]
+    assert (sealed.dropped, len(pool)) == ((), 1)
+    assert not is_ready(pool, now=1000.0)
+
+
+def test_a_seal_that_trains_nothing_empties_the_pool() -> None:
+    """Else the same episodes would complete batch after batch without a step in between."""
+    pool = make_pool(batch_size=2, num_repeat=2, min_group=2, stop_rule="enough_episodes", max_staleness=4)
+    fill(pool, {"a": 1, "b": 1, "c": 1, "d": 1})
+    assert is_ready(pool)
+    sealed = pool.seal("batch-1", step=1)
+    assert sealed.batch.groups == ()
+    assert set(reasons(sealed).values()) == {DropReason.GROUP_TOO_SMALL}
+    assert len(pool) == 0
+
+
+def test_a_group_that_may_still_differ_waits_and_one_that_cannot_is_dropped() -> None:
+    pool = make_pool(batch_size=1, num_repeat=3, stop_rule="enough_non_constant_tasks", max_staleness=1)
+    fill(pool, {"unfinished": 2, "constant": 3, "good": 2})
+    pool.add(make_episode("good-2", "good", reward=0.0))
+    sealed = pool.seal("batch-1", step=1)
+    assert [group.task_id for group in sealed.batch.groups] == ["good"]
+    assert reasons(sealed) == {f"constant-{number}": DropReason.CONSTANT_REWARD for number in range(3)}
+    assert len(pool) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_constant"),
+    [(None, (0.0, 0.0), True), ((0.5,), (0.5, 0.0), True), ((0.5,), None, False), ((0.5, 0.0), (0.0, 0.5), False)],
+)
+def test_turn_rewards_make_a_group_constant_only_if_all_returns_are_equal(
+    first: tuple[float, ...] | None, second: tuple[float, ...] | None, is_constant: bool
+) -> None:
+    pool = make_pool(batch_size=1, num_repeat=2, stop_rule="enough_non_constant_tasks")
+    pool.add(make_episode("a-0", "a", turn_rewards=first))
+    pool.add(make_episode("a-1", "a", turn_rewards=second))
+    assert is_ready(pool) is not is_constant
+
+
+def test_an_episode_of_weights_about_to_be_published_counts_from_then_on_and_starts_the_clock() -> None:
+    pool = make_pool(batch_size=1, num_repeat=1, batch_timeout_s=60, max_staleness=1)
+    assert pool.add(make_episode("early", "a", versions=(1,), ended_at=100.0)) is DropReason.STALE
+    assert pool.deadline is None
+    pool.publish(1)
+    assert (is_ready(pool), pool.deadline) == (True, 160.0)
+
+
+def test_the_clients_of_the_pool_are_those_whose_episodes_wait() -> None:
+    pool = make_pool(batch_size=1, num_repeat=2)
+    for number, client in enumerate(("one", "one", "two")):
+        pool.add(make_episode(f"e{number}", "a", client=client))
+    assert set(pool.clients) == {"one", "two"}
+    pool.replace(make_episode("e2", "a", client="one"))
+    assert set(pool.clients) == {"one"}
+    pool.seal("batch-1", step=1)
+    assert set(pool.clients) == set()
+
+
+def test_tasks_of_one_name_from_two_sources_are_two_groups() -> None:
+    pool = make_pool(batch_size=2, num_repeat=2)
+    for number in range(4):
+        pool.add(make_episode(f"e{number}", "1", source=("math", "code")[number % 2]))
+    assert is_ready(pool)
+    sealed = pool.seal("batch-1", step=1)
+    assert [{e.data_source for e in group.episodes} for group in sealed.batch.groups] == [{"code"}, {"math"}]

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
 
 from swarm.engine.local.batching import BatchSampler, Limits
-from swarm.types import FinishReason, SamplingParams
+from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 
 VOCABULARY = 97
 CONTEXT = 256
@@ -33,6 +33,7 @@ def one_torch_thread() -> Iterator[None]:
 class Completion:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    likeliest: list[TokenLogprobs] = field(default_factory=list)
     finish: FinishReason | None = None
 
 
@@ -108,4 +109,6 @@ def collect(sampler: BatchSampler, completions: dict[int, Completion]) -> None:
             completion = completions[piece.handle]
             completion.token_ids.append(piece.token_id)
             completion.logprobs.append(piece.logprob)
+            if piece.likeliest is not None:
+                completion.likeliest.append(piece.likeliest)
             completion.finish = piece.finish_reason

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from plain_sampling import plain_logprobs
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, Qwen3Config
 
 from swarm.engine.local import batching
 from swarm.engine.local.batching import BatchSampler, Limits
 from swarm.engine.local.forward import SlotForward, verify_model
+from swarm.engine.local.grammar import GrammarCompiler
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
+from swarm.engine.local.prefixes import SHORTEST_MATCH
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
-from swarm.types import FinishReason, SamplingParams
+from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
 
 VOCABULARY = 97
 CONTEXT = 256
 TURN, REPLY = "<|im_start|>user\nReverse: ", "<|im_end|>\n<|im_start|>assistant\n"
+GRAMMARS = [
+    Grammar(GrammarKind.REGEX, "[a-j]{3,9}"),
+    Grammar(GrammarKind.JSON_OBJECT),
+    Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'),
+    Grammar(GrammarKind.LARK, 'start: "ab" tail\ntail: /[0-9]+/ | "x"'),
+]
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -45,11 +55,16 @@ CONFIGS = {
 
 
 def mixed_requests(count: int = 50) -> dict[int, tuple[list[int], SamplingParams]]:
-    """Requests of mixed temperature, top-p, top-k, length, seed and stop strings."""
+    """Requests of mixed temperature, cuts, penalties, bias, length, seed and stop strings; many set but a few.
+
+    A third begin with the same prompt, half of these have no other.
+    """
     generator = np.random.default_rng(0)
     requests: dict[int, tuple[list[int], SamplingParams]] = {}
     for handle in range(count):
         prompt = generator.integers(3, VOCABULARY, int(generator.integers(1, 90))).tolist()
+        if handle % 3 == 0:
+            prompt = [*range(10, 50), *(prompt if handle % 2 else ())]
         requests[handle] = (
             prompt,
             SamplingParams(
@@ -59,20 +74,49 @@ def mixed_requests(count: int = 50) -> dict[int, tuple[list[int], SamplingParams
                 top_k=int(generator.choice([0, 0, 20])),
                 seed=handle,
                 stop=("AB", "QRS") if handle % 5 == 0 else (),
+                min_p=float(generator.choice([0, 0, 0, 0.02])),
+                presence_penalty=float(generator.choice([0, 0, 0, 1.5])),
+                frequency_penalty=float(generator.choice([0, 0, 0, -0.7, 0.7])),
+                repetition_penalty=float(generator.choice([1, 1, 1, 0.8, 1.4])),
+                logit_bias=((2, -100.0), (7, 1.5), (90, 3.0)) if handle % 7 == 0 else (),
+                min_tokens=int(generator.choice([0, 0, 6])),
+                ignore_eos=handle % 11 == 0,
+                top_logprobs=handle % 4,
             ),
         )
     return requests
 
 
-def full_forward_gap(model: torch.nn.Module, prompt: list[int], params: SamplingParams, completion: Any) -> float:
-    """Largest difference to log-probabilities of one plain forward pass; 0 where top-k or top-p renormalise."""
-    if params.temperature > 0 and (params.top_k or params.top_p < 1):
-        return 0.0
+def full_forward_gap(
+    model: torch.nn.Module,
+    prompt: list[int],
+    params: SamplingParams,
+    completion: Any,
+    grammars: GrammarCompiler | None = None,
+) -> float:
+    """Largest difference to the log-probabilities that one plain forward pass and the definition give.
+
+    Relative where they are below -1: the forward passes themselves round relative to the logits.
+    """
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt + completion.token_ids])).logits[0, len(prompt) - 1 : -1]
-    plain = torch.log_softmax(logits.float() / (params.temperature or 1.0), -1)
-    chosen = plain.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-    return (chosen - torch.tensor(completion.logprobs)).abs().max().item()
+    end_ids = {2} if not params.ignore_eos else set[int]()
+    constraint = grammars.start(params.grammar, end_ids) if grammars and params.grammar else None
+    gap = 0.0
+    for index, token in enumerate(completion.token_ids):
+        before = completion.token_ids[:index]
+        allowed = None if constraint is None else set(np.flatnonzero(unpack(constraint.allowed())))
+        plain = plain_logprobs(logits[index].numpy(), prompt, before, params, end_ids=end_ids, allowed=allowed)
+        given = ((token, completion.logprobs[index]), *(completion.likeliest[index] if params.top_logprobs else ()))
+        gap = max(gap, *(abs(plain[each] - logprob) / max(1, -logprob) for each, logprob in given))
+        if constraint is not None:
+            constraint.take(token)
+    return gap
+
+
+def unpack(words: np.ndarray | None) -> np.ndarray:
+    assert words is not None
+    return np.unpackbits(words.view(np.uint8), bitorder="little")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -88,6 +132,7 @@ def test_mixed_requests_get_the_same_tokens_batched_as_alone(
         assert alone.token_ids == together[handle].token_ids
         assert alone.finish is together[handle].finish
         assert alone.logprobs == pytest.approx(together[handle].logprobs, abs=1e-5)
+        assert len(together[handle].likeliest) == (len(alone.token_ids) if request[1].top_logprobs else 0)
         assert full_forward_gap(model, *request, together[handle]) < 1e-5
 
 
@@ -96,18 +141,24 @@ def test_bundled_model_samples_the_same_batched_as_alone(
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
     tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
+    grammars = GrammarCompiler(tokenizer, 384, [2])
     letters = np.random.default_rng(2).choice(list("abcdefghij"), (50, 8))
     requests = {
         handle: (tokenizer.encode(f"{TURN}{''.join(letters[handle, : 3 + handle % 6])}{REPLY}").ids, params)
         for handle, (_, params) in mixed_requests().items()
     }
+    for handle, (prompt, params) in requests.items():
+        if handle % 3 == 0:
+            grammar = GRAMMARS[handle % len(GRAMMARS)]
+            requests[handle] = (prompt, replace(params, grammar=grammar, min_tokens=0, ignore_eos=False))
 
     def sampler(max_running: int) -> BatchSampler:
-        return BatchSampler(model, Limits(2048, 384, max_running), [2], lambda ids: tokenizer.decode(list(ids)))
+        decode: Any = tokenizer.decode
+        return BatchSampler(model, Limits(2048, 384, max_running), [2], decode, grammars=grammars)
 
     together = run(sampler(16), requests)
     alone = {handle: run(sampler(1), {handle: request})[handle] for handle, request in requests.items()}
-    gaps = [full_forward_gap(model, *request, together[handle]) for handle, request in requests.items()]
+    gaps = [full_forward_gap(model, *request, together[handle], grammars) for handle, request in requests.items()]
     same = sum(alone[handle].token_ids == together[handle].token_ids for handle in requests)
     with capsys.disabled():
         sys.stdout.write(f"\n  same tokens {same}/50, largest logprob gap to a full forward pass {max(gaps):.1e}\n")
@@ -148,6 +199,33 @@ def test_next_turn_reuses_the_last_one_and_samples_the_same(
     assert reused.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
     # The first turn leaves all of itself but its last token; the last token of the prompt is fed to decoding.
     assert filled == [len(second[0]) - 1 - (len(first[0]) + len(reply) - 1)]
+
+
+def test_requests_that_share_a_prompt_compute_it_once_also_when_they_come_together(
+    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [list(range(3, 60)), [*range(3, 40), *range(60, 90)], list(range(40, 90))]
+    requests = {handle: (prompts[handle % 3], SamplingParams(max_tokens=9, seed=handle)) for handle in range(9)}
+    expected = {handle: run(make_sampler(model), {handle: request})[handle] for handle, request in requests.items()}
+    filled: list[int] = []
+    fill = SlotForward.fill
+
+    def record(forward: SlotForward, first_row: int, pieces: Any) -> None:
+        filled.extend(len(piece.token_ids) for piece in pieces)
+        fill(forward, first_row, pieces)
+
+    monkeypatch.setattr(SlotForward, "fill", record)
+    # The second prompt begins like the first one, with 37 tokens.
+    once = 56 + 66 - 37 + 49
+    # In small pieces, waiting for the last few tokens of another prompt is not worth it.
+    for budget, most in ((2048, once), (20, once + 2 * SHORTEST_MATCH)):
+        filled.clear()
+        monkeypatch.setattr(batching, "PREFILL_TOKENS", budget)
+        together = run(make_sampler(model), requests)
+        assert once <= sum(filled) <= most
+        for handle in requests:
+            assert together[handle].token_ids == expected[handle].token_ids
+            assert together[handle].logprobs == pytest.approx(expected[handle].logprobs, abs=1e-5)
 
 
 def test_abort_frees_the_row_before_the_next_step(model: torch.nn.Module, make_sampler: Any) -> None:

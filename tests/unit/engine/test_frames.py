@@ -7,16 +7,28 @@ from hypothesis import strategies as st
 
 from swarm.engine.local.frames import (
     Unpacker,
+    join_deltas,
     pack,
     pack_batch,
     pack_error,
     pack_params,
     unpack_batch,
+    unpack_delta,
     unpack_error,
     unpack_params,
 )
 from swarm.errors import CheckpointError, UnknownParameter
-from swarm.types import FinishedEpisode, Group, Sample, SamplingParams, TrainBatch
+from swarm.types import (
+    FinishedEpisode,
+    FinishReason,
+    Grammar,
+    GrammarKind,
+    Group,
+    Sample,
+    SamplingParams,
+    TokenDelta,
+    TrainBatch,
+)
 
 params = st.builds(
     SamplingParams,
@@ -27,6 +39,15 @@ params = st.builds(
     seed=st.none() | st.integers(0, 2**63),
     stop=st.lists(st.text(max_size=5), max_size=3).map(tuple),
     stop_token_ids=st.lists(st.integers(0, 2**20), max_size=3).map(tuple),
+    min_p=st.floats(0, 1),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    repetition_penalty=st.floats(0.1, 2),
+    logit_bias=st.dictionaries(st.integers(0, 99), st.floats(-100, 100), max_size=3).map(lambda each: (*each.items(),)),
+    min_tokens=st.integers(0, 9),
+    ignore_eos=st.booleans(),
+    grammar=st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), st.text(max_size=5)),
+    top_logprobs=st.integers(0, 20),
 )
 token_rows = st.lists(
     st.tuples(
@@ -80,3 +101,15 @@ def test_errors_keep_class_message_and_parameter() -> None:
         again = unpack_error(pack_error(error))
         assert type(again) is type(error)
         assert (again.message, again.param) == (error.message, error.param)
+
+
+def test_pieces_of_a_completion_join_to_one_with_their_likeliest_tokens() -> None:
+    pieces = [
+        unpack_delta([5, -0.5, None, [[5, -0.5], [6, -1.5]]], 3),
+        unpack_delta([6, -1.5, "stop", [[5, -0.5]]], 4),
+    ]
+    assert join_deltas(pieces) == TokenDelta(
+        (5, 6), (-0.5, -1.5), (3, 4), FinishReason.STOP, (((5, -0.5), (6, -1.5)), ((5, -0.5),))
+    )
+    plain = [unpack_delta([5, -0.5, None], 3), unpack_delta([None, 0.0, "abort"], 0)]
+    assert join_deltas(plain) == TokenDelta((5,), (-0.5,), (3,), FinishReason.ABORT)

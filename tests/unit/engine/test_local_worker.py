@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from swarm.engine.local.engine import LocalEngine
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.trainer.local.trainer import build_local, build_worker
-from swarm.types import FinishReason, SamplingParams, TokenDelta
+from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams, TokenDelta
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +83,38 @@ async def test_prompts_that_cannot_be_sampled_are_refused_by_reason(engine: Loca
         await sample(engine, prompt=[40, 384])
     with pytest.raises(BadRequest, match="empty"):
         await sample(engine, prompt=[])
+
+
+async def test_grammars_and_likeliest_tokens_pass_through_the_worker(engine: LocalEngine) -> None:
+    wanted = (
+        '{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false}'
+    )
+    deltas = await sample(
+        engine,
+        temperature=1.0,
+        seed=1,
+        top_logprobs=3,
+        max_tokens=300,
+        grammar=Grammar(GrammarKind.JSON_SCHEMA, wanted),
+    )
+    tokens = [token for delta in deltas for token in delta.token_ids_T]
+    assert deltas[-1].finish_reason is FinishReason.STOP
+    assert json.loads(TOKENIZER.decode(tokens))["a"] in (1, 2)
+    likeliest = [each for delta in deltas for each in delta.top_logprobs_T or ()]
+    logprobs = [logprob for delta in deltas for logprob in delta.logprobs_T]
+    assert len(likeliest) == len(tokens)
+    for token, logprob, top in zip(tokens, logprobs, likeliest, strict=True):
+        assert dict(top).get(token, logprob) == logprob
+        assert logprob <= top[0][1] and len(top) <= 3
+
+
+async def test_bad_grammars_and_biases_are_refused_by_reason(engine: LocalEngine) -> None:
+    with pytest.raises(BadRequest, match="uniqueItems"):
+        await sample(engine, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "array", "uniqueItems": true}'))
+    with pytest.raises(BadRequest, match="vocabulary of 384") as caught:
+        await sample(engine, logit_bias=((384, 1.0),))
+    assert caught.value.param == "logit_bias"
+    assert await sample(engine)
 
 
 async def test_killed_worker_fails_generations_promptly_and_start_heals(engine: LocalEngine) -> None:

@@ -36,6 +36,20 @@ def test_room_in_the_context_limits_like_max_tokens() -> None:
     assert run([1] * 20, SamplingParams(max_tokens=4), room=15) == 4
 
 
+def test_nothing_but_the_limit_stops_before_min_tokens() -> None:
+    params = SamplingParams(max_tokens=9, min_tokens=3, stop=("b",), stop_token_ids=(9,))
+    assert run([9, 9, 9, 9, 9], params) == 4
+    assert run(list(b"abcdba"), params) == 5
+    assert run(list(b"aaaaaaaaaaaa"), params) == 9
+    # Completed too early; what follows does not complete it again.
+    assert run(list(b"abbcccc"), params) == 7
+
+
+def test_end_tokens_of_the_model_can_be_ignored_but_not_those_of_the_request() -> None:
+    params = SamplingParams(max_tokens=9, ignore_eos=True, stop_token_ids=(9,))
+    assert run([8, 8, 9, 1], params, stop_ids=(8,)) == 3
+
+
 def test_empty_stop_string_never_stops() -> None:
     assert run(list(b"hello"), SamplingParams(max_tokens=99, stop=("",))) == 5
 

@@ -30,13 +30,15 @@ class Script:
         row = EpisodeRow(episode_id, episode_type, client_id, "0" * 64, now, 240.0, now + 1800)
         self.wait(self.ledger.begin_episode(row))
 
-    def end(self, episode_id: str, *, key: str = "key", digest: str = "digest", reward: float = 1.0) -> EndReceipt:
+    def end(
+        self, episode_id: str, *, key: str = "key", digest: str = "digest", reward: float = 1.0, task_id: str = "task"
+    ) -> EndReceipt:
         return self.wait(
             self.ledger.end_episode(
                 episode_id,
                 idempotency_key=key,
                 payload_digest=digest,
-                task_id="task",
+                task_id=task_id,
                 reward=reward,
                 is_success=reward > 0,
                 metadata={"note": "é"},
@@ -83,6 +85,11 @@ def ledger(path: Path) -> Iterator[Ledger]:
     ledger = Ledger.open(path)
     yield ledger
     ledger.close()
+
+
+@pytest.fixture
+def make_script() -> type[Script]:
+    return Script
 
 
 @pytest.fixture

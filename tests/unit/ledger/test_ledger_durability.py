@@ -10,6 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -145,29 +147,6 @@ def test_lock_is_free_after_close_and_after_a_kill(path: Path) -> None:
         Ledger.open(path).close()
 
 
-def test_ledger_of_version_1_is_migrated_and_a_copy_kept(script: Any, ledger: Ledger, path: Path) -> None:
-    script.complete("e1")
-    ledger.close()
-    with sqlite3.connect(path) as connection:
-        for column in ("data_source", "lease_s", "turn_rewards"):
-            connection.execute(f"ALTER TABLE episodes DROP COLUMN {column}")
-        for table in ("policies", "reward_revisions", "audit"):
-            connection.execute(f"DROP TABLE {table}")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    migrated = Ledger.open(path)
-    try:
-        row = script.wait(migrated.episode("e1"))
-        script.wait(migrated.record_policy({"batch_size": 4}))
-    finally:
-        migrated.close()
-    assert (row.data_source, row.lease_s, row.turn_rewards, row.reward) == ("default", None, None, 1.0)
-    with sqlite3.connect(path.with_name(f"{path.name}.v1")) as copy:
-        assert copy.execute("PRAGMA user_version").fetchone() == (1,)
-        assert copy.execute("SELECT episode_id FROM episodes").fetchall() == [("e1",)]
-    copy.close()
-
-
 def test_newer_schema_is_refused_and_the_file_untouched(path: Path) -> None:
     Ledger.open(path).close()
     with sqlite3.connect(path) as connection:
@@ -232,6 +211,32 @@ def test_closed_ledger_refuses_writes_and_closes_twice(script: Any, ledger: Ledg
     ledger.close()
     with pytest.raises(LedgerError, match="closed"):
         script.begin("e1")
+
+
+def test_callers_in_several_event_loops_are_all_answered(script: Any, ledger: Ledger) -> None:
+    def live(name: str) -> None:
+        asyncio.run(asyncio.wait_for(begin_all(ledger, [f"{name}-{number}" for number in range(50)]), 20))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(live, "abcd"))
+    assert script.wait(ledger.episode_counts()) == {("running", ""): 200}
+
+
+def test_write_is_left_out_if_its_caller_gave_up_before_its_turn(script: Any, ledger: Ledger, path: Path) -> None:
+    async def give_up_on_a_busy_file(connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        first = asyncio.create_task(begin_all(ledger, ["first"]))
+        await asyncio.sleep(0.1)
+        late = asyncio.create_task(begin_all(ledger, ["late"]))
+        await asyncio.sleep(0.1)
+        late.cancel()
+        await asyncio.sleep(0)
+        connection.execute("ROLLBACK")
+        await first
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        script.wait(give_up_on_a_busy_file(connection))
+    assert script.wait(ledger.episode_counts()) == {("running", ""): 1}
 
 
 def test_group_commit_takes_two_thousand_ends_per_second_of_cpu(script: Any, ledger: Ledger) -> None:

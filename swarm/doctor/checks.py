@@ -1,0 +1,63 @@
+"""The list of checks, in the order they are shown, each with its time limit.
+
+Place in the flow: what the CLI hands to `examine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from swarm.doctor import home, installation, service
+from swarm.doctor.examination import Check, Finding, fail, warn
+
+QUICK_S = 10.0
+PROBE_S = 70.0
+# Reads every page of the file once: about a gigabyte per second from memory, less from a disk.
+LEDGER_S = 30.0
+
+_STUCK = fail("did not answer in time", "look at the disk, at the load of this machine, and at its system log")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The server that `start` would run with the same flags; `token` is for asking one that runs already."""
+
+    host: str
+    port: int
+    home: Path
+    token: str | None
+
+
+def checks_of(place: Place) -> list[Check]:
+    address = (place.host, place.port, place.token)
+    return [
+        _quick("python", installation.check_python),
+        _quick("server packages", installation.check_server_packages),
+        _quick("verl packages", installation.check_verl_packages),
+        _quick("researcher packages", installation.check_researcher_packages),
+        _quick("ui packages", installation.check_ui_packages),
+        Check("torch", installation.check_tensors, PROBE_S, _STUCK),
+        Check("bundled model", installation.check_bundled_model, PROBE_S, _STUCK),
+        _quick("open files", installation.check_open_files),
+        _quick("home", partial(home.check_home, place.home)),
+        _quick("disk latency", partial(home.check_fsync, place.home)),
+        Check("ledger", partial(home.check_ledger, place.home), LEDGER_S, _ledger_is_large(place.home)),
+        _quick("port", partial(service.check_port, *address)),
+        _quick("tokens", partial(service.check_tokens, place.host)),
+        _quick("clock", partial(service.check_clock, *address, place.home)),
+        Check("bubblewrap", installation.check_bubblewrap, 2 * QUICK_S, _STUCK),
+    ]
+
+
+def _quick(name: str, run: Callable[[], Finding]) -> Check:
+    return Check(name, run, QUICK_S, _STUCK)
+
+
+def _ledger_is_large(directory: Path) -> Finding:
+    return warn(
+        f"not read to its end within {LEDGER_S:.0f} s: no damage found so far",
+        f"to be sure: sqlite3 {directory / 'ledger.db'} 'PRAGMA quick_check'",
+    )

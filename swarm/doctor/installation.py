@@ -1,0 +1,166 @@
+"""Checks of what is installed: Python, packages, the tensor library, the bundled model, bubblewrap, open files.
+
+Place in the flow: listed by checks.py. Knows nothing of a server's directory or address.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from swarm.doctor.examination import Finding, fail, ok, warn
+
+DISTRIBUTION = "swarm-researcher"
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
+VERL_ENGINE_MODULES = ("verl", "ray", "vllm")
+# One connection per episode under way and some for the rest: thousands are what one server is built for.
+ENOUGH_OPEN_FILES = 4096
+PROBE_LIMIT_S = 60.0
+BWRAP_LIMIT_S = 10.0
+
+
+def check_python() -> Finding:
+    present = f"Python {sys.version.split()[0]} at {sys.executable}"
+    if not OLDEST_PYTHON <= sys.version_info[:2] <= NEWEST_PYTHON:
+        return fail(present, "make a virtual environment with Python 3.11 or 3.12")
+    return ok(present)
+
+
+def check_server_packages() -> Finding:
+    """What the server and the local engine need."""
+    return _check_extra("server", is_optional=False)
+
+
+def check_researcher_packages() -> Finding:
+    return _check_extra("researcher", is_optional=True)
+
+
+def check_ui_packages() -> Finding:
+    return _check_extra("ui", is_optional=True)
+
+
+def check_verl_packages() -> Finding:
+    """What training at the scale of a cluster needs on top; every other engine does without."""
+    missing = [name for name in VERL_ENGINE_MODULES if find_spec(name) is None]
+    if missing:
+        return warn(f"not installed: {', '.join(missing)} (optional)", 'for it: pip install "verl[vllm]" ray')
+    return ok(_versions(VERL_ENGINE_MODULES))
+
+
+def check_tensors() -> Finding:
+    """Asked of a process of its own: a broken build may hang or crash the one that imports it."""
+    found, problem = _probe("devices")
+    cores = len(os.sched_getaffinity(0))
+    if problem:
+        return fail(f"torch does not load: {problem}", f'install it again: pip install "{DISTRIBUTION}[server]"')
+    message = f"torch {found['version']}, {cores} CPU core{'s' if cores > 1 else ''}"
+    if found["gpus"]:
+        return ok(f"{message}, {len(found['gpus'])} GPU: {', '.join(found['gpus'])}")
+    if shutil.which("nvidia-smi"):
+        return warn(
+            f"{message}, and this build of torch sees no GPU though a driver is installed",
+            "install a CUDA build of torch that fits the driver, if the GPU is to be used",
+        )
+    if cores < 2:
+        return warn(f"{message}, no GPU", "clients on this machine will share the one core with the model")
+    return ok(f"{message}, no GPU: the local engine runs on the CPU")
+
+
+def check_bundled_model() -> Finding:
+    found, problem = _probe("model")
+    if problem:
+        return fail(f"the bundled model does not run: {problem}", f"install {DISTRIBUTION} again")
+    return ok(f"nano: {found['parameters']:,} parameters, loaded and run in {found['seconds']:.1f} s")
+
+
+def check_bubblewrap() -> Finding:
+    """Only the researcher needs it, to run client code that a language model wrote."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        return warn(
+            "not installed (only code written by a language model needs it)", "install the package 'bubblewrap'"
+        )
+    command = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BWRAP_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return warn(f"does not work here: {error}", "allow unprivileged user namespaces")
+    if done.returncode != 0:
+        return warn(
+            f"does not work here: {_last_line(done.stderr)}",
+            "allow unprivileged user namespaces (on Ubuntu: an AppArmor profile for bwrap)",
+        )
+    return ok("isolates processes here")
+
+
+def check_open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= ENOUGH_OPEN_FILES:
+        return ok(f"{'no limit' if soft == resource.RLIM_INFINITY else f'{soft:,} per process'}")
+    highest = "" if hard == resource.RLIM_INFINITY else f" (up to {hard:,} without root)"
+    return warn(
+        f"{soft:,} per process: about as many clients can be connected",
+        f"before `swarm start`: ulimit -n {ENOUGH_OPEN_FILES}{highest}",
+    )
+
+
+def _check_extra(extra: str, *, is_optional: bool) -> Finding:
+    try:
+        declared = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return warn("runs from a folder that was never installed: nothing to compare with", "pip install -e .")
+    wanted = [Requirement(line) for line in declared]
+    wanted = [item for item in wanted if item.marker is not None and item.marker.evaluate({"extra": extra})]
+    missing, wrong = _compare(wanted)
+    remedy = f'pip install "{DISTRIBUTION}[{extra}]"'
+    if missing:
+        message = f"not installed: {', '.join(missing)}"
+        return warn(f"{message} (optional)", f"for it: {remedy}") if is_optional else fail(message, remedy)
+    if wrong:
+        return fail(f"versions that do not fit: {', '.join(wrong)}", remedy)
+    return ok(f"{len(wanted)} packages fit")
+
+
+def _compare(wanted: Iterable[Requirement]) -> tuple[list[str], list[str]]:
+    missing: list[str] = []
+    wrong: list[str] = []
+    for requirement in wanted:
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(requirement.name)
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} {version} (wanted {requirement.specifier})")
+    return missing, wrong
+
+
+def _versions(names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+
+
+def _probe(what: str) -> tuple[dict[str, Any], str]:
+    """What the probe found, and why it found nothing ("" if it did)."""
+    command = [sys.executable, "-m", "swarm.engine.local.probe", what]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {}, str(error)
+    if done.returncode != 0:
+        return {}, _last_line(done.stderr) or f"the process ended with {done.returncode}"
+    return json.loads(done.stdout.splitlines()[-1]), ""
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,36 @@
+"""The findings as a table for people.
+
+Place in the flow: printed by `swarm doctor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from swarm.doctor.examination import Outcome, Verdict
+
+STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
+
+
+def table_of(outcomes: Sequence[Outcome]) -> RenderableType:
+    """One row per check; what to do stands below what was found. Last a line with the sum of it."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for outcome in outcomes:
+        finding = outcome.finding
+        text = Text(finding.message)
+        if finding.remedy is not None:
+            text.append(f"\n-> {finding.remedy}", style="bold")
+        table.add_row(Text(finding.verdict.value, style=STYLES[finding.verdict]), outcome.name, text)
+    return Group(table, Text(_sum(outcomes), style="dim"))
+
+
+def _sum(outcomes: Sequence[Outcome]) -> str:
+    counts = {verdict: sum(outcome.finding.verdict is verdict for outcome in outcomes) for verdict in Verdict}
+    return ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)

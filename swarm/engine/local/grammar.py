@@ -1,0 +1,198 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Grammars: which tokens may come next, so that a completion is a sentence of the language that was asked for.
+
+Place in the flow: batching.py starts a `Constraint` per request that has a grammar, asks it for a mask before each
+token and tells it the token; sampling.py applies the masks. The parsing is llguidance's. Knows nothing of HTTP: what
+`response_format` or a forced tool call means as a grammar is for the gateway to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Collection
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from tokenizers import Tokenizer
+
+from swarm.errors import BadRequest
+from swarm.types import Grammar, GrammarKind
+
+LARGEST_TEXT = 2**16
+"""Bytes of a grammar. The costliest schema of this size found compiles in half a second."""
+LARGEST_STEP = 10_000
+"""Parser items of one mask. Far beyond any JSON; a more ambiguous grammar would hold up every request in the batch."""
+KEPT_GRAMMARS = 256
+LONGEST_REASON = 300
+WHITESPACE = r"[ \n\r\t]{1,32}"
+"""Between the tokens of JSON. Without a bound a weak model may write blanks until its limit.
+
+A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after `%json`.
+"""
+WORD_BITS = 32
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer and keeps the most recent. Used from one thread."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, end_ids: Collection[int]) -> None:
+        """`vocabulary` is the width of the logits; `end_ids` are the model's own end tokens."""
+        self._text_tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._end_id = min(end_ids, default=None)
+        # Takes up to a second for a large vocabulary, so it is built with the first grammar.
+        self._tokenizer: LLTokenizer | None = None
+        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+
+    def start(self, grammar: Grammar, end_ids: Collection[int]) -> Constraint:
+        """A constraint before the first token. `end_ids` end this completion.
+
+        Raises BadRequest with the reason if the grammar is malformed or too large, or asks for what cannot be enforced.
+        """
+        if self._tokenizer is None:
+            self._tokenizer = self._build_tokenizer()
+        matcher = self._kept.get(grammar)
+        if matcher is None:
+            matcher = self._kept[grammar] = _compile(grammar, self._tokenizer)
+            if len(self._kept) > KEPT_GRAMMARS:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(grammar)
+        constraint = Constraint(matcher.deep_copy(), end_ids, self._tokenizer.eos_token, self._vocabulary)
+        if constraint.allowed() is None:
+            del self._kept[grammar]
+            raise BadRequest(f"{_name(grammar)} allows no completion at all: {constraint.error}")
+        return constraint
+
+    def _build_tokenizer(self) -> LLTokenizer:
+        plain = Tokenizer.from_str(self._text_tokenizer.to_str())
+        plain.no_padding()
+        plain.no_truncation()
+        try:
+            base = LLTokenizer(plain.to_str(), n_vocab=self._vocabulary, eos_token=self._end_id)
+            texts = TokenizerWrapper(_TokenTexts(plain, base))
+            return LLTokenizer(texts, n_vocab=self._vocabulary, eos_token=base.eos_token)
+        except ValueError as error:
+            raise BadRequest(f"this model's tokenizer cannot follow grammars: {_one_line(str(error))}") from error
+
+
+class _TokenTexts:
+    """The bytes of every token and a canonical tokenization, as `llguidance.TokenizerWrapper` wants them.
+
+    llguidance by itself takes every added token that looks like a tag for a special one, which no text contains. Where
+    the tokenizer calls it plain, as Hermes' <tool_call>, models write text with it, and grammars must allow that.
+    """
+
+    bos_token_id: int | None = None
+
+    def __init__(self, tokenizer: Tokenizer, base: LLTokenizer) -> None:
+        plain = {
+            token_id: added.content.encode()
+            for token_id, added in tokenizer.get_added_tokens_decoder().items()
+            if not added.special and token_id != base.eos_token
+        }
+        ids = range(base.vocab_size)
+        self.eos_token_id = base.eos_token
+        self.tokens = [plain[each] if each in plain else base.decode_bytes([each]) for each in ids]
+        self.special_token_ids = [each for each in ids if base.is_special_token(each) and each not in plain]
+        self._base = base
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        data = text.encode() if isinstance(text, str) else text
+        token_ids = self._base.tokenize_bytes(data)
+        # A tokenizer that normalizes, or begins a text with a blank, does not give back what it was given.
+        if b"".join(self.tokens[each] for each in token_ids) == data:
+            return token_ids
+        return self._base.greedy_tokenize(data.decode(errors="replace"))
+
+
+class Constraint:
+    """Where one completion stands in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, end_ids: Collection[int], known_end_id: int, vocabulary: int) -> None:
+        """`end_ids` shall be allowed where the grammar may end; of itself, the matcher allows `known_end_id` there."""
+        self.error: BadRequest | None = None
+        self._matcher = matcher
+        self._words = np.zeros(-(-vocabulary // WORD_BITS), dtype=np.uint32)
+        self._ends_by_token = bool(end_ids)
+        self._more_ends = [_place(each) for each in end_ids if each != known_end_id]
+        self._no_end = None if known_end_id in end_ids else _place(known_end_id)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the sentence is complete and cannot go on, and no end token exists to say so."""
+        return not self._ends_by_token and self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def allowed(self) -> np.ndarray | None:
+        """The tokens that may come next, one bit each, lowest bit first, in words of 32.
+
+        None, with the reason in `error`, if there is none or the parser has met its limits. Valid until the next call.
+        """
+        words = self._words
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._no_end is not None:
+            word, bit = self._no_end
+            words[word] &= ~bit
+        if self._more_ends and self._matcher.is_accepting():
+            for word, bit in self._more_ends:
+                words[word] |= bit
+        if self._matcher.is_error():
+            self.error = BadRequest(f"the grammar cannot be followed any further: {_reason(self._matcher)}")
+        elif not words.any():
+            self.error = BadRequest("the grammar cannot be followed any further: no token fits")
+        return None if self.error else words
+
+    def take(self, token_id: int) -> None:
+        """Go on by a sampled token, unless it has ended the completion."""
+        self._matcher.consume_token(token_id)
+
+
+def _compile(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
+    if len(grammar.text.encode()) > LARGEST_TEXT:
+        raise BadRequest(f"{_name(grammar)} is larger than {LARGEST_TEXT} bytes: make it smaller")
+    try:
+        source = _source(grammar)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{_name(grammar)} is malformed: {_one_line(str(error))}") from error
+    matcher = LLMatcher(
+        tokenizer, source, log_level=0, limits=LLParserLimits(step_max_items=LARGEST_STEP, verbose_errors=False)
+    )
+    if matcher.is_error():
+        raise BadRequest(f"{_name(grammar)} cannot be enforced: {_reason(matcher)}")
+    return matcher
+
+
+def _source(grammar: Grammar) -> str:
+    """The grammar in llguidance's own notation. Raises ValueError if it is not even that of its kind."""
+    match grammar.kind:
+        case GrammarKind.REGEX:
+            return LLMatcher.grammar_from_regex(grammar.text)
+        case GrammarKind.LARK:
+            return LLMatcher.grammar_from_lark(grammar.text)
+        case GrammarKind.JSON_OBJECT | GrammarKind.JSON_SCHEMA:
+            text = grammar.text if grammar.kind is GrammarKind.JSON_SCHEMA else '{"type": "object"}'
+            if not isinstance(json.loads(text), dict):
+                raise ValueError("a JSON schema must be an object")
+            # Last word before options hidden in the schema: a keyword that cannot be enforced must not be skipped.
+            return LLMatcher.grammar_from_json_schema(
+                text, overrides={"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
+            )
+
+
+def _place(token_id: int) -> tuple[int, np.uint32]:
+    return token_id // WORD_BITS, np.uint32(1 << token_id % WORD_BITS)
+
+
+def _name(grammar: Grammar) -> str:
+    return f"the {grammar.kind.value.replace('_', ' ')} to follow"
+
+
+def _reason(matcher: LLMatcher) -> str:
+    if "coerce_one_of" in (reason := matcher.get_error()):
+        return "oneOf whose branches may both match is not supported, use anyOf"
+    return _one_line(reason)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:LONGEST_REASON]

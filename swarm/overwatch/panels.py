@@ -1,0 +1,339 @@
+"""What a person sees of a server, as Rich renderables: one function per panel, the same for every terminal.
+
+Place in the flow: a Snapshot in, text and tables out; the dashboard arranges them on a screen, `--once` and `status`
+print them one below the other. Knows neither HTTP nor Textual. Names and messages that came over the wire are shown as
+plain text, without control characters: no client can move another person's cursor.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterable, Mapping
+
+from rich.color import Color
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from textual.renderables.sparkline import Sparkline
+
+from swarm.overwatch.snapshot import Snapshot
+from swarm.schemas import BatchPolicyView, EngineState, EventView, PoolView, RunningEpisodeView, SourceView, Status
+
+STYLE_BY_STATE: Mapping[EngineState, str] = {
+    EngineState.OFFLINE: "dim",
+    EngineState.BOOTING: "yellow",
+    EngineState.ROLLING: "green",
+    EngineState.DRAINING: "cyan",
+    EngineState.TRAINING: "cyan",
+    EngineState.EXPORTING: "cyan",
+    EngineState.FAILED: "bold red",
+}
+SHOWN_METRICS: Mapping[str, str] = {
+    "actor/entropy": "entropy",
+    "actor/grad_norm": "grad norm",
+    "actor/ppo_kl": "kl",
+}
+LOW, HIGH = Color.parse("#4a7a8c"), Color.parse("#8fd3b6")
+# A client says nothing for so long only if it is gone or hangs: its library sends a sign of life every 10 s.
+SILENT_CLIENT_S = 60.0
+
+
+def header(snapshot: Snapshot, *, is_paused: bool = False) -> RenderableType:
+    """Two lines and, when there is one, the reason of the state or of the silence."""
+    status = snapshot.status
+    lines: list[RenderableType] = [
+        _spread(Text(f"swarm {snapshot.url}", style="bold"), _state(snapshot, is_paused=is_paused))
+    ]
+    if status is not None:
+        lines.append(_spread(_job(status), _progress(status)))
+        if status.reason is not None:
+            lines.append(_line(printable(status.reason), STYLE_BY_STATE[status.state]))
+    if (problem := _problem(snapshot)) is not None:
+        lines.append(problem)
+    return Group(*lines)
+
+
+def curve(snapshot: Snapshot, *, height: int = 1) -> RenderableType:
+    """Mean reward per step as a sparkline over the whole width, with the last figures above it."""
+    values = [reward for _, reward in snapshot.rewards]
+    if not values:
+        return _line("no step is finished yet", "dim")
+    first, last = snapshot.rewards[0][0], snapshot.rewards[-1][0]
+    figures = [f"reward {values[-1]:.3f}", f"best {max(values):.3f}"]
+    metrics = snapshot.status.last_metrics if snapshot.status is not None else {}
+    figures += [f"{label} {metrics[name]:.3g}" for name, label in SHOWN_METRICS.items() if name in metrics]
+    caption = _spread(Text(" · ".join(figures)), Text(f"steps {first} to {last}", style="dim"))
+    # One value alone would be drawn as a full block, which looks like the best of many.
+    drawn = values if len(values) > 1 else values * 2
+    line = Sparkline(drawn, width=None, height=height, min_color=LOW, max_color=HIGH, summary_function=statistics.fmean)
+    # Padding ends every line, the last one too: without it a screen that counts line ends is one line short.
+    return Group(caption, Padding(line, 0))
+
+
+def batch(status: Status) -> RenderableType:
+    """How full the next batch is: in all, and per data source where there are several."""
+    if status.pool is None:
+        return _line("no engine runs: nothing is collected", "dim")
+    pool = status.pool
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(no_wrap=True, ratio=1)
+    table.add_column(no_wrap=True, style="dim")
+    running_eval = f"{pool.running_eval} eval" if pool.running_eval else ""
+    table.add_row("tasks", f"{pool.tasks}/{pool.tasks_target}", _bar(pool.tasks, pool.tasks_target), running_eval)
+    fill = _bar(pool.episodes, pool.episodes_target)
+    table.add_row("episodes", f"{pool.episodes}/{pool.episodes_target}", fill, f"{pool.running_train} run")
+    for name, source in _sources(pool):
+        fill = "" if source.tasks_target is None else _bar(source.tasks, source.tasks_target)
+        target = "" if source.tasks_target is None else f"/{source.tasks_target}"
+        table.add_row(f"  {printable(name)}", f"{source.tasks}{target}", fill, f"{source.running} run")
+    return table
+
+
+def policy(active: BatchPolicyView | None) -> RenderableType:
+    """The rule in force, in one paragraph."""
+    if active is None:
+        return _line("none", "dim")
+    parts = [
+        f"{active.stop_rule}: {active.batch_size} tasks x {active.num_repeat}, groups of {active.min_group} or more",
+        f"drains {duration(active.drain_timeout_s)}",
+        "on-policy" if active.max_staleness == 0 else f"tokens up to {active.max_staleness} versions old",
+    ]
+    if active.batch_timeout_s is not None:
+        parts.append(f"sealed after {duration(active.batch_timeout_s)} at the latest")
+    if active.mixture:
+        parts.append("mixture " + ", ".join(f"{printable(name)} {share:.0%}" for name, share in active.mixture.items()))
+    return Text("; ".join(parts))
+
+
+def clients(status: Status, limit: int | None = None) -> RenderableType:
+    """Who has used this server, busiest first."""
+    if not status.clients:
+        return _line("none seen", "dim")
+    table = _columns("client", "run", "done", "lost", "seen")
+    busiest = sorted(status.clients, key=lambda client: (-client.running, -client.last_seen_at))
+    for client in busiest[:limit]:
+        silent_s = status.now - client.last_seen_at
+        table.add_row(
+            Text(printable(client.client_id)),
+            str(client.running),
+            str(client.completed),
+            Text(str(client.lost), style="yellow" if client.lost else ""),
+            Text(duration(silent_s), style="yellow" if client.running and silent_s > SILENT_CLIENT_S else ""),
+        )
+    return table
+
+
+def longest_idle(status: Status, limit: int | None = None) -> RenderableType:
+    """Running episodes, the longest silent first."""
+    if not status.running:
+        return _line("none", "dim")
+    table = _columns("episode", "task", "client", "turn", "idle")
+    for episode in status.running[:limit]:
+        table.add_row(
+            episode.episode_id[:8],
+            Text(printable(_task(episode))),
+            Text(printable(episode.client_id)),
+            f"{episode.turns}{'…' if episode.calls_in_flight else ''}",
+            duration(episode.idle_s),
+        )
+    return table
+
+
+def warnings(status: Status, limit: int | None = None) -> RenderableType:
+    """Clients that probably do not do what their author meant, the latest first."""
+    if not status.warnings:
+        return _line("none", "dim")
+    latest = sorted(status.warnings, key=lambda warning: -warning.last_at)
+    lines = [
+        _line(f"{printable(warning.client_id)}: {printable(warning.message)} ({warning.count}x)", "yellow")
+        for warning in latest[:limit]
+    ]
+    return Group(*lines)
+
+
+def not_trained(status: Status) -> RenderableType:
+    """Episodes that were not trained, by reason."""
+    if not status.failures:
+        return _line("none", "dim")
+    ordered = sorted(status.failures.items(), key=lambda item: -item[1])
+    return Text(", ".join(f"{printable(reason)} {count:,}" for reason, count in ordered))
+
+
+def events(snapshot: Snapshot, limit: int | None = None) -> RenderableType:
+    """The newest events, newest first."""
+    if not snapshot.events:
+        return _line("none", "dim")
+    newest = list(reversed(snapshot.events))[:limit]
+    return Group(*(_event(event) for event in newest))
+
+
+def titles(status: Status) -> dict[str, str]:
+    """Panel -> its title, with how many there are in all, of which the panel shows the first."""
+    running, batch_title = 0, "Batch"
+    if (pool := status.pool) is not None:
+        running = pool.running_train + pool.running_eval
+        batch_title += f" · {pool.stop_rule}" + (f" · {len(pool.agreed)} agreed" if pool.agreed else "")
+    return {
+        "batch": batch_title,
+        "clients": _counted("Clients", len(status.clients)),
+        "idle": _counted("Longest idle episodes", running),
+        "warnings": _counted("Warnings", len(status.warnings)),
+        "failures": _counted("Not trained", sum(status.failures.values())),
+    }
+
+
+def report(snapshot: Snapshot, *, with_history: bool) -> RenderableType:
+    """All panels one below the other, for output that is printed once."""
+    status = snapshot.status
+    if status is None:
+        return header(snapshot)
+    title = titles(status)
+    sections: list[tuple[str, RenderableType]] = [
+        (title["batch"], batch(status)),
+        ("Policy", policy(status.policy)),
+        (title["clients"], clients(status, 20)),
+        (title["idle"], longest_idle(status, 10)),
+        (title["warnings"], warnings(status, 10)),
+        (title["failures"], not_trained(status)),
+    ]
+    if with_history:
+        sections.insert(0, ("Reward", curve(snapshot, height=2)))
+        sections.append(("Events", events(snapshot, 8)))
+    elif status.last_metrics:
+        sections.insert(0, ("Last step", _last_step(status)))
+    parts: list[RenderableType] = [header(snapshot)]
+    for heading, body in sections:
+        parts += [Text(heading, style="bold"), Padding(body, (0, 0, 0, 2))]
+    return Group(*parts)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, without anything a terminal would act on."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: `8s`, `2m05s`, `3h20m`, `4d2h`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
+
+
+def clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def _counted(title: str, count: int) -> str:
+    return f"{title} · {count:,}" if count else title
+
+
+def _state(snapshot: Snapshot, *, is_paused: bool) -> Text:
+    shown = Text()
+    if is_paused:
+        shown.append("paused · ", style="yellow")
+    if snapshot.status is None:
+        return shown.append("unknown", style="dim")
+    if recoveries := snapshot.status.recoveries:
+        shown.append(f"{recoveries} recover{'y' if recoveries == 1 else 'ies'} · ", style="dim")
+    style = "dim" if snapshot.error is not None else STYLE_BY_STATE[snapshot.status.state]
+    return shown.append(snapshot.status.state.value, style=style)
+
+
+def _problem(snapshot: Snapshot) -> Text | None:
+    if snapshot.error is None or snapshot.failing_since is None:
+        return None
+    since = f"{clock(snapshot.failing_since)} ({duration(snapshot.at - snapshot.failing_since)})"
+    if snapshot.is_unreachable:
+        return _line(f"unreachable since {since}, trying", "bold yellow")
+    return _line(f"no answer since {since}: {printable(snapshot.error.message)}", "bold yellow")
+
+
+def _job(status: Status) -> Text:
+    if status.model is None:
+        return Text("no job yet: a client sends one, or `swarm start --job`", style="dim")
+    return Text(printable(f"{status.project_name}/{status.experiment_name} on {status.model}"))
+
+
+def _progress(status: Status) -> Text:
+    total = "" if status.total_steps is None else f"/{status.total_steps}"
+    up = duration(status.now - status.started_at)
+    parts = [
+        f"step {status.step}{total}",
+        f"weights v{status.weight_version}",
+        f"{status.tokens_per_second:,.0f} tok/s",
+    ]
+    return Text(" · ".join([*parts, f"up {up}"]), style="dim")
+
+
+def _last_step(status: Status) -> Text:
+    names = {"critic/score/mean": "reward", **SHOWN_METRICS}
+    return Text(" · ".join(f"{label} {status.last_metrics[name]:.3g}" for name, label in names.items()
+                           if name in status.last_metrics))  # fmt: skip
+
+
+def _sources(pool: PoolView) -> Iterable[tuple[str, SourceView]]:
+    """A single source without a quota says nothing that the totals do not say."""
+    has_quota = any(source.tasks_target is not None for source in pool.sources.values())
+    return sorted(pool.sources.items()) if has_quota or len(pool.sources) > 1 else ()
+
+
+def _bar(completed: int, total: int) -> ProgressBar:
+    return ProgressBar(total=max(1, total), completed=min(completed, max(1, total)))
+
+
+def _task(episode: RunningEpisodeView) -> str:
+    if episode.task_id is None:
+        return episode.episode_type.value
+    return episode.task_id
+
+
+def _event(event: EventView) -> Text:
+    detail = " ".join(f"{name}={_value(value)}" for name, value in event.detail.items() if value not in (None, {}, []))
+    text = Text(f"{clock(event.at)} ", style="dim", no_wrap=True, overflow="ellipsis")
+    style = "red" if event.detail.get("state") == "FAILED" or event.kind == "batch.failed" else ""
+    return text.append(f"{printable(event.kind)} ", style=style or "not dim").append(printable(detail), style=style)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _columns(name: str, *others: str) -> Table:
+    """Columns without lines. The first and those that hold names give way; the figures never do."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="dim")
+    for title in (name, *others):
+        is_name = title in {"client", "task"}
+        table.add_column(
+            title,
+            justify="left" if is_name or title == "episode" else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if is_name else None,
+        )
+    return table
+
+
+def _spread(left: Text, right: Text) -> Table:
+    """One line, the left part giving way to the right one."""
+    line = Table.grid(expand=True, padding=(0, 1))
+    line.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    line.add_column(justify="right", no_wrap=True)
+    line.add_row(left, right)
+    return line
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")

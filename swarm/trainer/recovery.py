@@ -1,0 +1,110 @@
+"""Weights as they were after a given step: the newest usable checkpoint, then the batches trained since, once more.
+
+Place in the flow: server-side recovery after a crash, the healing of a dead worker, and the way back to an earlier step
+all come through here. The ledger is the write-ahead log: a batch on record as trained gives the same weights again. It
+knows nothing of episodes, clients or engine states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from swarm.engine.base import EngineLost
+from swarm.errors import CheckpointError, EngineFailure, SwarmError
+from swarm.ledger import BatchRow, Ledger
+from swarm.trainer.base import Trainer
+from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.types import TrainBatch, WeightVersion
+
+logger = logging.getLogger(__name__)
+
+ReadBatch = Callable[[BatchRow], Awaitable[TrainBatch]]
+"""A trained batch from the ledger, its groups and episodes in the order they were trained in. Raises ValueError if the
+record of an episode has a hole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The weights that the engine now serves, how many batches were trained again, and the seconds that took.
+
+    `wanted_step` is the step that was asked for; the weights are of an earlier one if the rest could not be replayed.
+    """
+
+    weights: WeightVersion
+    wanted_step: int
+    replayed: int
+    replay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """`train_timeout_s` bounds the replay of one batch."""
+
+    ledger: Ledger
+    trainer: Trainer
+    checkpoints: RunCheckpoints
+    read_batch: ReadBatch
+    train_timeout_s: float
+
+    async def restore(self, step: int) -> Recovered:
+        """Bring the weights of a freshly started engine to `step`.
+
+        A batch that cannot be replayed ends the way there: the ledger is then rewound to the step reached. Raises
+        EngineLost if the engine dies meanwhile, LedgerError.
+        """
+        weights = await self._load_newest(step)
+        began = time.monotonic()
+        replayed = 0
+        for row in await self.ledger.trained_batches(weights.step):
+            if row.step > step:
+                break
+            try:
+                weights = await self._replay(row, weights)
+            except EngineLost:
+                raise
+            except (EngineFailure, ValueError) as error:
+                logger.error("step %d cannot be replayed, its weights are lost: %s", row.step, error)
+                break
+            replayed += 1
+        if weights.step < step:
+            logger.error("the weights of step %d cannot be restored: going on from step %d", step, weights.step)
+            self.checkpoints.set_aside(weights.step)
+            await self.ledger.rewind(weights.step, f"the weights of step {step} could not be restored")
+        elif replayed:
+            logger.info("replayed %d batches up to step %d", replayed, weights.step)
+        return Recovered(weights, step, replayed, time.monotonic() - began)
+
+    async def _load_newest(self, step: int) -> WeightVersion:
+        """Raises EngineLost. Without a usable checkpoint the engine keeps the base model, which is step 0."""
+        for directory in self.checkpoints.candidates(step):
+            try:
+                weights = await self.trainer.load(directory)
+            except CheckpointError as error:
+                logger.warning("checkpoint skipped: %s", error.message)
+                continue
+            logger.info("loaded %s (step %d)", directory, weights.step)
+            return weights
+        return WeightVersion(version=0, step=0, published_at=time.time())
+
+    async def _replay(self, row: BatchRow, weights: WeightVersion) -> WeightVersion:
+        if row.step != weights.step + 1:
+            raise ValueError(f"no batch of step {weights.step + 1} is on record")
+        batch = await self.read_batch(row)
+        try:
+            async with asyncio.timeout(self.train_timeout_s):
+                report = await self.trainer.train(batch)
+        except TimeoutError as error:
+            raise EngineFailure(f"it took longer than {self.train_timeout_s:.0f} s") from error
+        except EngineFailure:
+            raise
+        except SwarmError as error:
+            raise EngineFailure(error.message) from error
+        if row.weight_version is not None and report.weight_version.version != row.weight_version:
+            logger.warning(
+                "step %d was version %d, its replay is %d", row.step, row.weight_version, report.weight_version.version
+            )
+        return replace(report.weight_version, published_at=row.finished_at or time.time())

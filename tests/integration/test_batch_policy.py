@@ -1,0 +1,124 @@
+"""The batch policy over real HTTP: live changes, mixture, agreement, and the deadline of a batch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from tests_support import begin, end, wait_for_state, wait_for_step
+
+from swarm.config import TrainJob
+
+Connect = Callable[..., Any]
+
+
+@pytest.fixture
+def connect(start_server: Any) -> Connect:
+    @contextmanager
+    def rolling(**job: Any) -> Iterator[httpx.Client]:
+        server = start_server(TrainJob.model_validate({"engine": "fake", "batch_size": 1, "num_repeat": 2, **job}))
+        with httpx.Client(base_url=server.url, timeout=20) as http:
+            wait_for_state(http, "ROLLING")
+            yield http
+
+    return rolling
+
+
+def attempt(http: httpx.Client, task_id: str, reward: float = 1.0, **body: Any) -> None:
+    end(http, begin(http, **body), task_id=task_id, reward=reward, call=True)
+
+
+def test_a_changed_policy_holds_from_the_next_batch_on(connect: Connect) -> None:
+    with connect() as http:
+        attempt(http, "t0")
+        reply = http.patch("/v1/swarm/batch/policy", json={"num_repeat": 3})
+        assert reply.status_code == 200, reply.text
+        assert (reply.json()["active"]["num_repeat"], reply.json()["next"]["num_repeat"]) == (2, 3)
+        attempt(http, "t0")
+        wait_for_step(http, 1)
+        assert http.get("/v1/swarm/batch/policy").json()["next"] is None
+        for _ in range(2):
+            attempt(http, "t1")
+        time.sleep(0.2)
+        assert http.get("/v1/swarm/status").json()["step"] == 1
+        attempt(http, "t1")
+        wait_for_step(http, 2)
+
+
+def test_a_wrong_policy_is_refused_with_the_reason(connect: Connect) -> None:
+    with connect() as http:
+        reply = http.patch("/v1/swarm/batch/policy", json={"mixture": {"math": 0.4, "code": 0.4}})
+        assert reply.status_code == 400
+        assert "sum to 1" in reply.json()["error"]["message"]
+
+
+def test_a_fast_client_cannot_take_the_share_of_a_slow_one(connect: Connect) -> None:
+    """Each batch holds three tasks of one source and one of the other, though the latter comes as fast as it can."""
+    with connect(batch_size=4, mixture={"math": 0.75, "code": 0.25}, total_steps=4) as http:
+        url = str(http.base_url)
+        speeds = {"math": 0.02, "code": 0.0}
+        clients = [threading.Thread(target=feed, args=(url, source, pause_s)) for source, pause_s in speeds.items()]
+        for client in clients:
+            client.start()
+        wait_for_step(http, 4)
+        for client in clients:
+            client.join(timeout=20)
+        assert not any(client.is_alive() for client in clients)
+        trained = http.get("/v1/swarm/episodes", params={"state": "trained", "limit": 1000}).json()["episodes"]
+        per_batch = Counter((shown["batch_id"], shown["data_source"]) for shown in trained)
+        assert {number for (_, source), number in per_batch.items() if source == "math"} == {6}
+        assert {number for (_, source), number in per_batch.items() if source == "code"} == {2}
+        assert len(per_batch) == 8
+
+
+def feed(url: str, source: str, pause_s: float) -> None:
+    """Attempt one task after another until the job is done."""
+    number = 0
+    with httpx.Client(base_url=url, timeout=20) as http:
+        while True:
+            reply = http.post(
+                "/v1/swarm/episodes/begin", json={"data_source": source, "wait_s": 1, "client_id": source}
+            )
+            if reply.status_code == 409:
+                return
+            if reply.status_code == 503:
+                continue
+            time.sleep(pause_s)
+            end(http, reply.json(), task_id=f"{source}-{number // 2}", reward=float(number % 2), call=True)
+            number += 1
+
+
+def test_a_source_outside_the_mixture_is_refused_by_name(connect: Connect) -> None:
+    with connect(batch_size=2, mixture={"math": 0.5, "code": 0.5}) as http:
+        reply = http.post("/v1/swarm/episodes/begin", json={"data_source": "terminal"})
+        assert reply.status_code == 400
+        assert "terminal" in reply.json()["error"]["message"]
+
+
+def test_the_batch_trains_as_soon_as_every_living_client_agrees(connect: Connect) -> None:
+    with connect(stop_rule="all_clients_agree") as http:
+        for name in ("a", "b"):
+            for reward in (0.0, 1.0):
+                attempt(http, f"task of {name}", reward, client_id=name)
+        agree = http.post("/v1/swarm/batch/agree", json={"client_id": "a"})
+        assert agree.json() == {"agreed": ["a"], "will_seal": False}
+        assert http.get("/v1/swarm/status").json()["pool"]["agreed"] == ["a"]
+        agree = http.post("/v1/swarm/batch/agree", json={"client_id": "b"})
+        assert agree.json() == {"agreed": ["a", "b"], "will_seal": True}
+        wait_for_step(http, 1)
+        assert http.get("/v1/swarm/status").json()["pool"]["agreed"] == []
+
+
+def test_a_batch_that_waits_too_long_trains_what_it_has(connect: Connect) -> None:
+    with connect(batch_size=8, batch_timeout_s=0.6) as http:
+        began = time.monotonic()
+        for reward in (0.0, 1.0):
+            attempt(http, "lonely", reward)
+        wait_for_step(http, 1)
+        assert time.monotonic() - began >= 0.6

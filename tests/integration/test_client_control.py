@@ -1,0 +1,194 @@
+"""The client's control calls against a real server: roles, policy, agreement, revision, checkpoints, leases."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from tests_support import wait_for_step
+
+from swarm import EpisodeEnded, Forbidden, SwarmClient, Task, TrainJob, WorkflowOutput
+from swarm.errors import BadRequest
+
+JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=5)
+TOKENS = {
+    "token": "commander-0123456789",
+    "rollout_token": "rollout-0123456789",
+    "observer_token": "observer-0123456789",
+}
+
+
+@pytest.fixture
+def client(start_server: Any) -> Iterator[SwarmClient]:
+    with SwarmClient(start_server(JOB).url, client_id="test") as client:
+        client.wait_until_step(0, timeout=30)
+        wait_until(lambda: client.status().state == "ROLLING")
+        yield client
+
+
+def wait_until(reached: Callable[[], object], timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline, "not reached"
+        time.sleep(0.05)
+
+
+def run_episode(client: SwarmClient, task: Task, reward: float, **output: Any) -> str:
+    with client.open_episode(task) as episode, httpx.Client(timeout=20) as http:
+        http.post(
+            f"{episode.credentials.base_url}/chat/completions",
+            headers={"authorization": f"Bearer {episode.credentials.api_key}"},
+            json={"model": "default", "max_tokens": 4, "messages": [{"role": "user", "content": task.main_query}]},
+        ).raise_for_status()
+        episode.output = WorkflowOutput(reward, **output)
+    return episode.episode_id
+
+
+def run_batch(client: SwarmClient, name: str, tasks: int = 2, repeats: int = 2, data_source: str = "default") -> None:
+    for task, repeat in itertools.product(range(tasks), range(repeats)):
+        run_episode(client, Task("q", f"{name}-{task}", data_source=data_source), float(repeat))
+
+
+def test_each_role_may_do_its_part_and_no_more(start_server: Any) -> None:
+    server = start_server(**TOKENS)
+    with (
+        SwarmClient(server.url, TOKENS["token"]) as commander,
+        SwarmClient(server.url, TOKENS["rollout_token"]) as rollout,
+        SwarmClient(server.url, TOKENS["observer_token"]) as observer,
+    ):
+        with pytest.raises(Forbidden):
+            rollout.auto_sync_train_config_and_start_engine(JOB)
+        commander.auto_sync_train_config_and_start_engine(JOB)
+        assert rollout.auto_sync_train_config_and_start_engine(JOB).state == "ROLLING"
+        with pytest.raises(Forbidden):
+            rollout.auto_sync_train_config_and_start_engine(JOB.model_copy(update={"lr": 0.5}))
+        run_batch(rollout, "t")
+        assert observer.wait_until_step(1, timeout=30).step == 1
+        assert rollout.batch_policy().active.batch_size == 2
+        for refused in (
+            lambda: rollout.set_mixture({"math": 1.0}),
+            rollout.stop_engine,
+            rollout.audit,
+            observer.begin_episode,
+            observer.audit,
+        ):
+            with pytest.raises(Forbidden):
+                refused()
+        refusals = [entry for entry in commander.audit() if entry.status == 403]
+        assert {"rollout"} <= {entry.caller for entry in refusals}
+        assert all(token not in entry.model_dump_json() for entry in refusals for token in TOKENS.values())
+
+
+def test_policy_changes_with_the_next_batch(client: SwarmClient) -> None:
+    changed = client.update_batch_policy(batch_size=1)
+    assert changed.active.batch_size == 2
+    assert changed.next is not None
+    assert changed.next.batch_size == 1
+    run_batch(client, "first")
+    client.wait_until_step(1, timeout=20)
+    wait_until(lambda: client.batch_policy().active.batch_size == 1)
+    run_batch(client, "second", tasks=1)
+    assert client.wait_until_step(2, timeout=20).step == 2
+    with pytest.raises(BadRequest, match="sum to 1"):
+        client.set_mixture({"math": 0.5})
+    client.set_mixture({"math": 1.0})
+    run_batch(client, "third", tasks=1)
+    client.wait_until_step(3, timeout=20)
+    with pytest.raises(BadRequest, match="talk"):
+        client.begin_episode(data_source="talk", wait_timeout=1)
+    run_batch(client, "fourth", tasks=1, data_source="math")
+    assert client.wait_until_step(4, timeout=20).step == 4
+
+
+def test_one_client_agrees_and_the_batch_is_trained(start_server: Any) -> None:
+    job = JOB.model_copy(update={"stop_rule": "any_client_agrees", "batch_size": 100})
+    with SwarmClient(start_server(job).url, client_id="decider") as client:
+        wait_until(lambda: client.status().state == "ROLLING")
+        run_batch(client, "few", tasks=1)
+        assert client.status().step == 0
+        answer = client.agree_to_train()
+        assert answer.agreed == ["decider"]
+        assert client.wait_until_step(1, timeout=20).step == 1
+
+
+def test_reward_is_revised_until_the_batch_is_sealed(client: SwarmClient) -> None:
+    task = Task("q", "t-0")
+    episode_id = run_episode(client, task, 0.0, turn_rewards=(0.5,))
+    assert client.episode(episode_id).episode.turn_rewards == [0.5]
+    view = client.revise_reward(episode_id, 1.0, reason="the judge came late", turn_rewards=(0.25,))
+    assert (view.reward, view.turn_rewards) == (1.0, [0.25])
+    run_episode(client, task, 0.0)
+    run_batch(client, "u", tasks=1)
+    client.wait_until_step(1, timeout=20)
+    with pytest.raises(EpisodeEnded):
+        client.revise_reward(episode_id, 0.0, reason="too late")
+
+
+def test_a_checkpoint_is_loaded_and_the_curve_starts_from_there(client: SwarmClient) -> None:
+    run_batch(client, "a")
+    client.wait_until_step(1, timeout=20)
+    wait_until(lambda: client.status().state == "ROLLING")
+    assert client.save_checkpoint().step == 1
+    run_batch(client, "b")
+    client.wait_until_step(2, timeout=20)
+    wait_until(lambda: client.status().state == "ROLLING")
+    client.load_checkpoint(1)
+    wait_until(lambda: client.status().state == "ROLLING")
+    assert client.status().step == 1
+    assert "weights.rewound" in [event.kind for event in client.past_events()]
+
+
+def test_events_tell_what_happens_as_it_happens(client: SwarmClient) -> None:
+    events = client.events()
+    assert next(events).event_id == client.past_events()[0].event_id
+    run_batch(client, "a")
+    kinds = {event.kind for event in itertools.takewhile(lambda event: event.kind != "batch.trained", events)}
+    assert "batch.sealed" in kinds
+    events.close()
+
+
+def test_a_living_client_keeps_its_silent_episodes_and_a_dead_one_loses_them_soon(client: SwarmClient) -> None:
+    kept, _ = client.begin_episode(lease_s=2.0)
+    hung, _ = client.begin_episode(discard_episode_timeout=2.5, lease_s=2.0)
+    dying = """
+        import sys, time
+        from swarm import SwarmClient
+
+        client = SwarmClient(sys.argv[1], client_id="dying")
+        print(client.begin_episode(lease_s=2.0)[0], flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(dying), client.url], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        lost = process.stdout.readline().strip()
+        time.sleep(3.0)
+        assert client.episode(lost).episode.state == "running"
+        process.kill()
+    killed_at = time.monotonic()
+    wait_until(lambda: client.episode(lost).episode.state == "expired")
+    assert time.monotonic() - killed_at < 6
+    assert client.episode(lost).episode.outcome == "lease_expired"
+    wait_until(lambda: client.episode(hung).episode.state == "expired")
+    with pytest.raises(EpisodeEnded, match="idle_timeout"):
+        client.end_episode(Task("q", "t"), hung, WorkflowOutput(1.0))
+    assert client.end_episode(Task("q", "t"), kept, WorkflowOutput(1.0)).state == "completed"
+
+
+def test_training_waits_for_nobody_who_is_dead(client: SwarmClient) -> None:
+    """A client that is closed with open episodes costs one lease, not the drain timeout of the batch."""
+    with SwarmClient(client.url, client_id="leaver") as leaver:
+        leaver.begin_episode(lease_s=1.0)
+    run_batch(client, "t")
+    with httpx.Client(base_url=client.url, timeout=20) as http:
+        began = time.monotonic()
+        wait_for_step(http, 1, timeout_s=20)
+    assert time.monotonic() - began < 4.5

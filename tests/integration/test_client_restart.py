@@ -1,0 +1,151 @@
+"""kill -9 of the server under a rollout: the clients wait, go on, and nobody but the model calls in flight notices."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from swarm import ConnectionStack, SwarmClient, Task, WorkflowOutput, run_episodes_until_all_complete
+from swarm.schemas import EventView
+
+JOB = {"engine": "fake", "batch_size": 4, "num_repeat": 4}
+# Half of what the tasks below would fill: on-policy, what runs while a batch is complete is too much for it.
+TRAINED = 8
+
+
+class Server:
+    """`swarm start` on one directory and one port, to be killed and started again."""
+
+    def __init__(self, home: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._home = home
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def start(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "swarm.cli", "start", "--port", str(self._port), "--home", str(self._home)]
+        self._process = subprocess.Popen([*command, "--json", *arguments], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())["url"]
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._process.send_signal(how)
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump(JOB))
+    server = Server(tmp_path / "home")
+    try:
+        server.url = server.start("--job", str(job))
+        yield server
+    finally:
+        server.kill(signal.SIGTERM)
+
+
+def call_model(http: httpx.Client, base_url: str, api_key: str) -> None:
+    reply = http.post(
+        f"{base_url}/chat/completions",
+        headers={"authorization": f"Bearer {api_key}"},
+        json={"model": "default", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]},
+    )
+    reply.raise_for_status()
+
+
+@pytest.mark.timeout(110)
+def test_a_rollout_and_a_watcher_go_on_over_a_killed_server(server: Server) -> None:
+    seen: list[EventView] = []
+    with (
+        SwarmClient(server.url, client_id="steady") as client,
+        SwarmClient(server.url, client_id="watcher") as watcher,
+        httpx.Client(timeout=30, transport=ConnectionStack()) as http,
+    ):
+        client.wait_until_step(0, timeout=60)
+        done_steps = threading.Event()
+
+        def watch() -> None:
+            for event in watcher.events():
+                seen.append(event)
+                if event.kind == "batch.trained" and sum(each.kind == "batch.trained" for each in seen) >= TRAINED:
+                    done_steps.set()
+                    return
+
+        def attempt(task: Task) -> None:
+            with client.open_episode(task) as episode:
+                call_model(http, episode.credentials.base_url, episode.credentials.api_key)
+                time.sleep(0.05)
+                episode.output = WorkflowOutput(reward=float(len(episode.episode_id) % 2))
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        tasks = [Task("q", f"task-{number}") for number in range(60)]
+        killed = threading.Thread(target=kill_and_restart, args=(server, client))
+        killed.start()
+        runs = run_episodes_until_all_complete(tasks, attempt, max_workers=8, num_repeat=4)
+        killed.join(timeout=60)
+        assert runs.failures == ()
+        assert done_steps.wait(30), [event.kind for event in seen]
+        points = client.metrics()
+        watching.join(timeout=10)
+    ids = [event.event_id for event in seen]
+    assert ids == sorted(set(ids))
+    assert [point.step for point in points] == list(range(1, len(points) + 1))
+    assert len(points) >= TRAINED
+
+
+def kill_and_restart(server: Server, client: SwarmClient) -> None:
+    client.wait_until_step(3, timeout=60)
+    server.kill()
+    time.sleep(1.0)
+    server.start()
+
+
+@pytest.mark.timeout(110)
+def test_an_episode_outlives_the_server_that_began_it(server: Server) -> None:
+    with SwarmClient(server.url) as client, httpx.Client(timeout=30) as http:
+        client.wait_until_step(0, timeout=60)
+        task = Task("q", "t")
+        episode_id, credentials = client.begin_episode(task_id="t", lease_s=3.0)
+        call_model(http, credentials.base_url, credentials.api_key)
+        server.kill()
+        with pytest.raises(httpx.TransportError):
+            call_model(http, credentials.base_url, credentials.api_key)
+        ending: list[str] = []
+
+        def end() -> None:
+            ending.append(client.end_episode(task, episode_id, WorkflowOutput(1.0)).state.value)
+
+        thread = threading.Thread(target=end, daemon=True)
+        thread.start()
+        time.sleep(0.5)
+        server.start()
+        thread.join(timeout=60)
+        assert ending == ["completed"]
+        # Another one is held over a restart by its heartbeats alone, for longer than its lease.
+        held, credentials = client.begin_episode(task_id="t", lease_s=3.0)
+        server.kill()
+        server.start()
+        client.wait_until_step(0, timeout=60)
+        for _ in itertools.repeat(None, 16):
+            time.sleep(0.3)
+        call_model(http, credentials.base_url, credentials.api_key)
+        assert client.end_episode(task, held, WorkflowOutput(0.0)).state == "completed"

@@ -1,0 +1,130 @@
+"""Leases over real HTTP: a client's sign of life keeps its episodes, its silence frees them, a crash costs none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from tests_support import begin, chat, end, wait_for_state
+
+from swarm.config import TrainJob
+
+JOB = {"engine": "fake", "batch_size": 2, "num_repeat": 2, "drain_timeout_s": 10}
+
+
+@pytest.fixture
+def http(start_server: Any) -> Iterator[httpx.Client]:
+    server = start_server(TrainJob.model_validate(JOB))
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        wait_for_state(client, "ROLLING")
+        yield client
+
+
+def heartbeat(http: httpx.Client, *episodes: dict[str, Any], client_id: str = "laptop") -> dict[str, str]:
+    body = {"client_id": client_id, "episode_ids": [episode["episode_id"] for episode in episodes]}
+    reply = http.post("/v1/swarm/heartbeat", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["ended"]
+
+
+def state_of(http: httpx.Client, episode: dict[str, Any]) -> tuple[str, str | None]:
+    shown = http.get(f"/v1/swarm/episodes/{episode['episode_id']}").json()["episode"]
+    return shown["state"], shown["outcome"]
+
+
+def test_a_silent_client_loses_its_leased_episodes_and_a_living_one_keeps_its_own(http: httpx.Client) -> None:
+    dead = [begin(http, client_id="dead", lease_s=1) for _ in range(3)]
+    alive = [begin(http, client_id="laptop", lease_s=1) for _ in range(3)]
+    unleased = begin(http, client_id="laptop")
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        assert heartbeat(http, *alive) == {}
+        time.sleep(0.2)
+    assert {state_of(http, episode) for episode in dead} == {("expired", "lease_expired")}
+    assert {state_of(http, episode)[0] for episode in [*alive, unleased]} == {"running"}
+    listed = heartbeat(http, dead[0], alive[0], client_id="dead")
+    assert listed == {dead[0]["episode_id"]: "lease_expired"}
+    status = http.get("/v1/swarm/status").json()
+    assert {client["client_id"]: (client["running"], client["lost"]) for client in status["clients"]} == {
+        "dead": (0, 3),
+        "laptop": (4, 0),
+    }
+    assert status["failures"] == {"lease_expired": 3}
+
+
+def test_model_calls_renew_a_lease(http: httpx.Client) -> None:
+    episode = begin(http, lease_s=1)
+    for _ in range(8):
+        chat(http, episode, "Hello")
+        time.sleep(0.2)
+    assert end(http, episode, task_id="t", reward=1.0)["state"] == "completed"
+
+
+def test_a_hung_agent_is_found_though_its_client_lives(http: httpx.Client) -> None:
+    episode = begin(http, client_id="laptop", lease_s=1, idle_timeout_s=0.8)
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        ended = heartbeat(http, episode)
+        time.sleep(0.1)
+    assert ended == {episode["episode_id"]: "idle_timeout"}
+
+
+@contextmanager
+def server_process(home: Path, job: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json"]
+    command += ["--home", str(home), "--job", str(job)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            with httpx.Client(base_url=url, timeout=20) as http:
+                wait_for_state(http, "ROLLING")
+                yield process, http
+        finally:
+            process.kill()
+
+
+def test_running_episodes_outlive_a_killed_server(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump(JOB))
+    with server_process(tmp_path / "home", job) as (process, http):
+        episode = begin(http, client_id="laptop", lease_s=2, data_source="math")
+        silent = begin(http, client_id="gone", lease_s=2)
+        first = chat(http, episode, "Hello")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+
+    time.sleep(1)
+    with server_process(tmp_path / "home", job) as (_, http):
+        status = http.get("/v1/swarm/status").json()
+        assert status["pool"]["running_train"] == 2
+        assert status["pool"]["sources"]["math"]["running"] == 1
+        assert heartbeat(http, episode) == {}
+        messages = [
+            {"role": "user", "content": "Hello"},
+            first["choices"][0]["message"],
+            {"role": "user", "content": "again"},
+        ]
+        chat(http, episode, messages)
+        body = {"task_id": "t", "reward": 1.0, "turn_rewards": [0.5, 0.25]}
+        reply = http.post(f"/v1/swarm/episodes/{episode['episode_id']}/end", json=body)
+        assert reply.status_code == 200, reply.text
+        detail = http.get(f"/v1/swarm/episodes/{episode['episode_id']}").json()
+        assert [turn["parent"] for turn in detail["turns"]] == [None, 0]
+        assert detail["episode"]["turn_rewards"] == [0.5, 0.25]
+        assert http.get("/v1/swarm/status").json()["pool"]["episodes"] == 1
+        deadline = time.monotonic() + 10
+        while state_of(http, silent) != ("expired", "lease_expired"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

@@ -1,0 +1,56 @@
+"""schemathesis over the description of a running server: no server error, no route open without its token.
+
+It makes requests up from the description, valid and invalid ones, and compares every answer with it. Held begins and
+endless streams are cut off after a second. What ends the server or its engine is left out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests_support import begin, wait_for_state
+
+from swarm.config import TrainJob
+
+JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=1)
+COMMANDER = "commander-0123456789"
+BUDGET_S = 14
+CHECKS = (
+    "not_a_server_error",
+    "ignored_auth",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+)
+
+CONFIG = """
+[[operations]]
+include-tag = "model"
+headers = {{ Authorization = "Bearer {key}" }}
+"""
+
+
+def run_schemathesis(directory: Path, url: str, key: str) -> subprocess.CompletedProcess[str]:
+    (directory / "schemathesis.toml").write_text(CONFIG.format(key=key))
+    command = [sys.executable, "-m", "schemathesis.cli", "--config-file", "schemathesis.toml"]
+    command += ["run", f"{url}/openapi.json", "--header", f"Authorization: Bearer {COMMANDER}"]
+    command += ["--checks", ",".join(CHECKS), "--exclude-path-regex", "/(shutdown|engine/stop)$"]
+    command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "8", "--max-time", str(BUDGET_S)]
+    command += ["--workers", "4", "--request-timeout", "1", "--continue-on-failure", "--no-color"]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=90)
+
+
+def test_no_request_breaks_the_server_and_none_passes_without_its_token(start_server: Any, tmp_path: Path) -> None:
+    server = start_server(JOB, token=COMMANDER)
+    with httpx.Client(base_url=server.url, timeout=20, headers={"authorization": f"Bearer {COMMANDER}"}) as http:
+        wait_for_state(http, "ROLLING")
+        # Of an eval episode, which no checkpoint that is loaded ends.
+        key = begin(http, episode_type="eval", idle_timeout_s=600)["api_key"]
+        ended = run_schemathesis(tmp_path, server.url, key)
+        assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
+        assert "No test cases were generated" not in ended.stdout
+        assert http.get("/ready").json()["ready"]

@@ -1,0 +1,292 @@
+"""The mixture: quotas, who may begin, and that every batch is completed with its shares."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from batch_support import is_ready, make_episode, make_pool, reasons
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.batch import BatchPolicy, BatchPool, DropReason
+from swarm.batch.quotas import carry_over, share_out
+from swarm.config import TrainJob
+from swarm.errors import BadRequest
+
+MIXTURE = {"math": 0.4, "code": 0.3, "shell": 0.3}
+
+
+def test_source_outside_the_mixture_is_refused_by_name() -> None:
+    pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
+    with pytest.raises(BadRequest, match="'poetry' is not in the mixture \\(code, math, shell\\)"):
+        pool.may_begin("poetry", 0)
+
+
+def test_a_source_whose_quota_is_covered_may_not_begin_until_something_is_lost() -> None:
+    pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
+    assert pool.may_begin("math", 7)
+    assert not pool.may_begin("math", 8)
+    pool.add(make_episode("m-0", "m", source="math"))
+    assert not pool.may_begin("math", 7)
+    assert pool.may_begin("math", 6), "one of those that ran was lost"
+    assert pool.may_begin("code", 5)
+    assert not pool.may_begin("code", 6)
+
+
+def test_surplus_of_a_source_is_dropped_as_over_quota() -> None:
+    pool = make_pool(batch_size=2, num_repeat=1, mixture={"math": 0.5, "code": 0.5})
+    for number in range(3):
+        pool.add(make_episode(f"m{number}", f"m{number}", source="math"))
+    assert not is_ready(pool)
+    assert (pool.progress().tasks, pool.progress().sources["math"].tasks) == (1, 3)
+    pool.add(make_episode("c", "c", source="code"))
+    assert is_ready(pool)
+    sealed = pool.seal("batch-1", step=1)
+    assert Counter(episode.data_source for episode in sealed.batch.episodes) == {"math": 1, "code": 1}
+    assert list(reasons(sealed).values()) == [DropReason.OVER_QUOTA] * 2
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    shares=st.lists(st.integers(1, 20), min_size=2, max_size=5),
+    batch_size=st.integers(1, 12),
+    restart_after=st.integers(0, 30),
+)
+def test_long_run_shares_are_those_of_the_mixture_within_one_task(
+    shares: list[int], batch_size: int, restart_after: int
+) -> None:
+    mixture = {f"s{number}": share / sum(shares) for number, share in enumerate(shares)}
+    job = {"batch_size": batch_size, "num_repeat": 1, "mixture": mixture}
+    pool = make_pool(**job)
+    trained: Counter[str] = Counter()
+    for step in range(1, 31):
+        if step == restart_after:
+            pool = BatchPool(BatchPolicy.of(TrainJob(**job)), weight_version=step - 1, trained_groups=trained)
+        fill_quotas(pool, step)
+        assert is_ready(pool)
+        batch = pool.seal(f"b{step}", step).batch
+        assert len(batch.groups) == batch_size
+        trained.update(group.episodes[0].data_source for group in batch.groups)
+        pool.publish(step)
+        for name, share in mixture.items():
+            assert abs(trained[name] - share * step * batch_size) < 1
+
+
+def fill_quotas(pool: BatchPool, step: int) -> None:
+    for name, source in pool.progress().sources.items():
+        for number in range(source.tasks_target or 0):
+            episode_id = f"{step}-{name}-{number}"
+            pool.add(make_episode(episode_id, episode_id, (step - 1,), source=name))
+
+
+def quotas_of(pool: BatchPool) -> dict[str, int | None]:
+    return {name: source.tasks_target for name, source in pool.progress().sources.items()}
+
+
+def test_many_small_shares_are_never_a_whole_task_away_either() -> None:
+    """Here, rounding every batch by largest remainder ends up 1.2 tasks away."""
+    mixture = {f"s{number}": share / 171 for number, share in enumerate((50, 50, 50, 10, 5, 3, 1, 1, 1))}
+    carry: dict[str, float] = {}
+    trained: Counter[str] = Counter()
+    for batch in range(1, 500):
+        quotas = share_out(mixture, 1, carry)
+        carry = carry_over(mixture, carry, quotas)
+        trained.update(quotas)
+        assert max(abs(share * batch - trained[name]) for name, share in mixture.items()) < 1
+
+
+def test_quotas_of_whole_tasks_are_the_shares_in_every_batch() -> None:
+    assert share_out(MIXTURE, 10, {}) == {"math": 4, "code": 3, "shell": 3}
+
+
+def test_rounding_goes_on_only_after_batches_that_were_trained() -> None:
+    pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.5, "code": 0.5})
+    first = quotas_of(pool)
+    fill_quotas(pool, 1)
+    sealed = pool.seal("b1", 1)
+    assert quotas_of(pool) != first, "the batch in training counts already"
+    pool.restore(sealed.batch.episodes)
+    pool.publish(0)
+    assert quotas_of(pool) == first
+    pool.seal("b1", 1)
+    pool.publish(1)
+    assert quotas_of(pool) != first
+
+
+def test_a_source_that_was_silent_does_not_crowd_the_others_out_when_it_returns() -> None:
+    mixture = {"math": 0.5, "code": 0.5}
+    policy = BatchPolicy.of(TrainJob(batch_size=8, num_repeat=1, mixture=mixture))
+    pool = BatchPool(policy, weight_version=0, trained_groups={"math": 100})
+    assert quotas_of(pool) == {"code": 5, "math": 3}
+    fill_quotas(pool, 1)
+    pool.seal("b1", 1)
+    pool.publish(1)
+    assert quotas_of(pool) == {"code": 4, "math": 4}
+
+
+def test_a_mixture_changed_live_holds_from_the_next_batch_on() -> None:
+    pool = make_pool(batch_size=4, num_repeat=1, mixture={"math": 0.75, "code": 0.25}, max_staleness=1)
+    fill_quotas(pool, 1)
+    pool.add(make_episode("left-over", "left-over", (0,), source="code"))
+    pool.propose(
+        BatchPolicy.of(TrainJob(batch_size=4, num_repeat=1, mixture={"math": 0.5, "shell": 0.5}, max_staleness=1))
+    )
+    assert quotas_of(pool) == {"math": 3, "code": 1}
+    sealed = pool.seal("b1", 1)
+    assert len(sealed.batch.groups) == 4
+    assert set(reasons(sealed).values()) == {DropReason.OVER_QUOTA}, "the next mixture has no use for it"
+    assert quotas_of(pool) == {"math": 2, "shell": 2}
+    with pytest.raises(BadRequest, match="code"):
+        pool.may_begin("code", 0)
+
+
+def test_surplus_stays_for_the_next_batch_if_it_may_be_older_then() -> None:
+    pool = make_pool(batch_size=2, num_repeat=1, mixture={"math": 0.5, "code": 0.5}, max_staleness=1)
+    for number in range(3):
+        pool.add(make_episode(f"m{number}", f"m{number}", source="math"))
+    pool.add(make_episode("c0", "c0", source="code"))
+    assert pool.seal("b1", 1).dropped == ()
+    pool.publish(1)
+    assert not pool.may_begin("math", 0)
+    pool.add(make_episode("c1", "c1", (1,), source="code"))
+    assert is_ready(pool)
+    sealed = pool.seal("b2", 2)
+    assert [group.episodes[0].data_source for group in sealed.batch.groups] == ["code", "math"]
+    assert set(reasons(sealed).values()) == {DropReason.OVER_QUOTA}, "one of them would be too old next time"
+
+
+def test_the_fullest_groups_count_first_towards_what_is_missing() -> None:
+    pool = make_pool(batch_size=1, num_repeat=4, mixture={"math": 1.0})
+    for number, task_id in enumerate("abbb"):
+        pool.add(make_episode(f"e{number}", task_id, source="math"))
+    assert pool.may_begin("math", 0)
+    assert not pool.may_begin("math", 1)
+
+
+def test_the_fullest_groups_have_the_first_claim_on_a_quota() -> None:
+    for task_ids in ("aabbb", "aaabb"):
+        pool = make_pool(batch_size=1, num_repeat=4, mixture={"math": 1.0})
+        for number, task_id in enumerate(task_ids):
+            pool.add(make_episode(f"e{number}", task_id, source="math"))
+        (group,) = pool.seal("b1", 1).batch.groups
+        assert len(group.episodes) == 3
+
+
+def test_the_oldest_groups_have_the_first_claim_on_a_quota() -> None:
+    for oldest in "abc":
+        pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 1.0}, max_staleness=1, weight_version=1)
+        for task_id in "abc":
+            pool.add(make_episode(task_id, task_id, (int(task_id != oldest),), source="math"))
+        assert [group.task_id for group in pool.seal("b1", 1).batch.groups] == [oldest]
+
+
+def test_not_the_same_tasks_lose_in_every_batch() -> None:
+    winners: Counter[str] = Counter()
+    for step in range(40):
+        pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 1.0})
+        for task_id in "abcd":
+            pool.add(make_episode(task_id, task_id, source="math"))
+        winners.update(group.task_id for group in pool.seal("b1", step).batch.groups)
+    assert set(winners) == set("abcd")
+
+
+def test_the_time_of_a_batch_is_not_over_while_it_has_only_tasks_of_a_source_that_it_does_not_take() -> None:
+    pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.9, "code": 0.1}, batch_timeout_s=60)
+    pool.add(make_episode("c", "c", source="code"))
+    assert not is_ready(pool, now=61.0)
+    pool.add(make_episode("m", "m", source="math"))
+    assert is_ready(pool, now=61.0)
+
+
+def test_groups_that_were_given_up_do_not_make_the_others_wait_in_line() -> None:
+    pool = make_pool(batch_size=2, num_repeat=4, mixture={"math": 1.0})
+    for number in range(20):
+        pool.add(make_episode(f"e{number}", f"t{number}", source="math"))
+    assert pool.may_begin("math", 5)
+    assert not pool.may_begin("math", 6), "the two fullest groups lack six"
+
+
+@pytest.mark.parametrize("rule", ["any_client_agrees", "all_clients_agree"])
+def test_nobody_is_held_by_quotas_where_clients_agree_on_the_end(rule: str) -> None:
+    pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.5, "code": 0.5}, stop_rule=rule)
+    assert pool.may_begin("math", 50)
+    with pytest.raises(BadRequest):
+        pool.may_begin("shell", 0)
+
+
+class Simulation:
+    """Clients of different speed, one per data source, that begin whenever they may; episodes get lost at random.
+
+    A client works on one task at a time until `repeat` of its episodes were begun, so that a lost one leaves its group
+    incomplete for good unless `retries`. Time stands still while a batch is trained, except with `max_staleness`.
+    """
+
+    def __init__(self, seed: int, loss: float, retries: bool, **job: Any) -> None:
+        self.pool = make_pool(mixture=MIXTURE, **job)
+        self.dice = random.Random(seed)
+        self.loss, self.retries = loss, retries
+        self.running: dict[str, list[tuple[str, int]]] = {name: [] for name in MIXTURE}
+        self.begun: Counter[str] = Counter()
+        self.version, self.number = 0, 0
+
+    def batch(self) -> Counter[str]:
+        """Run on until a batch is complete; the groups trained of each source."""
+        is_async = self.pool.policy.max_staleness > 0
+        for _ in range(60_000):
+            ready = is_ready(self.pool)
+            if ready and (is_async or not any(self.running.values())):
+                return self._train()
+            self._move(may_begin=is_async or not ready)
+        raise AssertionError(f"stuck: {self.pool.progress()}, {self.running}")
+
+    def _train(self) -> Counter[str]:
+        self.version += 1
+        batch = self.pool.seal(f"b{self.version}", self.version).batch
+        self.pool.publish(self.version)
+        return Counter(group.episodes[0].data_source for group in batch.groups)
+
+    def _move(self, *, may_begin: bool) -> None:
+        source = self.dice.choices(list(MIXTURE), [25, 5, 1])[0]
+        running = self.running[source]
+        if self.dice.random() < 0.5:
+            if may_begin and self.pool.may_begin(source, len(running)):
+                task = self.begun[source] // self.pool.policy.num_repeat
+                running.append((f"{source}-{task}", self.version))
+                self.begun[source] += 1
+        elif running:
+            task_id, version = running.pop(self.dice.randrange(len(running)))
+            if self.dice.random() < self.loss:
+                self.begun[source] -= self.retries
+            else:
+                self._add(source, task_id, version)
+
+    def _add(self, source: str, task_id: str, version: int) -> None:
+        self.number += 1
+        reward = float(self.dice.random() < 0.5)
+        self.pool.add(make_episode(f"e{self.number}", task_id, (version,), reward, source=source))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.sampled_from([0.0, 0.2]),
+    retries=st.booleans(),
+    repeat=st.integers(1, 4),
+    max_staleness=st.sampled_from([0, 2]),
+    rule=st.sampled_from(["enough_episodes", "enough_tasks", "enough_non_constant_tasks"]),
+)
+def test_batches_are_completed_whoever_is_faster_and_whatever_is_lost(
+    seed: int, loss: float, retries: bool, repeat: int, max_staleness: int, rule: str
+) -> None:
+    repeat = max(repeat, 2) if rule == "enough_non_constant_tasks" else repeat
+    job = {"batch_size": 5, "num_repeat": repeat, "max_staleness": max_staleness, "stop_rule": rule}
+    simulation = Simulation(seed, loss, retries, **job)
+    trained: Counter[str] = Counter()
+    for number in range(1, 9):
+        trained.update(simulation.batch())
+        if rule != "enough_episodes":
+            assert trained.total() == 5 * number
+            assert all(abs(trained[name] - 5 * number * share) < 1 for name, share in MIXTURE.items())

@@ -1,0 +1,145 @@
+"""Counts: what a status page asks for agrees with the episodes, and costs the same however many there are."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.ledger import EpisodeRow, Ledger, queries
+from swarm.ledger.database import open_for_reading
+from swarm.schemas import EpisodeState
+from swarm.types import EpisodeType
+
+SOURCES = ("math", "code")
+FAILED = ("aborted", "expired", "dropped")
+
+
+def test_counts_agree_with_the_episodes_after_any_mixture_of_fates(script: Any, ledger: Ledger, path: Path) -> None:
+    chance = random.Random(5)
+    for step in range(1, 5):
+        waiting = [name for number in range(12) if (name := live(script, chance, f"{step}-{number}"))]
+        members, rest = waiting[:4], waiting[4:]
+        script.wait(ledger.seal_batch(f"b{step}", step, members, [(name, "stale") for name in rest[:2]]))
+        if step == 3:
+            script.wait(ledger.fail_batch("b3", "no memory"))
+        else:
+            script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
+        assert script.wait(ledger.episode_counts()) == recount(path)
+    failures: Counter[str] = Counter()
+    for (state, outcome), n in recount(path).items():
+        failures.update({outcome: n} if state in FAILED else {})
+    assert script.wait(ledger.failures()) == failures
+    script.wait(ledger.record_job({"lr": 1e-2}, {}))
+    assert script.wait(ledger.episode_counts()) == {}
+    assert script.wait(ledger.failures()) == {}
+    with closing(sqlite3.connect(path)) as connection:
+        counted = connection.execute("SELECT state, outcome, n FROM closed_episodes WHERE job_id = 1").fetchall()
+    closed = {key: n for key, n in recount(path).items() if key[0] != "completed"}
+    assert {(state, outcome): n for state, outcome, n in counted} == closed
+
+
+def live(script: Any, chance: random.Random, episode_id: str) -> str | None:
+    """Begin an episode and let it take one of the ways; its id if it waits for a batch in the end."""
+    fate = chance.choice(["completed", "completed", "completed", "eval", "aborted", "expired", "running"])
+    script.begin(episode_id, EpisodeType.EVAL if fate == "eval" else EpisodeType.TRAIN)
+    if fate in ("completed", "eval"):
+        script.end(episode_id)
+    elif fate != "running":
+        reason = chance.choice(["idle_timeout", "deadline"])
+        script.wait(script.ledger.close_episode(episode_id, EpisodeState(fate), reason, ended_at=1.0))
+    return episode_id if fate == "completed" else None
+
+
+def recount(path: Path) -> dict[tuple[str, str], int]:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT state, coalesce(outcome, '') FROM episodes WHERE job_id = 1").fetchall()
+    return dict(Counter(rows))
+
+
+def test_trained_groups_are_counted_by_source_task_by_task(script: Any, ledger: Ledger) -> None:
+    for number, (source, task) in enumerate([("math", "a"), ("math", "a"), ("math", "b"), ("code", "a")]):
+        row = EpisodeRow(f"e{number}", EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9, data_source=source)
+        script.wait(ledger.begin_episode(row))
+        script.end(f"e{number}", task_id=task)
+    script.wait(ledger.seal_batch("b1", 1, ["e0", "e1", "e3"], []))
+    assert script.wait(ledger.trained_groups_by_source()) == {}
+    script.wait(ledger.finish_batch(script.report("b1", 1)))
+    assert script.wait(ledger.trained_groups_by_source()) == {"code": 1, "math": 1}
+    script.wait(ledger.seal_batch("b2", 2, ["e2"], []))
+    script.wait(ledger.finish_batch(script.report("b2", 2)))
+    assert script.wait(ledger.trained_groups_by_source()) == {"code": 1, "math": 2}
+
+
+QUESTIONS: dict[str, Callable[[sqlite3.Connection], Any]] = {
+    "failures": queries.failures,
+    "counts": queries.episode_counts,
+    "trained groups": queries.trained_groups_by_source,
+    "metrics": partial(queries.metrics, after_step=3, limit=10),
+    "newest batches": partial(queries.batches, limit=2),
+    "trained batches": partial(queries.trained_batches, after_step=4),
+    "running": partial(queries.episodes, filters={"state": "running"}, cursor=None, limit=10),
+    "nobody's": partial(queries.episodes, filters={"client_id": "nobody"}, cursor=None, limit=10),
+    "newest page": partial(queries.episodes, filters={}, cursor=None, limit=10),
+    "one task": partial(queries.episodes, filters={"task_id": "task-3"}, cursor=None, limit=10),
+    "waiting": partial(queries.episodes_with_turns, condition="state = 'completed'", order="number"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_answer_costs_no_more_with_many_episodes_on_record(path: Path, question: str) -> None:
+    few, many = path.with_name("few.db"), path.with_name("many.db")
+    for home, batches in ((few, 5), (many, 50)):
+        Ledger.open(home).close()
+        fill(home, batches)
+    answer = QUESTIONS[question]
+    assert steps_of(many, answer) <= 2 * steps_of(few, answer) + 200
+
+
+def fill(path: Path, batches: int) -> None:
+    """A job that trained half of each of so many batches of 20 episodes; the last batch is of step 5."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO jobs VALUES (1, '{}', '{}', 1.0)")
+        for batch in range(batches):
+            step = batch - batches + 6
+            connection.execute(
+                "INSERT INTO batches VALUES (?, 1, ?, 'trained', NULL, 1.0, 2.0, ?, '{}')", (f"b{batch}", step, step)
+            )
+        episodes = [
+            (f"e{batch}-{number}", number % 2, f"c{number}", f"task-{batch}", f"b{batch}")
+            for batch in range(batches)
+            for number in range(20)
+        ]
+        connection.executemany(
+            "INSERT INTO episodes (episode_id, job_id, episode_type, state, outcome, client_id, api_key_sha256,"
+            " begun_at, idle_timeout_s, deadline_at, task_id, batch_id) SELECT ?, 1, 'train',"
+            " iif(?, 'trained', 'dropped'), 'stale', ?, '', 1.0, 240.0, 2e9, ?, ?",
+            episodes,
+        )
+        connection.executemany(
+            "INSERT INTO closed_episodes VALUES (1, ?, ?, ?)",
+            [("trained", "", batches * 10), ("dropped", "stale", batches * 10)],
+        )
+        connection.executemany("INSERT INTO trained_groups VALUES (1, ?, ?)", [(name, batches) for name in SOURCES])
+
+
+def steps_of(path: Path, question: Callable[[sqlite3.Connection], Any]) -> int:
+    """How many instructions SQLite's machine takes to answer."""
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    with closing(open_for_reading(path)) as connection:
+        connection.set_progress_handler(count, 1)
+        question(connection)
+    return steps

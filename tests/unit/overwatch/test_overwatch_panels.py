@@ -1,0 +1,179 @@
+"""The panels: all of the status is on them, at any width, and nothing of it reaches the terminal as a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from swarm.errors import ServerUnreachable
+from swarm.overwatch import panels
+from swarm.overwatch.snapshot import Snapshot
+from swarm.schemas import (
+    BatchPolicyView,
+    ClientView,
+    EngineState,
+    EventView,
+    PoolView,
+    RunningEpisodeView,
+    SourceView,
+    Status,
+    WarningView,
+)
+
+NOW = 1_800_000_000.0
+HOSTILE = "evil\x1b[2J\r\nname"
+
+
+def busy_status(**changes: Any) -> Status:
+    fields: dict[str, Any] = {
+        "server_version": "1",
+        "state": EngineState.ROLLING,
+        "reason": None,
+        "project_name": "cocktail",
+        "experiment_name": "third-try",
+        "model": "nano",
+        "step": 12,
+        "total_steps": 40,
+        "weight_version": 12,
+        "pool": PoolView(
+            stop_rule="enough_tasks",
+            episodes=71,
+            episodes_target=128,
+            tasks=9,
+            tasks_target=16,
+            running_train=41,
+            running_eval=3,
+            sources={
+                "math": SourceView(episodes=40, tasks=5, tasks_target=10, running=20),
+                "code": SourceView(episodes=31, tasks=4, tasks_target=6, running=21),
+            },
+            agreed=["laptop-1"],
+        ),
+        "policy": BatchPolicyView(
+            stop_rule="enough_tasks",
+            batch_size=16,
+            num_repeat=8,
+            min_group=2,
+            drain_timeout_s=30,
+            batch_timeout_s=600,
+            max_staleness=1,
+            mixture={"math": 0.6, "code": 0.4},
+        ),
+        "clients": [
+            ClientView(client_id="laptop-1", last_seen_at=NOW - 3, running=20, completed=4312, lost=3),
+            ClientView(client_id=HOSTILE, last_seen_at=NOW - 75, running=21, completed=9, lost=0),
+        ],
+        "running": [
+            RunningEpisodeView(
+                episode_id="0123456789abcdef",
+                episode_type="train",
+                client_id="laptop-1",
+                task_id=HOSTILE,
+                data_source="math",
+                turns=4,
+                calls_in_flight=1,
+                age_s=400,
+                idle_s=187,
+            )
+        ],
+        "warnings": [
+            WarningView(code="constant_reward", client_id="laptop-1", message="all rewards equal", count=8, last_at=NOW)
+        ],
+        "recoveries": 2,
+        "failures": {"idle_timeout": 41, HOSTILE: 1},
+        "tokens_per_second": 1240.3,
+        "last_metrics": {"critic/score/mean": 0.61, "actor/entropy": 1.32},
+        "started_at": NOW - 7400,
+        "now": NOW,
+    }
+    return Status(**{**fields, **changes})
+
+
+def snapshot_of(status: Status | None, **changes: Any) -> Snapshot:
+    event = EventView(event_id=1, kind="batch.sealed", detail={"batch_id": HOSTILE, "episodes": 32}, at=NOW)
+    rewards = tuple((step, step / 40) for step in range(1, 13))
+    return Snapshot("http://host:1", NOW, status, rewards, (event,), **changes)
+
+
+def drawn(renderable: RenderableType, width: int = 100) -> str:
+    out = StringIO()
+    Console(file=out, width=width, no_color=True, force_terminal=True, color_system=None).print(renderable)
+    return out.getvalue()
+
+
+def test_a_report_shows_everything_that_the_server_said() -> None:
+    text = drawn(panels.report(snapshot_of(busy_status()), with_history=True))
+    for fragment in (
+        "http://host:1", "2 recoveries · ROLLING", "cocktail/third-try on nano", "step 12/40", "1,240 tok/s",
+        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run", "3 eval", "5/10", "math 60%", "up to 1 versions old",
+        "10m00s",
+        "1 agreed", "laptop-1", "4312", "01234567", "4…", "3m07s", "all rewards equal (8x)", "idle_timeout 41",
+        "Not trained · 42", "batch.sealed", "episodes=32",
+    ):  # fmt: skip
+        assert fragment in text, fragment
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    text = drawn(panels.report(snapshot_of(busy_status()), with_history=True), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_nothing_that_came_over_the_wire_reaches_the_terminal_as_a_command() -> None:
+    text = drawn(panels.report(snapshot_of(busy_status(reason=HOSTILE)), with_history=True))
+    assert "\x1b" not in text and "\r" not in text
+    assert "evil\N{REPLACEMENT CHARACTER}[2J" in text
+
+
+@pytest.mark.parametrize(
+    ("panel", "changes"),
+    [
+        (panels.batch, {"pool": None}),
+        (panels.clients, {"clients": []}),
+        (panels.longest_idle, {"running": []}),
+        (panels.warnings, {"warnings": []}),
+        (panels.not_trained, {"failures": {}}),
+    ],
+)
+def test_an_empty_panel_says_so(panel: Callable[[Status], RenderableType], changes: dict[str, Any]) -> None:
+    assert any(word in drawn(panel(busy_status(**changes))) for word in ("none", "no engine runs"))
+
+
+def test_a_single_source_without_a_quota_is_not_listed() -> None:
+    pool = busy_status().pool
+    assert pool is not None
+    alone = {"default": SourceView(episodes=1, tasks=1, tasks_target=None, running=1)}
+    assert "default" not in drawn(panels.batch(busy_status(pool=pool.model_copy(update={"sources": alone}))))
+
+
+def test_a_panel_with_a_limit_keeps_to_it() -> None:
+    assert len(drawn(panels.clients(busy_status(), 1)).splitlines()) == 2
+
+
+def test_a_server_out_of_reach_is_shown_with_the_time_of_the_first_failure() -> None:
+    text = drawn(panels.header(snapshot_of(busy_status(), error=ServerUnreachable("gone"), failing_since=NOW - 90)))
+    assert "unreachable since" in text and "(1m30s), trying" in text
+    assert "ROLLING" in text, "what was known last stays on the screen"
+
+
+def test_a_failed_engine_shows_its_reason() -> None:
+    text = drawn(panels.header(snapshot_of(busy_status(state=EngineState.FAILED, reason="no memory left"))))
+    assert "FAILED" in text and "no memory left" in text
+
+
+def test_the_curve_of_rising_rewards_rises() -> None:
+    line = drawn(panels.curve(snapshot_of(busy_status())), 80).splitlines()[-1].strip()
+    levels = ["▁▂▃▄▅▆▇█".index(bar) for bar in line]
+    assert levels == sorted(levels) and levels[0] < levels[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0s"), (7.6, "8s"), (125, "2m05s"), (12_000, "3h20m"), (100 * 3600, "4d4h")],
+)
+def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert panels.duration(seconds) == text

@@ -1,0 +1,180 @@
+"""A server without HTTP: its parts are real, its backends can be reached into, and it can crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.backends import Backend, Backends
+from swarm.config import ServerConfig, TrainJob
+from swarm.engine.fake import FakeEngine
+from swarm.gateway.dialects.chat import parse_chat_request
+from swarm.ledger import Ledger
+from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
+from swarm.server import SwarmServer
+from swarm.trainer.fake import FakeTrainer
+from swarm.types import StepReport, TrainBatch
+
+LIMIT_S = 30
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Gate:
+    """Holds a training step before or after it is done."""
+
+    before: asyncio.Event = field(default_factory=asyncio.Event)
+    after: asyncio.Event = field(default_factory=asyncio.Event)
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.before.set()
+        self.after.set()
+
+
+class GatedTrainer(FakeTrainer):
+    """Its steps pass a gate; the batches it was given are on record."""
+
+    def __init__(self, engine: FakeEngine, gate: Gate, trained: list[TrainBatch]) -> None:
+        super().__init__(engine)
+        self._gate = gate
+        self._trained = trained
+        self._fake = engine
+
+    async def train(self, batch: TrainBatch) -> StepReport:
+        if not self._gate.before.is_set():
+            self._gate.reached.set()
+            died = asyncio.ensure_future(self._fake.died.wait())
+            passed = asyncio.ensure_future(self._gate.before.wait())
+            await asyncio.wait({died, passed}, return_when=asyncio.FIRST_COMPLETED)
+            died.cancel()
+            passed.cancel()
+        report = await super().train(batch)
+        self._trained.append(batch)
+        if not self._gate.after.is_set():
+            self._gate.reached.set()
+            await self._gate.after.wait()
+        return report
+
+
+class OpenBackends(Backends):
+    """Fake backends that a test can look at and break."""
+
+    def __init__(self, config: ServerConfig, log_path: Path) -> None:
+        super().__init__(config, log_path)
+        self.gate = Gate()
+        self.trained: list[TrainBatch] = []
+        self.engine: FakeEngine | None = None
+
+    def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
+        backend = super().build(job, is_fresh=is_fresh)
+        if not isinstance(backend.engine, FakeEngine):
+            return backend
+        self.engine = backend.engine
+        return Backend(
+            backend.engine,
+            GatedTrainer(backend.engine, self.gate, self.trained),
+            backend.tokenizer_path,
+            backend.warm_up,
+            backend.died,
+            backend.end,
+        )
+
+
+@dataclass
+class Episode:
+    episode_id: str
+    api_key: str
+
+
+@dataclass
+class Hosted:
+    """One server process, as far as everything behind the ledger's file is concerned."""
+
+    server: SwarmServer
+    ledger: Ledger
+    backends: OpenBackends
+    bystanders: set[asyncio.Task[Any]]
+
+    @property
+    def engine(self) -> FakeEngine:
+        assert self.backends.engine is not None
+        return self.backends.engine
+
+    async def start(self, job: TrainJob) -> None:
+        await self.server.sync_job(job.model_dump(mode="json", exclude_defaults=True))
+        await self.server.start_engine()
+        await self.wait_for(EngineState.ROLLING)
+
+    async def wait_for(self, state: EngineState, step: int = 0) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not (self.server.lifecycle.state is state and self.server.lifecycle.weights.step >= step):
+                assert state is EngineState.FAILED or self.server.lifecycle.state is not EngineState.FAILED, (
+                    self.server.lifecycle.reason
+                )
+                await asyncio.sleep(0.005)
+
+    async def begin(self, **body: Any) -> Episode:
+        assert self.server.service is not None
+        begun = await self.server.service.rollout.begin(BeginEpisodeRequest(**body))
+        return Episode(begun.episode_id, begun.api_key)
+
+    async def call(self, episode: Episode, text: str = "Hello", **body: Any) -> dict[str, Any]:
+        service = self.server.service
+        assert service is not None
+        messages = [{"role": "user", "content": text}]
+        request = parse_chat_request({"model": "default", "messages": messages} | body, service.defaults())
+        async with asyncio.timeout(LIMIT_S):
+            return await service.complete(service.rollout.authorize(episode.api_key), request)
+
+    async def end(self, episode: Episode, task_id: str, reward: float) -> None:
+        assert self.server.service is not None
+        await self.server.service.rollout.end(episode.episode_id, EndEpisodeRequest(task_id=task_id, reward=reward))
+
+    async def run_batch(self, name: str, *, tasks: int = 2, repeats: int = 2) -> None:
+        for task in range(tasks):
+            for repeat in range(repeats):
+                episode = await self.begin()
+                await self.call(episode, f"{name} {task}")
+                await self.end(episode, f"{name}-{task}", float(repeat % 2))
+
+    async def crash(self) -> None:
+        """Forget everything that is not on disk; nobody gets a chance to say goodbye."""
+        tasks = asyncio.all_tasks() - self.bystanders
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.ledger.close()
+
+
+Host = Callable[..., Hosted]
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    """Makes servers on one home, one after another."""
+    hosted: list[Hosted] = []
+
+    def make(**settings: Any) -> Hosted:
+        config = ServerConfig(home=tmp_path / "home", **settings)
+        backends = OpenBackends(config, config.home / "worker.log")
+        ledger = Ledger.open(config.home / "ledger.db")
+        hosted.append(Hosted(SwarmServer(config, ledger, backends), ledger, backends, asyncio.all_tasks()))
+        return hosted[-1]
+
+    yield make
+    for each in hosted:
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await each.server.close()
+        finally:
+            each.ledger.close()

@@ -1,0 +1,184 @@
+"""A server that crashed goes on at its next start: job, step, weights, half-filled batch and running episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.config import TrainJob
+from swarm.errors import EpisodeEnded
+from swarm.ledger import BatchState
+from swarm.schemas import EngineState, EpisodeState, UpdateBatchPolicyRequest
+
+pytestmark = pytest.mark.anyio
+
+JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=5)
+
+
+async def test_step_and_half_filled_batch_are_there_again(host: Any) -> None:
+    first = host()
+    await first.start(JOB)
+    await first.run_batch("one")
+    await first.wait_for(EngineState.ROLLING, step=1)
+    await first.run_batch("half", tasks=1)
+    await first.crash()
+
+    second = host()
+    assert await second.server.resume()
+    await second.wait_for(EngineState.ROLLING)
+    status = await second.server.status()
+    assert (status.step, status.weight_version, status.recoveries) == (1, 1, 1)
+    assert status.pool is not None and (status.pool.episodes, status.pool.tasks) == (2, 1)
+    assert status.last_metrics["batch/episodes"] == 4
+    await second.run_batch("other", tasks=1)
+    await second.wait_for(EngineState.ROLLING, step=2)
+    [batch] = [batch for batch in await second.ledger.batches() if batch.step == 2]
+    assert batch.metrics["batch/episodes"] == 4
+
+
+async def test_a_running_episode_goes_on_with_its_key_and_its_turns(host: Any) -> None:
+    first = host()
+    await first.start(JOB)
+    episode = await first.begin(lease_s=20)
+    reply = await first.call(episode, "Hello")
+    await first.crash()
+
+    second = host()
+    assert await second.server.resume()
+    # Known before the engine is up: a call is held, not refused.
+    history = [
+        {"role": "user", "content": "Hello"},
+        reply["choices"][0]["message"],
+        {"role": "user", "content": "again"},
+    ]
+    await second.call(episode, messages=history)
+    turns = await second.ledger.turns(episode.episode_id)
+    assert [turn.parent for turn in turns] == [None, 0]
+    await second.end(episode, "task", 1.0)
+    row = await second.ledger.episode(episode.episode_id)
+    assert (row.state, row.turns) == (EpisodeState.COMPLETED, 2)
+
+
+async def test_a_crash_within_the_training_step_trains_the_batch_once(host: Any) -> None:
+    first = host()
+    await first.start(JOB)
+    first.backends.gate.before.clear()
+    await first.run_batch("one")
+    await asyncio.wait_for(first.backends.gate.reached.wait(), 10)
+    await first.crash()
+    await _expect_trained_once(host())
+
+
+async def test_a_crash_between_training_and_its_record_trains_the_batch_once(host: Any) -> None:
+    first = host()
+    await first.start(JOB)
+    first.backends.gate.after.clear()
+    await first.run_batch("one")
+    await asyncio.wait_for(first.backends.gate.reached.wait(), 10)
+    assert first.engine.weight_version == 1
+    await first.crash()
+    await _expect_trained_once(host())
+
+
+async def _expect_trained_once(second: Any) -> None:
+    assert await second.server.resume()
+    await second.wait_for(EngineState.ROLLING, step=1)
+    batches = await second.ledger.batches()
+    assert sorted(batch.state for batch in batches) == [BatchState.FAILED, BatchState.TRAINED]
+    trained = await second.ledger.episodes(state=EpisodeState.TRAINED)
+    assert len(trained.episodes) == 4
+    assert (second.engine.weight_version, len(second.backends.trained)) == (1, 1)
+
+
+async def test_a_crash_within_a_checkpoint_falls_back_to_the_one_before(host: Any, tmp_path: Path) -> None:
+    first = host()
+    await first.start(JOB)
+    for step in (1, 2):
+        await first.run_batch(f"batch-{step}")
+        await first.wait_for(EngineState.ROLLING, step=step)
+    checkpoint = await first.server.checkpoint()
+    await first.crash()
+    for path in tmp_path.rglob("step-000002/*"):
+        path.unlink()
+
+    second = host()
+    assert await second.server.resume()
+    await second.wait_for(EngineState.ROLLING)
+    assert checkpoint.step == 2
+    assert (second.server.lifecycle.weights.step, second.engine.weight_version) == (2, 2)
+    assert [batch.step for batch in second.backends.trained] == [2]
+
+
+async def test_what_a_command_stopped_or_a_failure_ended_stays_down(host: Any) -> None:
+    first = host()
+    assert not await first.server.resume()
+    await first.start(JOB)
+    await first.server.stop_engine()
+    await first.crash()
+    second = host()
+    assert not await second.server.resume()
+    assert second.server.lifecycle.state is EngineState.OFFLINE
+    await second.start(JOB)
+    second.server.shutdown_requested.set()
+    await second.server.close()
+    second.ledger.close()
+    third = host()
+    assert not await third.server.resume()
+
+
+async def test_a_server_shut_down_by_a_signal_keeps_its_episodes_and_goes_on(host: Any) -> None:
+    first = host()
+    await first.start(JOB)
+    episode = await first.begin()
+    await first.server.close()
+    assert (await first.ledger.episode(episode.episode_id)).state is EpisodeState.RUNNING
+    first.ledger.close()
+
+    second = host()
+    assert await second.server.resume()
+    await second.wait_for(EngineState.ROLLING)
+    assert (await second.server.status()).recoveries == 0
+    await second.call(episode)
+    await second.end(episode, "task", 1.0)
+
+
+async def test_another_job_is_not_mistaken_for_the_interrupted_one(host: Any) -> None:
+    first = host()
+    await first.start(JOB)
+    episode = await first.begin()
+    await first.crash()
+    second = host()
+    other = JOB.model_copy(update={"batch_size": 3})
+    assert not await second.server.resume(other)
+    await second.start(other)
+    row = await second.ledger.episode(episode.episode_id)
+    assert (row.state, row.outcome) == (EpisodeState.EXPIRED, "job_replaced")
+    with pytest.raises(EpisodeEnded):
+        await second.end(episode, "task", 1.0)
+
+
+async def test_a_policy_that_waited_for_the_seal_still_waits_and_one_in_force_still_is(host: Any) -> None:
+    first = host()
+    await first.start(JOB)
+    rollout = first.server.service.rollout
+    await rollout.propose_policy(UpdateBatchPolicyRequest(num_repeat=3))
+    await first.run_batch("half", tasks=1)
+    await first.crash()
+
+    second = host()
+    assert await second.server.resume()
+    await second.wait_for(EngineState.ROLLING)
+    policies = second.server.service.rollout.policies()
+    assert (policies.active.num_repeat, policies.next and policies.next.num_repeat) == (2, 3)
+    await second.run_batch("other", tasks=1)
+    await second.wait_for(EngineState.ROLLING, step=1)
+    await second.crash()
+
+    third = host()
+    assert await third.server.resume()
+    await third.wait_for(EngineState.ROLLING)
+    policies = third.server.service.rollout.policies()
+    assert (policies.active.num_repeat, policies.next) == (3, None)

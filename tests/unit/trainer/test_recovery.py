@@ -1,0 +1,192 @@
+"""Weights come back bit for bit: the newest usable checkpoint, then the recorded batches once more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarm.config import ServerConfig, TrainJob
+from swarm.engine.base import EngineLost
+from swarm.engine.local.engine import LocalEngine
+from swarm.engine.local.process import WorkerProcess
+from swarm.ledger import BatchRow, Ledger
+from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.trainer.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.trainer.recovery import Recovery
+from swarm.types import FinishedEpisode, Group, Sample, SamplingParams, StepReport, TrainBatch
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S = 60
+STEPS = 4
+PROMPT = (40, 41, 42, 43)
+JOB = TrainJob(lr=1e-3, ppo_epochs=2, mini_batch_num=2, lr_warmup_steps=3, weight_decay=0.01, use_kl_loss=True)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Trained:
+    """A run of STEPS steps with checkpoints of steps 2 and 4, and its weights at the end in `final`."""
+
+    engine: LocalEngine
+    trainer: LocalTrainer
+    worker: WorkerProcess
+    final: Path
+    batches: dict[str, TrainBatch] = field(default_factory=dict[str, TrainBatch])
+    reports: dict[str, StepReport] = field(default_factory=dict[str, StepReport])
+
+    async def record_in(self, home: Path) -> Recovery:
+        ledger = Ledger.open(home / "ledger.db")
+        given = JOB.model_dump(mode="json")
+        await ledger.record_job(given, given)
+        for batch in self.batches.values():
+            await ledger.seal_batch(batch.batch_id, batch.step, [], [])
+            await ledger.finish_batch(self.reports[batch.batch_id])
+        return Recovery(ledger, self.trainer, RunCheckpoints(home), self.read, train_timeout_s=LIMIT_S)
+
+    async def read(self, row: BatchRow) -> TrainBatch:
+        return self.batches[row.batch_id]
+
+
+@pytest.fixture(scope="module")
+async def trained(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trained]:
+    directory = tmp_path_factory.mktemp("trained")
+    worker = build_worker(ServerConfig(), directory / "worker.log")
+    engine, trainer = build_local(JOB, ServerConfig(), worker)
+    run = Trained(engine, trainer, worker, directory / "step-4")
+    async with asyncio.timeout(LIMIT_S):
+        await engine.start()
+        for step in range(1, STEPS + 1):
+            batch = await make_batch(engine, step)
+            run.batches[batch.batch_id] = batch
+            run.reports[batch.batch_id] = await trainer.train(batch)
+            if step % 2 == 0:
+                await trainer.save(directory / f"step-{step}")
+    yield run
+    await worker.stop()
+
+
+@pytest.fixture
+async def recovery(trained: Trained, tmp_path: Path) -> AsyncIterator[Recovery]:
+    async with asyncio.timeout(LIMIT_S):
+        await trained.engine.start()
+    recovery = await trained.record_in(tmp_path)
+    yield recovery
+    recovery.ledger.close()
+
+
+async def make_batch(engine: LocalEngine, step: int) -> TrainBatch:
+    groups: list[Group] = []
+    for task in range(2):
+        episodes = [await make_episode(engine, f"{step}-{task}-{repeat}", repeat) for repeat in range(3)]
+        groups.append(Group(f"task-{task}", tuple(episodes)))
+    return TrainBatch(f"batch-{step}", step, tuple(groups))
+
+
+async def make_episode(engine: LocalEngine, name: str, repeat: int) -> FinishedEpisode:
+    params = SamplingParams(max_tokens=8, seed=repeat)
+    deltas = [delta async for delta in engine.generate(name, PROMPT, params)]
+    tokens = tuple(token for delta in deltas for token in delta.token_ids_T)
+    read, sampled = len(PROMPT), len(tokens)
+    sample = Sample(
+        episode_id=name,
+        token_ids_T=PROMPT + tokens,
+        loss_mask_T=(False,) * read + (True,) * sampled,
+        logprobs_T=(0.0,) * read + tuple(value for delta in deltas for value in delta.logprobs_T),
+        weight_versions_T=(-1,) * read + tuple(value for delta in deltas for value in delta.weight_versions_T),
+        turn_indices_T=(-1,) * read + (0,) * sampled,
+        temperatures_T=(1.0,) * (read + sampled),
+    )
+    return FinishedEpisode(name, "task", "client", float(repeat % 2), None, (sample,), 0.0)
+
+
+def checkpoint_at(trained: Trained, recovery: Recovery, step: int) -> Path:
+    place = recovery.checkpoints.place(step, kept=False)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(trained.final.with_name(f"step-{step}"), target_is_directory=True)
+    return place
+
+
+async def expect_final_weights(trained: Trained, recovery: Recovery, *, replayed: int, directory: Path) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        recovered = await recovery.restore(STEPS)
+        await trained.trainer.save(directory)
+    assert (recovered.weights.step, recovered.weights.version, recovered.replayed) == (STEPS, STEPS, replayed)
+    assert (directory / "model.safetensors").read_bytes() == (trained.final / "model.safetensors").read_bytes()
+    states = [torch.load(path / "trainer_state.pt", weights_only=True) for path in (directory, trained.final)]
+    assert states[0]["steps_done"] == states[1]["steps_done"] == STEPS
+    moments, expected = (state["optimizer"]["adamw"] for state in states)
+    assert moments.keys() == expected.keys() and moments
+    for key, values in expected.items():
+        for name, value in values.items():
+            assert torch.equal(moments[key][name], value), (key, name)
+
+
+async def test_replay_from_the_base_model(trained: Trained, recovery: Recovery, tmp_path: Path) -> None:
+    await expect_final_weights(trained, recovery, replayed=4, directory=tmp_path / "again")
+
+
+async def test_replay_from_a_checkpoint(trained: Trained, recovery: Recovery, tmp_path: Path) -> None:
+    checkpoint_at(trained, recovery, 2)
+    await expect_final_weights(trained, recovery, replayed=2, directory=tmp_path / "again")
+
+
+async def test_a_checkpoint_of_the_last_step_needs_no_replay(
+    trained: Trained, recovery: Recovery, tmp_path: Path
+) -> None:
+    checkpoint_at(trained, recovery, 2)
+    checkpoint_at(trained, recovery, 4)
+    await expect_final_weights(trained, recovery, replayed=0, directory=tmp_path / "again")
+
+
+async def test_a_torn_checkpoint_is_skipped_with_a_warning(
+    trained: Trained, recovery: Recovery, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint_at(trained, recovery, 2)
+    torn = recovery.checkpoints.place(4, kept=True)
+    torn.mkdir(parents=True)
+    (torn / "model.safetensors").write_bytes((trained.final / "model.safetensors").read_bytes()[:1000])
+    with caplog.at_level(logging.WARNING):
+        await expect_final_weights(trained, recovery, replayed=2, directory=tmp_path / "again")
+    assert "not a complete checkpoint" in caplog.text
+
+
+async def test_an_earlier_step_is_reached_the_same_way(trained: Trained, recovery: Recovery) -> None:
+    checkpoint_at(trained, recovery, 4)
+    recovered = await recovery.restore(3)
+    assert (recovered.weights.step, recovered.replayed) == (3, 3)
+
+
+async def test_a_batch_that_cannot_be_read_ends_the_way_and_the_ledger_says_so(
+    trained: Trained, recovery: Recovery
+) -> None:
+    async def read(row: BatchRow) -> TrainBatch:
+        if row.step == 3:
+            raise ValueError("a hole")
+        return trained.batches[row.batch_id]
+
+    broken = Recovery(recovery.ledger, recovery.trainer, recovery.checkpoints, read, LIMIT_S)
+    recovered = await broken.restore(STEPS)
+    assert (recovered.weights.step, recovered.wanted_step, recovered.replayed) == (2, STEPS, 2)
+    assert [row.step for row in await recovery.ledger.trained_batches(0)] == [1, 2]
+
+
+async def test_a_worker_that_dies_in_the_replay_is_not_the_batch_s_fault(trained: Trained, recovery: Recovery) -> None:
+    async def kill(row: BatchRow) -> TrainBatch:
+        await trained.worker.stop()
+        return trained.batches[row.batch_id]
+
+    dying = Recovery(recovery.ledger, recovery.trainer, recovery.checkpoints, kill, LIMIT_S)
+    with pytest.raises(EngineLost):
+        await dying.restore(STEPS)
+    assert len(await recovery.ledger.trained_batches(0)) == STEPS

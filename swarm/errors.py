@@ -19,7 +19,8 @@
     ├── EngineFailure               the engine or trainer broke; the server says FAILED and why
     ├── CheckpointError             a checkpoint cannot be written or read
     ├── LedgerError                 the durable record cannot be opened, read or written
-    │   └── LedgerInUse             another process holds it
+    │   ├── LedgerInUse             another process holds it
+    │   └── LedgerUnwritable        the disk refuses, for now: nothing was stored
     └── ServerUnreachable           client side only: no answer from the server
 
 Domain code raises these; the gateway alone maps `code` to an HTTP status and the client maps it back to the same
@@ -120,6 +121,10 @@ class LedgerError(SwarmError):
 
 class LedgerInUse(LedgerError):
     code = "ledger_in_use"
+
+
+class LedgerUnwritable(LedgerError):
+    code = "ledger_unwritable"
 
 
 class ServerUnreachable(SwarmError):

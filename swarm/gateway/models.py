@@ -34,7 +34,7 @@ _CHAT_BODY: dict[str, Any] = {
         "application/json": {
             "schema": {
                 "type": "object",
-                "required": ["messages"],
+                "required": ["model", "messages"],
                 "properties": {
                     "model": {"type": "string", "description": "The job's model, or `default`."},
                     "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},

@@ -114,7 +114,7 @@ _ADDED_IN_VERSION_2 = """
 CREATE INDEX episodes_by_state ON episodes (state);
 CREATE INDEX episodes_by_client ON episodes (client_id);
 
-CREATE TABLE closed_episodes (
+CREATE TABLE episode_counts (
     job_id INTEGER NOT NULL REFERENCES jobs,
     state TEXT NOT NULL,
     outcome TEXT NOT NULL,
@@ -164,7 +164,7 @@ ALTER TABLE episodes ADD COLUMN lease_s REAL;
 ALTER TABLE episodes ADD COLUMN turn_rewards TEXT;
 DROP INDEX episodes_by_state;
 {_ADDED_IN_VERSION_2}
-INSERT INTO closed_episodes
+INSERT INTO episode_counts
     SELECT job_id, state, coalesce(outcome, ''), count(*) FROM episodes
     WHERE state NOT IN ('running', 'completed') GROUP BY 1, 2, 3;
 INSERT INTO trained_groups

@@ -345,7 +345,7 @@ def _close_books(connection: sqlite3.Connection, at: float) -> None:
 def _count_closed(connection: sqlite3.Connection, state: EpisodeState, by_outcome: Mapping[str, int]) -> None:
     """Keep the count of final states; to count the episodes themselves takes seconds once there are millions."""
     connection.executemany(
-        f"INSERT INTO closed_episodes (job_id, state, outcome, n) VALUES ({NEWEST_JOB}, ?, ?, ?)"
+        f"INSERT INTO episode_counts (job_id, state, outcome, n) VALUES ({NEWEST_JOB}, ?, ?, ?)"
         " ON CONFLICT DO UPDATE SET n = n + excluded.n",
         [(state.value, outcome, n) for outcome, n in by_outcome.items() if n],
     )

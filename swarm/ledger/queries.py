@@ -153,7 +153,7 @@ def batches(connection: sqlite3.Connection, limit: int) -> list[BatchRow]:
 
 def failures(connection: sqlite3.Connection) -> dict[str, int]:
     rows = connection.execute(
-        f"SELECT outcome, sum(n) AS n FROM closed_episodes WHERE job_id = {NEWEST_JOB} AND state <> 'trained'"
+        f"SELECT outcome, sum(n) AS n FROM episode_counts WHERE job_id = {NEWEST_JOB} AND state <> 'trained'"
         " GROUP BY outcome ORDER BY n DESC, outcome LIMIT ?",
         (MAX_FAILURE_REASONS,),
     )
@@ -162,7 +162,7 @@ def failures(connection: sqlite3.Connection) -> dict[str, int]:
 
 def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
     rows = connection.execute(
-        f"SELECT state, outcome, n FROM closed_episodes WHERE job_id = {NEWEST_JOB} UNION ALL"
+        f"SELECT state, outcome, n FROM episode_counts WHERE job_id = {NEWEST_JOB} UNION ALL"
         f" SELECT state, '', count(*) FROM episodes WHERE job_id = {NEWEST_JOB} AND state IN ('running', 'completed')"
         " GROUP BY state"
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from swarm.errors import LedgerError, SwarmError
+from swarm.errors import LedgerError, LedgerUnwritable, SwarmError
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Writer:
             logger.exception("the ledger cannot roll back")
         logger.error("the ledger cannot write: %s", error)
         for pending in group:
-            pending.error = LedgerError(
+            pending.error = LedgerUnwritable(
                 f"the ledger cannot write ({error}): nothing was stored; free space and try again"
             )
             pending.error.__cause__ = error

@@ -19,7 +19,7 @@ from swarm.batch import BatchPool, SealedBatch
 from swarm.config import TrainJob
 from swarm.engine.base import EngineLost
 from swarm.engine.state import EngineLifecycle
-from swarm.errors import CheckpointError, EngineFailure, IllegalTransition, SwarmError
+from swarm.errors import CheckpointError, EngineFailure, IllegalTransition, LedgerUnwritable, SwarmError
 from swarm.ledger import Ledger
 from swarm.schemas import EngineState
 from swarm.trainer.base import Trainer
@@ -29,6 +29,9 @@ from swarm.types import StepReport, TrainBatch
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
+LEDGER_PATIENCE_S = 600.0
+"""How long training waits for a disk that refuses writes, which it tries again every LEDGER_RETRY_S seconds."""
+LEDGER_RETRY_S = 1.0
 TIMEOUT_GRACE_S = 5.0
 """A trainer that keeps the time limit itself can say what became of the step, so it is given the first word."""
 
@@ -94,7 +97,7 @@ class TrainLoop:
             raise IllegalTransition(f"the engine is {self.lifecycle.state}: it cannot become {state} from there")
         # A loop that is just done with a batch, or about to take one, gives the turn back by itself.
         async with self.turn:
-            await self.lifecycle.move(state, reason)
+            await self._move(state, reason)
             try:
                 yield
             except EngineLost:
@@ -119,7 +122,7 @@ class TrainLoop:
             self._unsaved_s, self._save_s = 0.0, time.monotonic() - began
         await asyncio.to_thread(self.checkpoints.prune)
         detail = {"step": weights.step, "path": str(directory), "kept": kept, "seconds": self._save_s}
-        await self.ledger.record_event("checkpoint.saved", detail)
+        await self._persist(lambda: self.ledger.record_event("checkpoint.saved", detail))
         logger.info("checkpoint of step %d: %s", weights.step, directory)
         return directory
 
@@ -140,10 +143,10 @@ class TrainLoop:
 
     async def _return_to_rolling(self, state: EngineState) -> None:
         if self.lifecycle.state is state:
-            await self.lifecycle.move(EngineState.ROLLING)
+            await self._move(EngineState.ROLLING)
 
     async def _take_batch(self) -> None:
-        await self.lifecycle.move(EngineState.DRAINING)
+        await self._move(EngineState.DRAINING)
         began = time.monotonic()
         if not self.pool.policy.max_staleness:
             await self._unless_interrupted(self._drain())
@@ -151,7 +154,7 @@ class TrainLoop:
             return
         await self._step(drain_s=time.monotonic() - began)
         if not self._interrupted.is_set():
-            await self.lifecycle.move(EngineState.ROLLING)
+            await self._move(EngineState.ROLLING)
 
     async def _drain(self) -> None:
         limit_s = self.pool.policy.drain_timeout_s
@@ -160,20 +163,17 @@ class TrainLoop:
 
     async def _step(self, drain_s: float) -> None:
         sealed = self.pool.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=self.lifecycle.weights.step + 1)
-        await self.ledger.seal_batch(
-            sealed.batch.batch_id,
-            sealed.batch.step,
-            [episode.episode_id for episode in sealed.batch.episodes],
-            [(drop.episode_id, drop.reason) for drop in sealed.dropped],
-        )
+        members = [episode.episode_id for episode in sealed.batch.episodes]
+        dropped = [(drop.episode_id, drop.reason) for drop in sealed.dropped]
+        await self._persist(lambda: self.ledger.seal_batch(sealed.batch.batch_id, sealed.batch.step, members, dropped))
         self.on_sealed(sealed.batch)
         if not sealed.batch.groups:
             logger.warning(
                 "no group of the batch survived: nothing to train (%d episodes dropped)", len(sealed.dropped)
             )
-            await self.ledger.fail_batch(sealed.batch.batch_id, "nothing_survived")
+            await self._persist(lambda: self.ledger.fail_batch(sealed.batch.batch_id, "nothing_survived"))
             return
-        await self.lifecycle.move(EngineState.TRAINING)
+        await self._move(EngineState.TRAINING)
         began = time.monotonic()
         report = await self._train(sealed.batch)
         self._unsaved_s += time.monotonic() - began
@@ -207,7 +207,7 @@ class TrainLoop:
 
     async def _take_back(self, batch: TrainBatch, reason: str) -> None:
         """The members of a batch that was not trained wait for the next one."""
-        await self.ledger.fail_batch(batch.batch_id, reason)
+        await self._persist(lambda: self.ledger.fail_batch(batch.batch_id, reason))
         self.pool.restore(batch.episodes)
 
     async def _publish(self, sealed: SealedBatch, report: StepReport, drain_s: float) -> None:
@@ -220,17 +220,41 @@ class TrainLoop:
             "batch/dropped_tokens": float(lost),
             "timing/drain_s": drain_s,
         }
-        await self.ledger.finish_batch(replace(report, metrics=metrics))
+        await self._persist(lambda: self.ledger.finish_batch(replace(report, metrics=metrics)))
         self.last_metrics = metrics
         self.lifecycle.publish(report.weight_version)
         self.pool.publish(report.weight_version.version)
         logger.info("step %d: version %d, %s", report.step, report.weight_version.version, _headline(metrics))
 
+    async def _persist(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Write, however long the disk is full: what left the pool is in nobody else's hands.
+
+        Raises LedgerUnwritable after LEDGER_PATIENCE_S seconds.
+        """
+        give_up_at = time.monotonic() + LEDGER_PATIENCE_S
+        while True:
+            try:
+                await write()
+            except LedgerUnwritable as error:
+                if time.monotonic() > give_up_at:
+                    raise
+                logger.error("training waits: %s", error.message)
+                await asyncio.sleep(LEDGER_RETRY_S)
+            else:
+                return
+
+    async def _move(self, state: EngineState, reason: str | None = None) -> None:
+        try:
+            await self.lifecycle.move(state, reason)
+        except LedgerUnwritable as error:
+            # The move itself is done. After a crash the state on record is an older one of the same run, which will do.
+            logger.error("the engine is %s, which could not be recorded: %s", state, error.message)
+
     async def _save_if_due(self, step: int) -> None:
         kept = bool(self.job.save_freq) and step % self.job.save_freq == 0
         if not kept and self._unsaved_s * self.recovery_overhead < self._save_s:
             return
-        await self.lifecycle.move(EngineState.EXPORTING)
+        await self._move(EngineState.EXPORTING)
         try:
             await self.save(kept=kept)
         except CheckpointError as error:

@@ -40,7 +40,7 @@ def run_schemathesis(directory: Path, url: str, key: str) -> subprocess.Complete
     command += ["run", f"{url}/openapi.json", "--header", f"Authorization: Bearer {COMMANDER}"]
     command += ["--checks", ",".join(CHECKS), "--exclude-path-regex", "/(shutdown|engine/stop)$"]
     command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "8", "--max-time", str(BUDGET_S)]
-    command += ["--workers", "4", "--request-timeout", "1", "--continue-on-failure", "--no-color"]
+    command += ["--workers", "1", "--request-timeout", "1", "--continue-on-failure", "--no-color"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=90)
 
 

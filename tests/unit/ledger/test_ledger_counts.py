@@ -41,7 +41,7 @@ def test_counts_agree_with_the_episodes_after_any_mixture_of_fates(script: Any, 
     assert script.wait(ledger.episode_counts()) == {}
     assert script.wait(ledger.failures()) == {}
     with closing(sqlite3.connect(path)) as connection:
-        counted = connection.execute("SELECT state, outcome, n FROM closed_episodes WHERE job_id = 1").fetchall()
+        counted = connection.execute("SELECT state, outcome, n FROM episode_counts WHERE job_id = 1").fetchall()
     closed = {key: n for key, n in recount(path).items() if key[0] != "completed"}
     assert {(state, outcome): n for state, outcome, n in counted} == closed
 
@@ -124,7 +124,7 @@ def fill(path: Path, batches: int) -> None:
             episodes,
         )
         connection.executemany(
-            "INSERT INTO closed_episodes VALUES (1, ?, ?, ?)",
+            "INSERT INTO episode_counts VALUES (1, ?, ?, ?)",
             [("trained", "", batches * 10), ("dropped", "stale", batches * 10)],
         )
         connection.executemany("INSERT INTO trained_groups VALUES (1, ?, ?)", [(name, batches) for name in SOURCES])

@@ -67,9 +67,14 @@ LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
 
 
 class EpisodeState(StrEnum):
-    """RUNNING until it ends, is aborted or expires; an ended train episode is TRAINED or DROPPED with its batch."""
+    """RUNNING until it ends, is aborted or expires; an ended train episode is TRAINED or DROPPED with its batch.
+
+    PREPARED episodes have their result and wait for the transaction that ends them together with those of other
+    servers.
+    """
 
     RUNNING = "running"
+    PREPARED = "prepared"
     COMPLETED = "completed"
     ABORTED = "aborted"
     EXPIRED = "expired"
@@ -78,7 +83,10 @@ class EpisodeState(StrEnum):
 
 
 LEGAL_EPISODE_MOVES: dict[EpisodeState, frozenset[EpisodeState]] = {
-    EpisodeState.RUNNING: frozenset({EpisodeState.COMPLETED, EpisodeState.ABORTED, EpisodeState.EXPIRED}),
+    EpisodeState.RUNNING: frozenset(
+        {EpisodeState.PREPARED, EpisodeState.COMPLETED, EpisodeState.ABORTED, EpisodeState.EXPIRED}
+    ),
+    EpisodeState.PREPARED: frozenset({EpisodeState.COMPLETED, EpisodeState.ABORTED, EpisodeState.EXPIRED}),
     EpisodeState.COMPLETED: frozenset({EpisodeState.TRAINED, EpisodeState.DROPPED}),
     EpisodeState.ABORTED: frozenset(),
     EpisodeState.EXPIRED: frozenset(),
@@ -148,6 +156,41 @@ class EndEpisodeRequest(Body):
     metadata: dict[str, Any] = Field(default_factory=dict)
     client_id: Identifier = "anonymous"
     idempotency_key: str | None = Field(default=None, max_length=200)
+
+
+TransactionId = Annotated[str, Field(min_length=22, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
+"""A secret of at least 128 bits that the client draws, URL-safe: 22 characters of base64 hold 132."""
+
+
+class PrepareEpisodeRequest(EndEpisodeRequest):
+    """POST episodes/{id}/prepare: the result of an episode that counts only together with those of other servers.
+
+    `coordinator` is the base URL of the server whose commit decides, null on that server itself, which is prepared
+    first.
+    """
+
+    transaction_id: TransactionId
+    coordinator: str | None = Field(default=None, min_length=8, max_length=500)
+
+
+class CommitEpisodeRequest(Body):
+    """POST episodes/{id}/commit: on the coordinator this decides the transaction, elsewhere it carries that out."""
+
+    transaction_id: TransactionId
+
+
+class TransactionState(StrEnum):
+    """What became of a transaction, as its coordinator knows it."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    PENDING = "pending"
+
+
+class TransactionView(Body):
+    """GET transactions/{id}. A transaction that is not on record is aborted."""
+
+    state: TransactionState
 
 
 class EndEpisodeResponse(Body):
@@ -421,6 +464,7 @@ class RunningEpisodeView(Body):
     calls_in_flight: int
     age_s: float
     idle_s: float
+    state: EpisodeState = EpisodeState.RUNNING
 
 
 class WarningView(Body):

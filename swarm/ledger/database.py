@@ -85,7 +85,9 @@ CREATE TABLE episodes (
     weight_versions TEXT NOT NULL DEFAULT '[]',
     data_source TEXT NOT NULL DEFAULT 'default',
     lease_s REAL,
-    turn_rewards TEXT
+    turn_rewards TEXT,
+    transaction_sha256 TEXT,
+    inquiry_url TEXT
 );
 CREATE INDEX episodes_by_batch ON episodes (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX episodes_by_task ON episodes (task_id) WHERE task_id IS NOT NULL;
@@ -113,6 +115,8 @@ CREATE TABLE turns (
 _ADDED_IN_VERSION_2 = """
 CREATE INDEX episodes_by_state ON episodes (state);
 CREATE INDEX episodes_by_client ON episodes (client_id);
+CREATE UNIQUE INDEX one_decision_per_transaction ON episodes (transaction_sha256)
+    WHERE transaction_sha256 IS NOT NULL AND inquiry_url IS NULL;
 
 CREATE TABLE episode_counts (
     job_id INTEGER NOT NULL REFERENCES jobs,
@@ -162,6 +166,8 @@ _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
 ALTER TABLE episodes ADD COLUMN turn_rewards TEXT;
+ALTER TABLE episodes ADD COLUMN transaction_sha256 TEXT;
+ALTER TABLE episodes ADD COLUMN inquiry_url TEXT;
 DROP INDEX episodes_by_state;
 {_ADDED_IN_VERSION_2}
 INSERT INTO episode_counts

@@ -165,6 +165,8 @@ def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
 
 
 def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
+    if row.state is EpisodeState.PREPARED:
+        raise Conflict(f"episode {row.episode_id} is prepared: commit its transaction")
     if row.ended_at is None or row.idempotency_key != ending.idempotency_key:
         why = f" ({row.outcome})" if row.outcome else ""
         raise EpisodeEnded(f"episode {row.episode_id} is over: it is {row.state}{why}; begin another one")
@@ -213,8 +215,8 @@ def close_episode(
 ) -> bool:
     closed = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ?, last_seen_at = coalesce(?, last_seen_at)"
-        " WHERE episode_id = ? AND state = ?",
-        (state, reason, ended_at, last_seen_at, episode_id, EpisodeState.RUNNING),
+        " WHERE episode_id = ? AND state IN ('running', 'prepared')",
+        (state, reason, ended_at, last_seen_at, episode_id),
     ).rowcount
     if closed:
         _count_closed(connection, state, {reason: 1})
@@ -310,7 +312,7 @@ def recover(connection: sqlite3.Connection, reason: str, at: float) -> OpenWork:
         " ORDER BY step DESC LIMIT 1"
     ).fetchone()
     waiting = queries.episodes_with_turns(connection, _IN_POOL, "ended_at, number")
-    running = queries.episodes_with_turns(connection, "state = 'running'", "number")
+    running = queries.episodes_with_turns(connection, "state IN ('running', 'prepared')", "number")
     return OpenWork(
         job=queries.latest_job(connection),
         step=0 if last is None else last["step"],
@@ -332,7 +334,7 @@ def _close_books(connection: sqlite3.Connection, at: float) -> None:
     """End whatever belongs to the job before: nothing of it can be trained by the next."""
     _fail_sealed(connection, JOB_REPLACED, at)
     expired = connection.execute(
-        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state = 'running'",
+        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state IN ('running', 'prepared')",
         (EpisodeState.EXPIRED, JOB_REPLACED, at),
     ).rowcount
     _count_closed(connection, EpisodeState.EXPIRED, {JOB_REPLACED: expired})

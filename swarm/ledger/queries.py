@@ -94,9 +94,9 @@ def episodes(
 
 def closed_episodes(connection: sqlite3.Connection, limit: int) -> list[ClosedEpisode]:
     rows = connection.execute(
-        "SELECT episode_id, api_key_sha256, coalesce(outcome, state) AS reason FROM episodes WHERE state != ?"
-        " ORDER BY number DESC LIMIT ?",
-        (EpisodeState.RUNNING, limit),
+        "SELECT episode_id, api_key_sha256, coalesce(outcome, state) AS reason FROM episodes"
+        " WHERE state NOT IN ('running', 'prepared') ORDER BY number DESC LIMIT ?",
+        (limit,),
     ).fetchall()
     return [ClosedEpisode(**dict(row)) for row in reversed(rows)]
 
@@ -163,8 +163,8 @@ def failures(connection: sqlite3.Connection) -> dict[str, int]:
 def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
     rows = connection.execute(
         f"SELECT state, outcome, n FROM episode_counts WHERE job_id = {NEWEST_JOB} UNION ALL"
-        f" SELECT state, '', count(*) FROM episodes WHERE job_id = {NEWEST_JOB} AND state IN ('running', 'completed')"
-        " GROUP BY state"
+        f" SELECT state, '', count(*) FROM episodes WHERE job_id = {NEWEST_JOB}"
+        " AND state IN ('running', 'prepared', 'completed') GROUP BY state"
     )
     return {(row["state"], row["outcome"]): row["n"] for row in rows}
 

@@ -49,6 +49,9 @@ class EpisodeRow:
 
     `api_key_sha256` is the hex digest of the episode's key, never the key. `outcome` says why it was aborted, expired
     or dropped. `turns` counts recorded model calls, `weight_versions` are all that sampled one of its tokens.
+
+    `transaction_sha256` is the hex digest of the transaction that ends it together with episodes of other servers.
+    `inquiry_url` is where to ask how that was decided, its secret included; None if it is decided here.
     """
 
     episode_id: str
@@ -75,6 +78,8 @@ class EpisodeRow:
     data_source: str = DEFAULT_DATA_SOURCE
     lease_s: float | None = None
     turn_rewards: tuple[float, ...] | None = None
+    transaction_sha256: str | None = None
+    inquiry_url: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ class CompletedEpisode:
 class OpenWork:
     """What a restarted server goes on with. `step` and `weight_version` are those of the last finished batch, or 0.
 
-    `running` are the episodes that nobody has ended, oldest first. `returned` are the ids of batches that were sealed
+    `running` are the episodes that nobody has ended, or only prepared to end, oldest first. `returned` are the ids of batches that were sealed
     and never finished; their episodes are among `completed`, those that wait for a batch, oldest end first.
     """
 

@@ -73,6 +73,24 @@ def test_a_page_is_oldest_first_and_goes_on_after_an_id(http: httpx.Client) -> N
     assert page(http, after_id=10_000) == []
 
 
+def test_the_newest_are_asked_for_by_number(http: httpx.Client) -> None:
+    run_batch(http, tasks=1, repeats=2)
+    wait_for_step(http, 1)
+    events = page(http)
+    assert page(http, last=2) == events[-2:]
+    assert page(http, last=1000) == events
+    with http.stream("GET", EVENTS, params={"last": 2}, headers=STREAM) as reply:
+        assert [shown["id"] for shown in read_events(reply.iter_lines(), 2)] == [
+            str(event["event_id"]) for event in events[-2:]
+        ]
+    # A browser that comes back asks for the same again, and says where it was.
+    headers = {**STREAM, "last-event-id": "1"}
+    with http.stream("GET", EVENTS, params={"last": 1}, headers=headers) as reply:
+        assert read_events(reply.iter_lines(), 1)[0]["id"] == "2"
+    refused = http.get(EVENTS, params={"last": 2, "after_id": 1})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "last")
+
+
 @pytest.mark.parametrize("ask", [{"headers": STREAM}, {"params": {"stream": "true"}}])
 def test_a_stream_tells_the_past_and_then_what_happens(http: httpx.Client, ask: dict[str, Any]) -> None:
     past = page(http)

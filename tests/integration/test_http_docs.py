@@ -15,6 +15,7 @@ import pytest
 from tests_support import begin, wait_for_state
 
 from swarm import errors
+from swarm.config import TrainJob
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 TOKENS = {
@@ -106,6 +107,18 @@ def test_every_error_code_is_on_the_page() -> None:
     named = {value.code for value in vars(errors).values() if isinstance(value, type) and hasattr(value, "code")}
     # These two are never an answer: the one keeps a server from starting, the other says that none was there.
     assert codes == named - {"ledger_in_use", "server_unreachable"}
+
+
+def test_every_metric_is_on_the_page(start_server: Any) -> None:
+    server = start_server(TrainJob(engine="fake"))
+    with httpx.Client(base_url=server.url, timeout=20) as http:
+        wait_for_state(http, "ROLLING")
+        families = re.findall(r"^# TYPE (swarm_\w+)", http.get("/metrics").text, re.MULTILINE)
+    named = re.findall(r"`(swarm_\w+)(\*?)`", PAGE.read_text())
+    exact = {name for name, star in named if not star}
+    prefixes = tuple(name for name, star in named if star)
+    assert [name for name in families if name not in exact and not name.startswith(prefixes)] == []
+    assert exact <= set(families)
 
 
 def test_all_calls_work_as_they_stand(start_server: Any) -> None:

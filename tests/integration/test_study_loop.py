@@ -256,8 +256,10 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path
 ) -> None:
     # Enough steps to be still at work when the next heartbeat sees the request.
-    study = create_study(store, "batch size 2 or 3 on reversal", settings.model_copy(update={"steps": 45}))
-    worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path))
+    study = create_study(store, "batch size 2 or 3 on reversal", settings.model_copy(update={"steps": 80}))
+    # The fake engine never succeeds, which would end the runs early.
+    limits = Limits(dead_steps=1000)
+    worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path), kwargs={"limits": limits})
     worker.start()
     deadline = time.monotonic() + 60
     while not store.list_runs(study_id=study.id, statuses=[RunStatus.RUNNING]) and time.monotonic() < deadline:
@@ -270,7 +272,7 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     assert store.get_study(study.id).status is StudyStatus.PAUSED
     assert store.list_runs(study_id=study.id, statuses=[RunStatus.RUNNING])
 
-    assert work_on(store, study.id, tmp_path).study.status is StudyStatus.FINISHED
+    assert work_on(store, study.id, tmp_path, limits=limits).study.status is StudyStatus.FINISHED
     runs = store.list_runs(study_id=study.id)
     assert {(run.attempt, run.status) for run in runs} == {(1, RunStatus.FINISHED)} and len(runs) == 2
-    assert {run.final_weight_version for run in runs} == {45}
+    assert {run.final_weight_version for run in runs} == {80}

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from swarm.client import (
         AsyncConnectionStack,
         AsyncSwarmClient,
+        AsyncSwarmTeam,
         ConnectionStack,
         Credentials,
         EpisodeFailure,
         EpisodeRuns,
         Evaluation,
         SwarmClient,
+        SwarmTeam,
         Throttler,
         evaluate,
         run_episodes_until_all_complete,
@@ -40,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncConnectionStack",
     "AsyncSwarmClient",
+    "AsyncSwarmTeam",
     "ConnectionStack",
     "Credentials",
     "EngineFailure",
@@ -52,6 +55,7 @@ __all__ = [
     "ServerUnreachable",
     "SwarmClient",
     "SwarmError",
+    "SwarmTeam",
     "Task",
     "Throttler",
     "TrainJob",
@@ -66,8 +70,8 @@ __all__ = [
 _MODULE_BY_NAME = {
     **dict.fromkeys(
         (
-            "AsyncConnectionStack", "AsyncSwarmClient", "ConnectionStack", "Credentials",
-            "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "Throttler", "evaluate",
+            "AsyncConnectionStack", "AsyncSwarmClient", "AsyncSwarmTeam", "ConnectionStack", "Credentials",
+            "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "SwarmTeam", "Throttler", "evaluate",
             "run_episodes_until_all_complete",
         ),
         "swarm.client",

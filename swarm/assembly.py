@@ -20,17 +20,18 @@ from swarm.engine.base import EngineInfo
 from swarm.engine.state import EngineLifecycle
 from swarm.errors import EngineFailure
 from swarm.gateway.inference import ModelService
-from swarm.gateway.results import finished_episode
+from swarm.gateway.inquiry import Inquirer
+from swarm.gateway.results import finished_episode, salvaged_episode
 from swarm.gateway.rollout import Rollout
 from swarm.gateway.running import REMEMBERED_EPISODES
 from swarm.imports import collector_paused
-from swarm.ledger import BatchRow, CompletedEpisode, EventRow, JobRow, Ledger, OpenWork
+from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.run import Run
 from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovery
-from swarm.types import EpisodeType, FinishedEpisode, TrainBatch, WeightVersion
+from swarm.types import EpisodeType, TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Assembly:
     ledger: Ledger
     lifecycle: EngineLifecycle
     backends: Backends
+    inquirer: Inquirer
     fail: Callable[[str], Awaitable[None]]
     on_engine_failure: Callable[[EngineFailure], None]
 
@@ -133,10 +135,12 @@ class Assembly:
             lifecycle=self.lifecycle,
             batch_ready=batch_ready,
             max_running=self.config.max_running_episodes,
+            inquirer=self.inquirer,
         )
         rollout.remember(await self.ledger.closed_episodes(REMEMBERED_EPISODES))
         if work is not None:
-            pool.restore([_finished(each) for each in work.completed if each.row.episode_type is EpisodeType.TRAIN])
+            completed = [each for each in work.completed if each.row.episode_type is EpisodeType.TRAIN]
+            pool.restore([salvaged_episode(each.row, each.turns) for each in completed])
             rollout.restore(work.running)
         return rollout, batch_ready
 
@@ -172,15 +176,6 @@ def _weights_of(work: OpenWork | None) -> WeightVersion:
     if work is None:
         return WeightVersion(version=0, step=0, published_at=0.0)
     return WeightVersion(version=work.weight_version, step=work.step, published_at=0.0)
-
-
-def _finished(completed: CompletedEpisode) -> FinishedEpisode:
-    try:
-        return finished_episode(completed.row, completed.turns)
-    except ValueError:
-        # Without tokens it is dropped, and counted, at the next seal.
-        logger.exception("the turns of episode %s do not fit together", completed.row.episode_id)
-        return finished_episode(completed.row, ())
 
 
 def _experiment_directory(home: Path, job: TrainJob) -> Path:

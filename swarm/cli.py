@@ -104,6 +104,10 @@ def start(
     no_resume: Annotated[
         bool, typer.Option("--no-resume", help="Do not go on with the job that was interrupted here.")
     ] = False,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of a server that shares episodes with this one; repeatable (default: $SWARM_PEERS)."),
+    ] = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -114,7 +118,7 @@ def start(
     with failures_in_one_line():
         from swarm.config import ServerConfig, TrainJob
 
-        config = ServerConfig.from_environment(host=host, port=port, home=home)
+        config = ServerConfig.from_environment(host=host, port=port, home=home, peers=tuple(peer) if peer else None)
         train_job = None if job is None else TrainJob.build_job_from_yaml(job)
         _configure_logging(verbose)
         import uvloop

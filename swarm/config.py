@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -174,7 +175,8 @@ class ServerConfig(BaseModel):
     """How one server process runs. `home` holds the ledger, checkpoints and logs of its jobs.
 
     `token` is the commander's, who may do everything; `rollout_token` allows episodes, `observer_token` reading.
-    `recovery_overhead` is the share of training time spent on the checkpoints that crash recovery starts from.
+    `recovery_overhead` is the share of training time spent on the checkpoints that crash recovery starts from. `peers`
+    are the base URLs of the servers that this one may ask how a transaction over several of them was decided.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -193,6 +195,12 @@ class ServerConfig(BaseModel):
     max_body_bytes: int = Field(default=16 * 2**20, ge=1024)
     max_running_episodes: int = Field(default=20_000, ge=1)
     recovery_overhead: float = Field(default=0.05, gt=0, le=1)
+    peers: tuple[str, ...] = ()
+
+    @field_validator("peers")
+    @classmethod
+    def _peers_are_addresses(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(base_url(peer) for peer in peers)
 
     @model_validator(mode="after")
     def _distinct_tokens(self) -> Self:
@@ -214,19 +222,40 @@ class ServerConfig(BaseModel):
 
     @classmethod
     def from_environment(cls, **flags: Any) -> ServerConfig:
-        """Flags that are not None win over SWARM_HOME, SWARM_TOKEN, SWARM_ROLLOUT_TOKEN and SWARM_OBSERVER_TOKEN, which
-        win over defaults. Raises JobInvalid."""
+        """Flags that are not None win over SWARM_HOME, SWARM_TOKEN, SWARM_ROLLOUT_TOKEN, SWARM_OBSERVER_TOKEN and
+        SWARM_PEERS (separated by commas), which win over defaults. Raises JobInvalid."""
         values: dict[str, Any] = {}
         if home := home_from_environment():
             values["home"] = home
         for name in ("token", "rollout_token", "observer_token"):
             if token := os.environ.get(f"SWARM_{name.upper()}"):
                 values[name] = token
+        if peers := os.environ.get("SWARM_PEERS"):
+            values["peers"] = tuple(peer.strip() for peer in peers.split(",") if peer.strip())
         values.update({name: value for name, value in flags.items() if value is not None})
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             raise JobInvalid(f"server: {_first_line(error)}", param=_first_location(error)) from error
+
+
+def base_url(address: str) -> str:
+    """The address of a server in one spelling, without a slash at its end.
+
+    Raises ValueError unless it is http or https with a host, and with no user, query or fragment.
+    """
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    is_printable = address.isascii() and address.isprintable() and not any(letter in address for letter in " \\?#@%")
+    if parts.scheme not in {"http", "https"} or not host or not is_printable or ".." in parts.path:
+        raise ValueError("not the address of a server: write it like http://host:10086")
+    shown = f"[{host}]" if ":" in host else host
+    default = {"http": 80, "https": 443}[parts.scheme]
+    at = "" if port in {None, default} else f":{port}"
+    return f"{parts.scheme}://{shown}{at}{parts.path.rstrip('/')}"
 
 
 def home_from_environment() -> Path | None:

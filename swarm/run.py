@@ -22,7 +22,7 @@ from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, NotFound,
 from swarm.gateway.inference import ModelService
 from swarm.gateway.rollout import Rollout
 from swarm.ledger import Ledger
-from swarm.schemas import EngineState
+from swarm.schemas import EngineState, EpisodeState
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovered, Recovery
 from swarm.types import EpisodeType
@@ -194,7 +194,11 @@ class Run:
 
     async def _abort_running(self) -> None:
         running = self.rollout.running_views(self.config.max_running_episodes)
-        train = [view.episode_id for view in running if view.episode_type is EpisodeType.TRAIN]
+        train = [
+            view.episode_id
+            for view in running
+            if view.episode_type is EpisodeType.TRAIN and view.state is EpisodeState.RUNNING
+        ]
         for start in range(0, len(train), ABORTED_TOGETHER):
             await asyncio.gather(*(self._abort(episode_id) for episode_id in train[start : start + ABORTED_TOGETHER]))
 

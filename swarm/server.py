@@ -19,6 +19,7 @@ from swarm.engine.state import EngineLifecycle
 from swarm.errors import EngineFailure, EngineNotReady, IllegalTransition, JobInvalid, LedgerError, SwarmError
 from swarm.gateway.control import Control
 from swarm.gateway.inference import ModelService
+from swarm.gateway.inquiry import Inquirer
 from swarm.ledger import JobRow, Ledger, OpenWork, StateRow
 from swarm.run import Run
 from swarm.schemas import CheckpointResponse, EngineState, Status
@@ -48,11 +49,13 @@ class SwarmServer:
         self._commands = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lifecycle = EngineLifecycle(ledger.record_state)
+        self._inquirer = Inquirer(config.host, config.peers)
         self._assembly = Assembly(
             config=config,
             ledger=ledger,
             lifecycle=self.lifecycle,
             backends=backends,
+            inquirer=self._inquirer,
             fail=self._fail,
             on_engine_failure=self._report_failure,
         )
@@ -149,6 +152,7 @@ class SwarmServer:
         else:
             await self._suspend()
         await self._backends.close()
+        await self._inquirer.close()
 
     async def status(self) -> Status:
         return build_status(

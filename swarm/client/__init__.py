@@ -7,11 +7,13 @@ from swarm.client.credentials import Credentials
 from swarm.client.episode import OpenEpisode
 from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate
 from swarm.client.rollout import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
+from swarm.client.team import AsyncSwarmTeam, OpenEpisodes, SwarmTeam
 from swarm.client.throttler import Throttler
 
 __all__ = [
     "AsyncConnectionStack",
     "AsyncSwarmClient",
+    "AsyncSwarmTeam",
     "ConnectionStack",
     "Credentials",
     "EpisodeFailure",
@@ -19,7 +21,9 @@ __all__ = [
     "Evaluation",
     "EvaluationFailure",
     "OpenEpisode",
+    "OpenEpisodes",
     "SwarmClient",
+    "SwarmTeam",
     "Throttler",
     "evaluate",
     "run_episodes_until_all_complete",

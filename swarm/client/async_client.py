@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from swarm.client import calls, episode_calls
+from swarm.client import calls, episode_calls, transaction_calls
 from swarm.client.connections import AsyncConnectionStack
 from swarm.client.credentials import Credentials
 from swarm.client.episode import (
@@ -137,6 +137,39 @@ class AsyncSwarmClient:
                 wait_timeout_s=wait_timeout,
             )
         )
+
+    async def prepare_episode(
+        self,
+        task: Task,
+        episode_uuid: str,
+        workflow_output: WorkflowOutput,
+        *,
+        transaction_id: str,
+        coordinator: str | None,
+        wait_timeout: float = DEFAULT_END_WAIT_S,
+    ) -> EndEpisodeResponse:
+        return await self._run(
+            transaction_calls.prepare_episode(
+                self._server,
+                self._leases,
+                client_id=self.client_id,
+                task=task,
+                episode_id=episode_uuid,
+                output=workflow_output,
+                transaction_id=transaction_id,
+                coordinator=coordinator,
+                wait_timeout_s=wait_timeout,
+            )
+        )
+
+    async def commit_episode(
+        self, episode_uuid: str, transaction_id: str, *, wait_timeout: float = DEFAULT_END_WAIT_S
+    ) -> EndEpisodeResponse:
+        plan = transaction_calls.commit_episode(self._server, self._leases, episode_uuid, transaction_id, wait_timeout)
+        return await self._run(plan)
+
+    def release_episode(self, episode_uuid: str) -> None:
+        self._leases.release(episode_uuid)
 
     async def abort_episode(self, episode_uuid: str, reason: str = "client_abort") -> EpisodeView:
         return await self._run(episode_calls.abort_episode(self._server, self._leases, episode_uuid, reason))

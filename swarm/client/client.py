@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from swarm.client import calls, episode_calls
+from swarm.client import calls, episode_calls, transaction_calls
 from swarm.client.connections import ConnectionStack
 from swarm.client.credentials import Credentials
 from swarm.client.episode import (
@@ -170,6 +170,46 @@ class SwarmClient:
                 wait_timeout_s=wait_timeout,
             )
         )
+
+    def prepare_episode(
+        self,
+        task: Task,
+        episode_uuid: str,
+        workflow_output: WorkflowOutput,
+        *,
+        transaction_id: str,
+        coordinator: str | None,
+        wait_timeout: float = DEFAULT_END_WAIT_S,
+    ) -> EndEpisodeResponse:
+        """First phase of an end that counts on several servers or on none: see SwarmTeam, which does all of it.
+
+        `coordinator` is the address of the server whose commit decides, None on that server itself. Until it is
+        committed the episode keeps its lease. Raises as end_episode, and Conflict for another transaction.
+        """
+        return self._run(
+            transaction_calls.prepare_episode(
+                self._server,
+                self._leases,
+                client_id=self.client_id,
+                task=task,
+                episode_id=episode_uuid,
+                output=workflow_output,
+                transaction_id=transaction_id,
+                coordinator=coordinator,
+                wait_timeout_s=wait_timeout,
+            )
+        )
+
+    def commit_episode(
+        self, episode_uuid: str, transaction_id: str, *, wait_timeout: float = DEFAULT_END_WAIT_S
+    ) -> EndEpisodeResponse:
+        """Second phase: the prepared episode counts. Raises EpisodeEnded if the server had given it up."""
+        plan = transaction_calls.commit_episode(self._server, self._leases, episode_uuid, transaction_id, wait_timeout)
+        return self._run(plan)
+
+    def release_episode(self, episode_uuid: str) -> None:
+        """Send no more heartbeats for an episode: its server gives it up, or finds out by itself how it ended."""
+        self._leases.release(episode_uuid)
 
     def abort_episode(self, episode_uuid: str, reason: str = "client_abort") -> EpisodeView:
         """Give an episode up: a system error, never a reward. The server counts it under `reason`."""

@@ -93,20 +93,10 @@ def end_episode(
     output: WorkflowOutput,
     wait_timeout_s: float,
 ) -> Plan[EndEpisodeResponse]:
-    _refuse_lost(leases, episode_id)
-    body = checked(
-        lambda: EndEpisodeRequest(
-            task_id=task.task_id,
-            reward=output.reward,
-            is_success=output.is_success,
-            turn_rewards=None if output.turn_rewards is None else list(output.turn_rewards),
-            metadata=dict(output.metadata),
-            client_id=client_id,
-            idempotency_key=episode_id,
-        )
-    )
+    refuse_lost(leases, episode_id)
+    body = checked(lambda: EndEpisodeRequest(**reported(client_id, task, episode_id, output)))
     leases.end(episode_id)
-    call = Call("POST", _path(episode_id, "/end"), body, patience_s=max(server.timeout_s, wait_timeout_s))
+    call = Call("POST", path_of(episode_id, "/end"), body, patience_s=max(server.timeout_s, wait_timeout_s))
     try:
         receipt = yield from exchange(server, call, EndEpisodeResponse)
     except (Conflict, NotFound):
@@ -116,11 +106,24 @@ def end_episode(
     return receipt
 
 
+def reported(client_id: str, task: Task, episode_id: str, output: WorkflowOutput) -> dict[str, Any]:
+    """The fields of a result."""
+    return {
+        "task_id": task.task_id,
+        "reward": output.reward,
+        "is_success": output.is_success,
+        "turn_rewards": None if output.turn_rewards is None else list(output.turn_rewards),
+        "metadata": dict(output.metadata),
+        "client_id": client_id,
+        "idempotency_key": episode_id,
+    }
+
+
 def abort_episode(server: Server, leases: Leases, episode_id: str, reason: str) -> Plan[EpisodeView]:
     body = checked(lambda: AbortEpisodeRequest(reason=reason))
     # Whether or not the server hears of it, nobody keeps this episode alive any more.
     leases.release(episode_id)
-    return (yield from exchange(server, Call("POST", _path(episode_id, "/abort"), body), EpisodeView))
+    return (yield from exchange(server, Call("POST", path_of(episode_id, "/abort"), body), EpisodeView))
 
 
 def revise_reward(
@@ -138,12 +141,12 @@ def revise_reward(
     if turn_rewards is not None:
         given["turn_rewards"] = list(turn_rewards)
     body = checked(lambda: ReviseRewardRequest(**given))
-    return exchange(server, Call("POST", _path(episode_id, "/reward"), body), EpisodeView)
+    return exchange(server, Call("POST", path_of(episode_id, "/reward"), body), EpisodeView)
 
 
 def heartbeat(server: Server, leases: Leases, episode_id: str) -> Plan[EpisodeView]:
-    _refuse_lost(leases, episode_id)
-    return (yield from exchange(server, Call("POST", _path(episode_id, "/heartbeat")), EpisodeView))
+    refuse_lost(leases, episode_id)
+    return (yield from exchange(server, Call("POST", path_of(episode_id, "/heartbeat")), EpisodeView))
 
 
 def heartbeat_all(server: Server, leases: Leases, client_id: str, episode_ids: Sequence[str]) -> Plan[None]:
@@ -159,7 +162,7 @@ def heartbeat_all(server: Server, leases: Leases, client_id: str, episode_ids: S
 
 
 def episode(server: Server, episode_id: str) -> Plan[EpisodeDetail]:
-    return exchange(server, Call("GET", _path(episode_id)), EpisodeDetail)
+    return exchange(server, Call("GET", path_of(episode_id)), EpisodeDetail)
 
 
 def episodes(server: Server, filters: Mapping[str, str | None], limit: int) -> Plan[list[EpisodeView]]:
@@ -176,10 +179,10 @@ def episodes(server: Server, filters: Mapping[str, str | None], limit: int) -> P
     return found
 
 
-def _refuse_lost(leases: Leases, episode_id: str) -> None:
+def refuse_lost(leases: Leases, episode_id: str) -> None:
     if (reason := leases.lost(episode_id)) is not None:
         raise EpisodeEnded(f"episode {episode_id} is over ({reason}): begin another one")
 
 
-def _path(episode_id: str, suffix: str = "") -> str:
+def path_of(episode_id: str, suffix: str = "") -> str:
     return f"{_PREFIX}/{quote(episode_id, safe='')}{suffix}"

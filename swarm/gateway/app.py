@@ -33,6 +33,7 @@ from swarm.gateway.openapi import SwarmApi
 from swarm.gateway.prometheus import add_prometheus_route
 from swarm.gateway.routes import Gate
 from swarm.gateway.traffic import Traffic
+from swarm.gateway.transaction_routes import add_transaction_routes, transaction_router
 from swarm.ledger import Ledger
 
 
@@ -56,7 +57,12 @@ def create_app(deps: Deps) -> SwarmApi:
     app = SwarmApi(title="swarm", version=deps.version, summary="Reinforcement learning for LLM agents as a service")
     traffic = Traffic()
     # Most frequent first: they are tried in this order.
-    routers = (model_router(deps.served), *_guarded(deps, traffic), health_router(deps.lifecycle))
+    routers = (
+        model_router(deps.served),
+        *_guarded(deps, traffic),
+        health_router(deps.lifecycle),
+        transaction_router(deps.served, deps.ledger),
+    )
     # Not included, which would wrap each of them once more: their prefixes are complete.
     app.router.routes[:0] = [route for router in routers for route in router.routes]
     install_error_handlers(app)
@@ -71,6 +77,7 @@ def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
     life = gate.router(CLIENTS, "episodes")
     add_life_routes(life, deps.served, deps.ledger)
     add_judgement_routes(life, deps.served, deps.ledger)
+    add_transaction_routes(life, deps.served, deps.ledger)
     status = gate.router(EVERYBODY, "control")
     add_status_routes(status, deps.control, deps.served)
     state = gate.router(EVERYBODY, "episodes")

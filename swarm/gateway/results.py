@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded
@@ -15,10 +16,14 @@ from swarm.schemas import EndEpisodeRequest, EpisodeState
 from swarm.tracker.merge import merge
 from swarm.types import EpisodeType, FinishedEpisode, FinishReason, Turn
 
+logger = logging.getLogger(__name__)
+
+_REPORTED = {"task_id", "reward", "is_success", "turn_rewards", "metadata"}
+
 
 def payload_digest(request: EndEpisodeRequest) -> str:
     """Identifies what was reported, whoever sent it."""
-    payload = request.model_dump(mode="json", exclude={"idempotency_key", "client_id"})
+    payload = request.model_dump(mode="json", include=_REPORTED)
     return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
 
 
@@ -62,12 +67,23 @@ def finished_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
     )
 
 
+def salvaged_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
+    """The same, but without samples if its turns do not fit together: it is dropped, and counted, at the next seal."""
+    try:
+        return finished_episode(row, turns)
+    except ValueError:
+        logger.exception("the turns of episode %s do not fit together", row.episode_id)
+        return finished_episode(row, ())
+
+
 def require_revisable(row: EpisodeRow) -> None:
     """Raises Conflict, or EpisodeEnded with what became of the episode, unless it waits for a batch."""
     if row.episode_type is not EpisodeType.TRAIN:
         raise Conflict(f"episode {row.episode_id} is an eval episode: its reward is final")
     if row.state is EpisodeState.RUNNING:
         raise Conflict(f"episode {row.episode_id} is running: end it with the reward it deserves")
+    if row.state is EpisodeState.PREPARED:
+        raise Conflict(f"episode {row.episode_id} is prepared: its transaction comes first")
     if row.state is not EpisodeState.COMPLETED:
         why = f" ({row.outcome})" if row.outcome else ""
         raise EpisodeEnded(f"episode {row.episode_id} is {row.state}{why}: its reward is final")

@@ -27,9 +27,11 @@ from swarm.gateway.auth import key_digest, new_key
 from swarm.gateway.client_warnings import ClientWarnings
 from swarm.gateway.clients import Client, Clients
 from swarm.gateway.current_batch import CurrentBatch
+from swarm.gateway.inquiry import Inquirer
 from swarm.gateway.leases import LeaseQueue
-from swarm.gateway.results import align_turn_rewards, finished_episode, payload_digest
+from swarm.gateway.results import align_turn_rewards, payload_digest, salvaged_episode
 from swarm.gateway.running import RunningEpisode, RunningEpisodes, new_row
+from swarm.gateway.transactions import Transactions
 from swarm.ledger import ClosedEpisode, CompletedEpisode, EndReceipt, EpisodeRow, Ledger
 from swarm.schemas import (
     BatchPolicies,
@@ -80,6 +82,7 @@ class Rollout:
     lifecycle: EngineLifecycle
     batch_ready: asyncio.Event
     max_running: int
+    inquirer: Inquirer = field(default_factory=Inquirer)
     preflight: Preflight = field(default_factory=Preflight)
     _running: RunningEpisodes = field(default_factory=RunningEpisodes)
     _clients: Clients = field(default_factory=Clients)
@@ -88,6 +91,7 @@ class Rollout:
     _batch: CurrentBatch = field(init=False)
     _admission: Admission = field(init=False)
     _leases: LeaseQueue = field(init=False)
+    transactions: Transactions = field(init=False)
     _unsubscribe: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +99,7 @@ class Rollout:
         self._batch = CurrentBatch(self.job, self.pool, self.ledger, self._clients)
         self._admission = Admission(self.job, self.lifecycle, self.pool, self.max_running)
         self._leases = LeaseQueue(self._running.by_id)
+        self.transactions = Transactions(self.ledger, self._running, self.inquirer, self._complete, self._lose)
         self._unsubscribe = self.lifecycle.subscribe(self._admission.release)
 
     async def begin(self, request: BeginEpisodeRequest) -> BegunEpisode:
@@ -177,7 +182,14 @@ class Rollout:
         return receipt
 
     async def abort(self, episode_id: str, reason: str) -> None:
-        """Give an episode up without a reward; a repeated abort is no error. Raises NotFound or EpisodeEnded."""
+        """Give an episode up without a reward; a repeated abort is no error.
+
+        Raises NotFound, EpisodeEnded, or Conflict for a prepared one that another server decides about.
+        """
+        episode = self._running.get(episode_id)
+        if episode is not None and episode.is_prepared:
+            await self.transactions.abort(episode, reason)
+            return
         await self._give_up(episode_id, EpisodeState.ABORTED, reason)
 
     def heartbeat(self, episode_id: str) -> RunningEpisode:
@@ -262,6 +274,12 @@ class Rollout:
 
     async def expire_forever(self) -> None:
         """Act when something falls due: a lease, a deadline of an episode or of the batch. Runs until cancelled."""
+        try:
+            await self._expire_and_tidy()
+        finally:
+            await self.transactions.close()
+
+    async def _expire_and_tidy(self) -> None:
         tidy_at = 0.0
         while True:
             await self._alarm.sleep_until(self._next_due())
@@ -274,9 +292,10 @@ class Rollout:
                 await self._warnings.record_new()
 
     async def close(self, reason: str) -> None:
-        """Abort whatever runs: the engine stops."""
+        """Abort whatever runs: the engine stops. What is prepared waits on record for the word of its client."""
         self._unsubscribe()
-        await _in_groups([self._abort_at_close(episode_id, reason) for episode_id in self._running.by_id])
+        doomed = [each.episode_id for each in self._running.by_id.values() if not each.is_prepared]
+        await _in_groups([self._abort_at_close(episode_id, reason) for episode_id in doomed])
 
     def running_views(self, limit: int = 50) -> list[RunningEpisodeView]:
         """The episodes that were silent longest, longest first."""
@@ -302,10 +321,10 @@ class Rollout:
     async def _complete(self, episode: RunningEpisode, row: EpisodeRow) -> None:
         """Hand an ended episode on, once."""
         turns = episode.tree.turns
-        if episode.calls_in_flight:
+        if episode.calls_in_flight or episode.is_prepared:
             # The call was cut off by the end; whether its turn was recorded before is for the ledger to say.
             turns = await self.ledger.turns(episode.episode_id)
-        finished = finished_episode(row, turns) if episode.episode_type is EpisodeType.TRAIN else None
+        finished = salvaged_episode(row, turns) if episode.episode_type is EpisodeType.TRAIN else None
         if episode.episode_id not in self._running:
             return
         self._remove(episode, "ended").completed += 1
@@ -340,7 +359,10 @@ class Rollout:
     async def _expire(self, episode: RunningEpisode, reason: str) -> None:
         logger.info("episode %s of %s expires: %s", episode.episode_id, episode.client_id, reason)
         try:
-            await self._give_up(episode.episode_id, EpisodeState.EXPIRED, reason)
+            if episode.is_prepared:
+                await self.transactions.expire(episode, reason)
+            else:
+                await self._give_up(episode.episode_id, EpisodeState.EXPIRED, reason)
         except EpisodeEnded:
             await self._settle(episode)
         except SwarmError as error:
@@ -352,7 +374,9 @@ class Rollout:
         """Follow the ledger, which knows of an end whose caller was cut off before it was answered."""
         try:
             row = await self.ledger.episode(episode.episode_id)
-            if row.state is EpisodeState.COMPLETED:
+            if row.state is EpisodeState.PREPARED:
+                episode.row, episode.closed = row, row.state
+            elif row.state is EpisodeState.COMPLETED:
                 await self._complete(episode, row)
             elif episode.episode_id in self._running:
                 self._lose(episode, row.outcome or row.state)

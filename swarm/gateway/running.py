@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from swarm.ledger import ClosedEpisode, CompletedEpisode, EpisodeRow
-from swarm.schemas import BeginEpisodeRequest, RunningEpisodeView
+from swarm.ledger.transactions import COMMIT_LIMIT_S, COMMIT_TIMEOUT
+from swarm.schemas import BeginEpisodeRequest, EpisodeState, RunningEpisodeView
 from swarm.tracker.tree import EpisodeTree
 from swarm.types import EpisodeType
 
@@ -33,8 +34,9 @@ class RunningEpisode:
     """One episode between begin and end. `closed` says why it can take no more calls, once it cannot; `unfit` why it
     has to be given up whatever it does.
 
-    `row` is as recorded at begin. `seen` is when its agent last called, `renewed` when its client last showed that it
-    lives, `expires` when its hard deadline passes; all three in seconds of the monotonic clock.
+    `row` is as recorded at begin or, once it is prepared, then. `seen` is when its agent last called, `renewed` when
+    its client last showed that it lives, `expires` when its hard deadline passes; all three in seconds of the monotonic
+    clock.
     """
 
     row: EpisodeRow
@@ -63,6 +65,9 @@ class RunningEpisode:
         except ValueError as error:
             logger.error("episode %s cannot go on: %s", episode.episode_id, error)
             episode.unfit = episode.closed = "record_incomplete"
+        if episode.is_prepared:
+            # Its result was promised to count if the transaction does.
+            episode.unfit, episode.closed = None, EpisodeState.PREPARED
         return episode
 
     @property
@@ -85,6 +90,10 @@ class RunningEpisode:
     def key_digest(self) -> str:
         return self.row.api_key_sha256
 
+    @property
+    def is_prepared(self) -> bool:
+        return self.row.state is EpisodeState.PREPARED
+
     def touch(self) -> None:
         """A call of the agent, or a heartbeat of this very episode."""
         self.seen = self.renewed = time.monotonic()
@@ -105,11 +114,20 @@ class RunningEpisode:
         """
         if self.unfit is not None:
             return now, self.unfit
+        if self.is_prepared:
+            return self._commit_due(now)
         seen, renewed = (now, now) if self.calls_in_flight else (self.seen, self.renewed)
         limits = [(self.expires, "deadline"), (seen + self.row.idle_timeout_s, "idle_timeout")]
         if self.row.lease_s is not None:
             limits.append((renewed + self.row.lease_s, "lease_expired"))
         return min(limits)
+
+    def _commit_due(self, now: float) -> tuple[float, str]:
+        """When a client that has not committed yet counts as gone."""
+        lease_s = self.row.idle_timeout_s if self.row.lease_s is None else self.row.lease_s
+        prepared_at = self.row.ended_at or 0.0
+        left_s = prepared_at + COMMIT_LIMIT_S - time.time()
+        return min((self.renewed + lease_s, "lease_expired"), (now + left_s, COMMIT_TIMEOUT))
 
     def view(self) -> RunningEpisodeView:
         return RunningEpisodeView(
@@ -122,6 +140,7 @@ class RunningEpisode:
             calls_in_flight=self.calls_in_flight,
             age_s=max(0.0, time.time() - self.row.begun_at),
             idle_s=self._idle_s(time.monotonic()),
+            state=self.row.state,
         )
 
     def _idle_s(self, now: float) -> float:

@@ -1,6 +1,7 @@
 """The durable record of a server: SQLite, one writer, group commit."""
 
 from swarm.ledger.ledger import Ledger
+from swarm.ledger.operations import Ending
 from swarm.ledger.rows import (
     AuditRow,
     BatchRow,
@@ -26,6 +27,7 @@ __all__ = [
     "CommitCount",
     "CompletedEpisode",
     "EndReceipt",
+    "Ending",
     "EpisodeRow",
     "EpisodeSlice",
     "EventRow",

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 from swarm.errors import LedgerError
-from swarm.ledger import operations, queries
+from swarm.ledger import operations, queries, transactions
 from swarm.ledger.database import hold_lock, open_for_reading, open_for_writing
 from swarm.ledger.rows import (
     AuditRow,
@@ -184,6 +184,40 @@ class Ledger:
         )
         return await self._write(partial(operations.end_episode, ending=ending))
 
+    async def prepare_episode(
+        self, ending: operations.Ending, *, transaction_sha256: str, inquiry_url: str | None
+    ) -> EndReceipt:
+        """Store the result of a running episode that is to count only if its transaction does; the same again gives
+        the same answer. `inquiry_url` None: its own commit decides.
+
+        Raises NotFound, IdempotencyMismatch for another result, Conflict for another transaction, or EpisodeEnded.
+        """
+        return await self._write(
+            partial(
+                transactions.prepare_episode,
+                ending=ending,
+                transaction_sha256=transaction_sha256,
+                inquiry_url=inquiry_url,
+            )
+        )
+
+    async def commit_episode(self, episode_id: str, *, transaction_sha256: str, ended_at: float) -> EndReceipt:
+        """Complete a prepared episode; again gives the same answer. If it decides and is too late, it is given up, as
+        the state in the receipt says. Raises NotFound, EpisodeEnded if it was given up before, Conflict if it is not of
+        this transaction."""
+        return await self._write(
+            partial(
+                transactions.commit_episode,
+                episode_id=episode_id,
+                transaction_sha256=transaction_sha256,
+                ended_at=ended_at,
+            )
+        )
+
+    async def transaction(self, transaction_sha256: str) -> EpisodeRow | None:
+        """The episode whose commit decides a transaction; None if none of this ledger does."""
+        return await self._read(partial(transactions.transaction, transaction_sha256=transaction_sha256))
+
     async def revise_reward(
         self,
         episode_id: str,
@@ -216,8 +250,12 @@ class Ledger:
         *,
         ended_at: float,
         last_seen_at: float | None = None,
+        is_prepared: bool = False,
     ) -> bool:
-        """Give a running episode up. False if it was in that state already. Raises NotFound or EpisodeEnded."""
+        """Give a running episode up, or a prepared one if that is said. False if it was in that state already.
+
+        Raises NotFound or EpisodeEnded.
+        """
         return await self._write(
             partial(
                 operations.close_episode,
@@ -226,6 +264,7 @@ class Ledger:
                 reason=reason,
                 ended_at=ended_at,
                 last_seen_at=last_seen_at,
+                is_prepared=is_prepared,
             )
         )
 

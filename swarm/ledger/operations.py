@@ -212,12 +212,16 @@ def close_episode(
     reason: str,
     ended_at: float,
     last_seen_at: float | None,
+    is_prepared: bool = False,
 ) -> bool:
     closed = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ?, last_seen_at = coalesce(?, last_seen_at)"
-        " WHERE episode_id = ? AND state IN ('running', 'prepared')",
-        (state, reason, ended_at, last_seen_at, episode_id),
-    ).rowcount
+        " WHERE episode_id = ? AND state = ?",
+        (
+            state, reason, ended_at, last_seen_at, episode_id,
+            EpisodeState.PREPARED if is_prepared else EpisodeState.RUNNING,
+        ),
+    ).rowcount  # fmt: skip
     if closed:
         _count_closed(connection, state, {reason: 1})
         return True

@@ -175,8 +175,9 @@ class CompletedEpisode:
 class OpenWork:
     """What a restarted server goes on with. `step` and `weight_version` are those of the last finished batch, or 0.
 
-    `running` are the episodes that nobody has ended, or only prepared to end, oldest first. `returned` are the ids of batches that were sealed
-    and never finished; their episodes are among `completed`, those that wait for a batch, oldest end first.
+    `running` are the episodes that nobody has ended, or only prepared to end, oldest first. `returned` are the ids of
+    batches that were sealed and never finished; their episodes are among `completed`, those that wait for a batch,
+    oldest end first.
     """
 
     job: JobRow | None

@@ -29,8 +29,11 @@ ROLLOUT_ROUTES = {
     ("POST", "/v1/swarm/episodes/{episode_id}/abort"),
     ("POST", "/v1/swarm/episodes/{episode_id}/heartbeat"),
     ("POST", "/v1/swarm/episodes/{episode_id}/reward"),
+    ("POST", "/v1/swarm/episodes/{episode_id}/prepare"),
+    ("POST", "/v1/swarm/episodes/{episode_id}/commit"),
 }
-PUBLIC_ROUTES = {("GET", "/health"), ("GET", "/ready")}
+# A transaction is asked for by other servers, which have no token; its id is a secret.
+PUBLIC_ROUTES = {("GET", "/health"), ("GET", "/ready"), ("GET", "/v1/swarm/transactions/{transaction_id}")}
 COMMANDERS_READS = {("GET", "/v1/swarm/audit")}
 
 
@@ -137,6 +140,11 @@ def test_the_description_says_who_may_call_what(served: Served) -> None:
 def test_health_needs_no_token_and_says_nothing_of_the_training(served: Served) -> None:
     assert served.http.get("/health").json() == {"status": "ok"}
     assert set(served.http.get("/ready").json()) == {"ready", "state", "reason"}
+
+
+def test_a_transaction_nobody_knows_says_nothing_but_that(served: Served) -> None:
+    reply = served.http.get(f"/v1/swarm/transactions/{'x' * 22}")
+    assert (reply.status_code, reply.json()) == (200, {"state": "aborted"})
 
 
 def test_a_rollout_token_sees_the_state_of_an_episode_and_not_its_tokens(served: Served) -> None:

@@ -68,7 +68,7 @@ def train_one_episode(client: SwarmClient, answer: Agent, task: Task) -> None:
 
 
 def test_a_whole_job_is_trained_and_then_says_so(rolling: SwarmClient, answer: Agent) -> None:
-    attempts = [task for _ in range(20) for task in TASKS]
+    attempts = [task for _ in range(100) for task in TASKS]
     runs = run_episodes_until_all_complete(
         attempts, lambda task: train_one_episode(rolling, answer, task), max_workers=8
     )

@@ -1,0 +1,161 @@
+"""What a team of clients does, step by step, without I/O.
+
+Place in the flow: SwarmTeam and AsyncSwarmTeam carry these plans out, so the two cannot differ. A plan yields which
+client is to do what, is sent what came of it (or gets the error thrown in), and returns the result.
+
+The coordinator, which is the first client, comes first in everything: it is prepared before any other, so that whoever
+asks it finds it informed; its commit decides; and its abort does.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from swarm.client.credentials import Credentials
+from swarm.client.episode import log_failed_abort
+from swarm.errors import BadRequest, Conflict, NotFound, ServerUnreachable, SwarmError, Unavailable
+from swarm.schemas import EndEpisodeResponse, EpisodeState
+from swarm.types import Task, WorkflowOutput
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Begun = Mapping[str, tuple[str, Credentials]]
+"""Episode id and credentials by the name of the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Have the client `name` do `action`: called with a SwarmClient, or with an AsyncSwarmClient and awaited."""
+
+    name: str
+    action: Callable[[Any], Any]
+
+
+TeamPlan = Generator[Step, Any, T]
+
+
+def begin_all(names: Sequence[str], begin: Callable[[Any], Any]) -> TeamPlan[dict[str, tuple[str, Credentials]]]:
+    begun: dict[str, tuple[str, Credentials]] = {}
+    try:
+        for name in names:
+            begun[name] = yield Step(name, begin)
+    except BaseException:
+        yield from abort_all({name: episode_id for name, (episode_id, _) in begun.items()}, "not_begun_everywhere")
+        raise
+    return begun
+
+
+def end_all(
+    urls: Mapping[str, str],
+    task: Task,
+    episodes: Mapping[str, str],
+    outputs: Mapping[str, WorkflowOutput],
+    transaction_id: str,
+    wait_timeout: float,
+) -> TeamPlan[dict[str, EndEpisodeResponse]]:
+    """`urls` are the addresses of the servers, the coordinator's first."""
+    names = list(urls)
+    _require_names("episodes", names, episodes)
+    _require_names("outputs", names, outputs)
+    try:
+        for name in names:
+            coordinator = None if name == names[0] else urls[names[0]]
+            yield _prepare(name, task, episodes[name], outputs[name], transaction_id, coordinator, wait_timeout)
+    except BaseException:
+        yield from abort_all({name: episodes[name] for name in names}, "not_prepared_everywhere")
+        raise
+    return (yield from _commit_all(names, episodes, transaction_id, wait_timeout))
+
+
+def abort_all(episodes: Mapping[str, str], reason: str) -> TeamPlan[None]:
+    """An episode that cannot be aborted keeps no lease: its server gives it up, or does as the coordinator did."""
+    for name, episode_id in episodes.items():
+        try:
+            yield _abort(name, episode_id, reason)
+        except SwarmError as error:
+            log_failed_abort(episode_id, error)
+
+
+def new_transaction_id() -> str:
+    """A secret of 256 bits."""
+    return secrets.token_urlsafe(32)
+
+
+def _commit_all(
+    names: Sequence[str], episodes: Mapping[str, str], transaction_id: str, wait_timeout: float
+) -> TeamPlan[dict[str, EndEpisodeResponse]]:
+    first, *others = names
+    try:
+        receipts: dict[str, EndEpisodeResponse] = {
+            first: (yield _commit(first, episodes[first], transaction_id, wait_timeout))
+        }
+    except (Conflict, NotFound):
+        yield from abort_all({name: episodes[name] for name in others}, "transaction_aborted")
+        raise
+    except BaseException:
+        # Whether it got through is not known here. The servers settle it among themselves.
+        for name in names:
+            yield _release(name, episodes[name])
+        raise
+    failure: SwarmError | None = None
+    for name in others:
+        try:
+            receipts[name] = yield _commit(name, episodes[name], transaction_id, wait_timeout)
+        except (ServerUnreachable, Unavailable) as error:
+            logger.warning("%s commits by itself once it is back: %s", name, error.message)
+            yield _release(name, episodes[name])
+            receipts[name] = EndEpisodeResponse(
+                episode_id=episodes[name], state=EpisodeState.PREPARED, outcome=None, batch_id=None, replayed=False
+            )
+        except (Conflict, NotFound) as error:
+            # What is decided holds for the rest all the same.
+            logger.error("%s cannot commit what was decided: %s", name, error.message)
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return receipts
+
+
+def _prepare(
+    name: str,
+    task: Task,
+    episode_id: str,
+    output: WorkflowOutput,
+    transaction_id: str,
+    coordinator: str | None,
+    wait_timeout: float,
+) -> Step:
+    return Step(
+        name,
+        lambda client: client.prepare_episode(
+            task,
+            episode_id,
+            output,
+            transaction_id=transaction_id,
+            coordinator=coordinator,
+            wait_timeout=wait_timeout,
+        ),
+    )
+
+
+def _commit(name: str, episode_id: str, transaction_id: str, wait_timeout: float) -> Step:
+    return Step(name, lambda client: client.commit_episode(episode_id, transaction_id, wait_timeout=wait_timeout))
+
+
+def _abort(name: str, episode_id: str, reason: str) -> Step:
+    return Step(name, lambda client: client.abort_episode(episode_id, reason))
+
+
+def _release(name: str, episode_id: str) -> Step:
+    return Step(name, lambda client: client.release_episode(episode_id))
+
+
+def _require_names(what: str, names: Sequence[str], given: Mapping[str, object]) -> None:
+    if set(given) != set(names):
+        raise BadRequest(f"{what}: give one for each of {', '.join(names)}, not for {', '.join(given) or 'none'}")

@@ -1,0 +1,178 @@
+"""An episode on two servers counts on both or on none, whoever is killed between which two calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from faults.storm import SERVER_PROGRAM, end_process, free_port
+from tests_support import wait_for_state, wait_for_step
+
+CLIENT_PROGRAM = Path(__file__).with_name("team_client.py")
+JOB = {"engine": "fake", "batch_size": 1, "num_repeat": 2, "drain_timeout_s": 20}
+COUNTED = {"completed", "trained", "dropped"}
+SETTLE_LIMIT_S = 40.0
+
+POINTS = ("begin b", "prepare a", "prepare b", "commit a", "commit b")
+VICTIMS = ("client", "a", "b", "a b", "client a", "client b", "client a b")
+SAMPLE = (
+    ("begin b", "client"), ("prepare a", "client"), ("prepare b", "client"), ("commit a", "client"),
+    ("commit b", "client"), ("prepare b", "a"), ("commit a", "b"), ("prepare b", "client a b"),
+    ("commit a", "client a b"),
+)  # fmt: skip
+WHOLE = tuple((point, victims) for point in POINTS for victims in VICTIMS)
+
+
+@dataclass
+class Pair:
+    """Two servers in processes of their own, which keep their ports and homes when they are killed."""
+
+    directory: Path
+    http: dict[str, httpx.Client] = field(default_factory=dict)
+    _ports: dict[str, int] = field(default_factory=dict)
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        port = self._ports.setdefault(name, free_port())
+        job = self.directory / "job.yaml"
+        job.write_text(yaml.safe_dump(JOB))
+        command = [*SERVER_PROGRAM, "--port", str(port), "--home", str(self.directory / name), "--job", str(job)]
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        self.http.setdefault(name, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20))
+        self._await_answer(name)
+        wait_for_state(self.http[name], "ROLLING")
+
+    def kill(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait(timeout=20)
+
+    def urls(self) -> list[str]:
+        return [str(http.base_url).rstrip("/") for http in self.http.values()]
+
+    def states(self, task_id: str) -> dict[str, list[str]]:
+        """Of the episodes of a task, by server."""
+        found: dict[str, list[str]] = {}
+        for name, http in self.http.items():
+            page = http.get("/v1/swarm/episodes", params={"task_id": task_id}).json()
+            found[name] = [episode["state"] for episode in page["episodes"]]
+        return found
+
+    def settled(self, task_id: str) -> dict[str, list[str]]:
+        deadline = time.monotonic() + SETTLE_LIMIT_S
+        while any(state in {"running", "prepared"} for states in self.states(task_id).values() for state in states):
+            assert time.monotonic() < deadline, self.states(task_id)
+            time.sleep(0.1)
+        return self.states(task_id)
+
+    def close(self) -> None:
+        for http in self.http.values():
+            http.close()
+        for process in self._processes.values():
+            process.kill()
+            process.wait(timeout=20)
+
+    def _await_answer(self, name: str) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                self.http[name].get("/health")
+            except httpx.TransportError:
+                assert time.monotonic() < deadline, (self.directory / f"{name}.log").read_text()
+                time.sleep(0.05)
+            else:
+                return
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    servers = Pair(tmp_path)
+    try:
+        for name in "ab":
+            servers.start(name)
+        yield servers
+    finally:
+        servers.close()
+
+
+def run_team(pair: Pair, task_id: str, at: Callable[[str, subprocess.Popen[str]], None]) -> str | None:
+    """One team episode; `at` is called after every call while the client waits. Returns the client's last line."""
+    command = [sys.executable, str(CLIENT_PROGRAM), task_id, *pair.urls()]
+    client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert client.stdout is not None and client.stdin is not None
+        for line in client.stdout:
+            if line.startswith("{"):
+                return line
+            at(line.strip(), client)
+            if client.poll() is not None:
+                return None
+            client.stdin.write("\n")
+            client.stdin.flush()
+        return None
+    finally:
+        end_process(client, 9)
+        for stream in (client.stdin, client.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def strike_at(pair: Pair, point: str, victims: str) -> Callable[[str, subprocess.Popen[str]], None]:
+    def at(reached: str, client: subprocess.Popen[str]) -> None:
+        if reached != point:
+            return
+        for victim in victims.split():
+            if victim == "client":
+                client.kill()
+                client.wait(timeout=20)
+            else:
+                pair.kill(victim)
+        for name in set(victims.split()) - {"client"}:
+            pair.start(name)
+
+    return at
+
+
+def check(pair: Pair, cases: Any) -> None:
+    for number, (point, victims) in enumerate(cases):
+        task_id = f"case-{number}"
+        told = run_team(pair, task_id, strike_at(pair, point, victims))
+        states = pair.settled(task_id)
+        outcome = (point, victims, told, states)
+        assert [len(each) for each in states.values()] == [1, 1], outcome
+        counted = {name: each[0] in COUNTED for name, each in states.items()}
+        assert counted["a"] == counted["b"], outcome
+        if told is None:
+            assert counted["a"] == point.startswith("commit"), outcome
+        else:
+            assert counted["a"] == ("error" not in told), outcome
+            # A server that lives, or comes back, costs a living client nothing.
+            assert counted["a"], outcome
+    for _ in range(JOB["num_repeat"]):
+        told = run_team(pair, "last", lambda point, client: None)
+        assert told is not None and json.loads(told) == {"a": "completed", "b": "completed"}
+    for http in pair.http.values():
+        status = wait_for_step(http, 1)
+        assert status["pool"]["running_train"] == 0
+    for each in pair.states("last").values():
+        assert each == ["trained"] * JOB["num_repeat"]
+
+
+@pytest.mark.timeout(180)
+def test_whoever_dies_between_two_calls_both_servers_count_the_episode_or_none(pair: Pair) -> None:
+    check(pair, SAMPLE)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_the_same_with_everybody_killed_at_every_point(pair: Pair) -> None:
+    check(pair, WHOLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults.storm import storm
@@ -21,10 +22,12 @@ def test_a_dozen_kills_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(7200)
 def test_two_hundred_kills_lose_nothing_and_it_is_served_again_within_ten_seconds(tmp_path: Path) -> None:
-    check(tmp_path, kills=WHOLE, seed=1)
+    summary = check(tmp_path, kills=WHOLE, seed=1)
+    # Only here: a test beside others on a busy machine says nothing about time.
+    assert summary["median_s"] <= 10
 
 
-def check(home: Path, kills: int, seed: int) -> None:
+def check(home: Path, kills: int, seed: int) -> dict[str, Any]:
     with storm(home, JOB, seed) as weather:
         for _ in range(kills):
             weather.strike()
@@ -34,4 +37,4 @@ def check(home: Path, kills: int, seed: int) -> None:
     assert summary["acknowledged"] > 10 * kills
     assert (summary["lost"], summary["altered"], summary["counted_twice"]) == ([], [], 0)
     assert (summary["unfinished_batches"], summary["missing_steps"]) == (0, [])
-    assert summary["median_s"] <= 10
+    return summary

@@ -31,6 +31,7 @@ from swarm.errors import (
     BadRequest,
     EngineFailure,
     Forbidden,
+    LedgerError,
     NotFound,
     ServerUnreachable,
     SwarmError,
@@ -59,6 +60,7 @@ def exit_code(error: SwarmError) -> int:
         (Unauthorized, 4),
         (Forbidden, 4),
         (ServerUnreachable, 5),
+        (LedgerError, 1),
         (Unavailable, 75),
     )
     if error.code in {"port_in_use", "ledger_in_use"}:

@@ -15,12 +15,13 @@
     │   └── TrainingComplete        the job has done its `total_steps`
     ├── Unavailable                 temporary: retry after `retry_after_s`
     │   ├── EngineNotReady          offline, booting or failed
-    │   └── RolloutPaused           a batch is full or weights are changing
+    │   ├── RolloutPaused           a batch is full or weights are changing
+    │   └── LedgerUnwritable        the disk refuses: nothing was stored (also a LedgerError)
     ├── EngineFailure               the engine or trainer broke; the server says FAILED and why
     ├── CheckpointError             a checkpoint cannot be written or read
     ├── LedgerError                 the durable record cannot be opened, read or written
     │   ├── LedgerInUse             another process holds it
-    │   └── LedgerUnwritable        the disk refuses, for now: nothing was stored
+    │   └── LedgerUnwritable        see above
     └── ServerUnreachable           client side only: no answer from the server
 
 Domain code raises these; the gateway alone maps `code` to an HTTP status and the client maps it back to the same
@@ -123,7 +124,7 @@ class LedgerInUse(LedgerError):
     code = "ledger_in_use"
 
 
-class LedgerUnwritable(LedgerError):
+class LedgerUnwritable(LedgerError, Unavailable):
     code = "ledger_unwritable"
 
 

@@ -18,7 +18,7 @@ from swarm.backends import Backend
 from swarm.config import ServerConfig
 from swarm.engine.base import EngineLost
 from swarm.engine.state import EngineLifecycle
-from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, NotFound, SwarmError
+from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, LedgerUnwritable, NotFound, SwarmError
 from swarm.gateway.inference import ModelService
 from swarm.gateway.rollout import Rollout
 from swarm.ledger import Ledger
@@ -153,8 +153,12 @@ class Run:
 
     async def _record_recovery(self, recovered: Recovered, seconds: float) -> None:
         detail = {"seconds": seconds, "step": recovered.weights.step, "replayed": recovered.replayed}
-        await self.ledger.record_event("engine.recovered", detail)
         logger.info("recovered at step %d in %.1f s", recovered.weights.step, seconds)
+        try:
+            await self.ledger.record_event("engine.recovered", detail)
+        except LedgerUnwritable as error:
+            # An engine that serves is worth more than the note that it does.
+            logger.error("the recovery could not be recorded: %s", error.message)
 
     async def _train_until_death(self) -> str:
         """Why the engine died. Raises what the training loop raises, unless that is the death itself."""

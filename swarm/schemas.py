@@ -414,7 +414,7 @@ class JobView(Body):
 
 
 class LoadRequest(Body):
-    """POST engine/load: go back (or on) to the checkpoint of a step of this run; later batches count as rewound."""
+    """POST engine/load: go back to an earlier step of this run, for good; later batches count as rewound."""
 
     step: int = Field(ge=0)
 
@@ -507,6 +507,10 @@ class Status(Body):
 
 
 class MetricPointView(Body):
+    """Metrics of one finished step; those that are no finite number come as "NaN", "Infinity" or "-Infinity"."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
     step: int
     at: float
     metrics: dict[str, float]

@@ -17,6 +17,8 @@ from swarm.types import EpisodeType, FinishedEpisode, TrainBatch
 
 logger = logging.getLogger(__name__)
 
+MAX_SHOWN = 100
+
 
 class ClientWarnings:
     """Used from one event loop."""
@@ -57,4 +59,6 @@ class ClientWarnings:
             self._recorded.add((warning.code, warning.client_id))
 
     def views(self) -> list[WarningView]:
-        return [WarningView.model_validate(asdict(warning)) for warning in self._preflight.warnings()]
+        """The newest `MAX_SHOWN`, newest first; all are on record as events."""
+        newest = sorted(self._preflight.warnings(), key=lambda warning: warning.last_at, reverse=True)
+        return [WarningView.model_validate(asdict(warning)) for warning in newest[:MAX_SHOWN]]

@@ -31,9 +31,9 @@ _STATUS_BY_CLASS: tuple[tuple[type[SwarmError], int, str], ...] = (
     (Forbidden, 403, "permission_error"),
     (NotFound, 404, "not_found_error"),
     (Conflict, 409, "conflict_error"),
+    (LedgerError, 507, "storage_error"),
     (Unavailable, 503, "unavailable_error"),
     (EngineFailure, 503, "engine_error"),
-    (LedgerError, 507, "storage_error"),
     (SwarmError, 500, "server_error"),
 )
 

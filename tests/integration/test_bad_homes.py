@@ -243,6 +243,7 @@ def test_a_disk_that_fills_up_in_mid_run_loses_nothing_and_the_run_goes_on_with_
         filler = fill(namespace.path(home))
         refusal = _end(http, running, "a", 0.0)
         assert (refusal.status_code, refusal.json()["error"]["code"]) == (507, "ledger_unwritable"), refusal.text
+        assert refusal.headers["retry-after"] == "1"
         assert http.post("/v1/swarm/episodes/begin", json={}).status_code == 507
         assert http.get("/health").status_code == 200
         status = http.get("/v1/swarm/status").json()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import logging
 import os
 import queue
@@ -34,8 +33,6 @@ def main() -> None:
     # Imported late: libraries may print while they load, and the parent may die meanwhile.
     with collector_paused():
         from swarm.trainer.local.operations import Worker
-    # Else every full collection, and there is one whenever a model is loaded, looks through the libraries once more.
-    gc.freeze()
 
     with contextlib.suppress(BrokenPipeError):
         Worker(inbox, send).run()

@@ -77,6 +77,12 @@ def test_refusal_is_waited_out_for_as_long_as_the_server_asks(
     assert second.at - first.at >= 1.0
 
 
+def test_full_disk_of_the_server_is_waited_out(scripted: Any, client: Any, refusal: Any, canned: Any) -> None:
+    scripted.script(refusal(507, "ledger_unwritable", retry_after="1"), canned(body=ENDED))
+    assert client.end_episode(TASK, "e1", WorkflowOutput(1.0)).state == "completed"
+    assert len(scripted.heard) == 2
+
+
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_refusal_of_a_proxy_in_between_is_retried(scripted: Any, client: Any, canned: Any, status: int) -> None:
     scripted.script(canned(status, b"<html>busy</html>"), canned(body=JOB))

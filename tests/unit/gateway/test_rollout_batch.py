@@ -11,6 +11,7 @@ import pytest
 from rollout_support import Stage, eventually, rolling
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, NotFound
+from swarm.gateway.client_warnings import MAX_SHOWN
 from swarm.gateway.clients import LIVE_S, MEMORY_S, Clients
 from swarm.schemas import EpisodeState, ReviseRewardRequest, UpdateBatchPolicyRequest
 from swarm.types import EpisodeType
@@ -239,5 +240,17 @@ def test_warnings_about_a_client_reach_the_status(tmp_path: Path) -> None:
         warnings = stage.rollout.warnings()
         assert {warning.client_id for warning in warnings} == {"careless"}
         assert all(warning.message and warning.count >= 1 for warning in warnings)
+
+    play(scenario, tmp_path)
+
+
+def test_status_shows_the_newest_warnings_only(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        for number in range(MAX_SHOWN + 1):
+            for _ in range(2):
+                await stage.finish(task_id="none", client_id=f"careless-{number}")
+        shown = stage.rollout.warnings()
+        assert len(shown) == MAX_SHOWN
+        assert "careless-0" not in {warning.client_id for warning in shown}
 
     play(scenario, tmp_path)

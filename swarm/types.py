@@ -164,6 +164,52 @@ class TokenDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of what the model says to the caller."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPart:
+    """A piece of what the model says to itself, without the marks around it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """A whole tool call. `arguments` is the JSON text of an object, as the model wrote it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+ReplyPart = TextPart | ReasoningPart | ToolCallPart
+
+
+class ToolMode(StrEnum):
+    """Whether a reply may call tools: not at all, as the model likes, or at least once."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`names` are the tools that may be called, all if empty; they bind only where the mode is `REQUIRED`.
+
+    Without `parallel` a reply holds one call at most.
+    """
+
+    mode: ToolMode = ToolMode.AUTO
+    names: tuple[str, ...] = ()
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One logical model call of an episode, exactly as sampled. Produced by the gateway, kept by tracker and ledger.
 

@@ -24,6 +24,7 @@ from swarm.gateway.inquiry import Inquirer
 from swarm.gateway.results import finished_episode, salvaged_episode
 from swarm.gateway.rollout import Rollout
 from swarm.gateway.running import REMEMBERED_EPISODES
+from swarm.gateway.sampling import Sampler
 from swarm.imports import collector_paused
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.run import Run
@@ -147,11 +148,9 @@ class Assembly:
     def _open_service(self, rollout: Rollout, backend: Backend, codec: Codec) -> ModelService:
         return ModelService(
             rollout=rollout,
-            engine=backend.engine,
+            sampler=Sampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
             codec=codec,
             ledger=self.ledger,
-            hold_s=self.config.hold_s,
-            on_engine_failure=self.on_engine_failure,
         )
 
     async def _read_batch(self, row: BatchRow) -> TrainBatch:

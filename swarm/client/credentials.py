@@ -25,6 +25,12 @@ class Credentials:
     weight_version: int
     deadline_s: float
 
+    @property
+    def path_base_url(self) -> str:
+        """A base URL that holds the key, for what can be given no key of its own. Libraries that log URLs log it too:
+        where a key can be given, use `base_url` and `api_key`."""
+        return f"{self.base_url.removesuffix('/v1')}/e/{self.api_key}/v1"
+
     def env(self) -> dict[str, str]:
         """Environment variables by which OpenAI and Anthropic SDKs in a child process find the model unchanged."""
         return {

@@ -66,7 +66,7 @@ class Codec:
             )
         return cls(tokenizer, _generation_stops(Path(tokenizer_path)))
 
-    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), options=None) -> tuple[int, ...]:
         """The prompt for a conversation, tokenized once. Raises BadRequest if the template refuses the messages."""
         return self._encode(self.render_text(messages, tools, generation_prompt=True))
 
@@ -87,7 +87,18 @@ class Codec:
             raise BadRequest(f"the model's chat template refuses these messages: {reason}", param="messages") from error
         return text
 
-    def extend(self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Extension:
+    def encode_text(self, text):
+        return self._encode(text)
+
+    def forced_grammar(self, tools, choice):
+        return None
+
+    def raw_reply_stream(self, *, turn_index, stop=()):
+        return ReplyStream(self.text_stream(stop), parse_tools=False, turn_index=turn_index)
+
+    def extend(
+        self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), options=None
+    ) -> Extension:
         """The prompt for `messages` that begins with the exact ids of `previous`, if they go on from its reply.
 
         Raises BadRequest if the template refuses the messages.
@@ -138,9 +149,15 @@ class Codec:
         stream.finish()
         return stream.message
 
-    def reply_stream(self, tools: Sequence[ToolSpec] = (), *, turn_index: int, stop: Sequence[str] = ()) -> ReplyStream:
+    def reply_stream(
+        self, tools: Sequence[ToolSpec] = (), *, choice=None, turn_index: int, stop: Sequence[str] = (), prompt_ids=()
+    ) -> ReplyStream:
         """Makes the message of `parse_reply` while its tokens arrive."""
-        return ReplyStream(self.text_stream(stop), parse_tools=bool(tools), turn_index=turn_index)
+        return ReplyStream(
+            self.text_stream(stop),
+            parse_tools=bool(tools) and (choice is None or choice.mode != "none"),
+            turn_index=turn_index,
+        )
 
     def text_stream(self, stop: Sequence[str] = ()) -> TextStream:
         """A detokenizer for one completion."""

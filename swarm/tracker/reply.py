@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.tracker.hermes import HermesStream, ToolCall
+from swarm.types import TextPart, ToolCallPart
 from swarm.tracker.text import TextStream
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -28,6 +29,9 @@ class ReplyStream:
     def push(self, token_ids: Sequence[int]) -> list[str | dict[str, Any]]:
         """Pieces of content, and whole tool calls in the OpenAI shape, in order."""
         return self._kept(self._parsed(self._text.push(token_ids)))
+
+    def is_exact(self, ids):
+        return True
 
     def finish(self) -> list[str | dict[str, Any]]:
         """What was held back until no more tokens come."""
@@ -53,7 +57,7 @@ class ReplyStream:
         for part in parts:
             if isinstance(part, str):
                 self._content.append(part)
-                kept.append(part)
+                kept.append(TextPart(part))
             else:
                 call = {
                     "id": call_id(self._turn_index, len(self._tool_calls)),
@@ -61,7 +65,7 @@ class ReplyStream:
                     "function": {"name": part.name, "arguments": part.arguments},
                 }
                 self._tool_calls.append(call)
-                kept.append(call)
+                kept.append(ToolCallPart(call["id"], part.name, part.arguments))
         return kept
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs chromium, bubblewrap and node where Debian's apt and the right to use it are there; otherwise says what is missing.
+# Installs chromium, bubblewrap and node where Debian's apt and the right to use it are there; otherwise says what is
+# missing.
 set -euo pipefail
 
 missing=()

@@ -18,10 +18,15 @@ from swarm.errors import (
     SwarmError,
     Unauthorized,
     Unavailable,
+    UnknownParameter,
 )
 from swarm.gateway.errors import error_response
 
 INVALID_REQUEST = "invalid_request_error"
+
+THREAD = "thread"
+NO_THREADS = {"error_code": "thread_unsupported_request"}
+"""By this the SDK's tool runner, which asks for a thread of itself, knows that it has to send the conversation."""
 
 _KINDS: tuple[tuple[type[SwarmError], int, str], ...] = (
     # Anthropic's clients wait and send again for 529, also where they take another 5xx for a fault.
@@ -39,7 +44,9 @@ def anthropic_error(error: SwarmError, request_id: str | None = None) -> dict[st
     """The body of an error, or the data of an `error` event."""
     # Words by which Claude Code knows that it has to compact the conversation.
     prefix = "prompt is too long: " if isinstance(error, ContextLengthExceeded) else ""
-    detail = {"type": _kind(error)[1], "message": prefix + error.message}
+    detail: dict[str, Any] = {"type": _kind(error)[1], "message": prefix + error.message}
+    if isinstance(error, UnknownParameter) and error.param == THREAD:
+        detail["details"] = NO_THREADS
     return {"type": "error", "error": detail, "request_id": request_id}
 
 

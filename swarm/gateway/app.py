@@ -13,6 +13,7 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 
 from swarm.engine.state import EngineLifecycle
+from swarm.gateway.anthropic_routes import anthropic_router
 from swarm.gateway.audit import AuditLog
 from swarm.gateway.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, TokenGuard
 from swarm.gateway.completions_routes import completions_router
@@ -33,6 +34,7 @@ from swarm.gateway.models import model_router
 from swarm.gateway.openapi import SwarmApi
 from swarm.gateway.path_keys import PathKeys
 from swarm.gateway.prometheus import add_prometheus_route
+from swarm.gateway.responses_routes import responses_router
 from swarm.gateway.routes import Gate
 from swarm.gateway.tokenize_routes import tokenize_router
 from swarm.gateway.traffic import Traffic
@@ -61,8 +63,10 @@ def create_app(deps: Deps) -> SwarmApi:
     traffic = Traffic()
     # Most frequent first: they are tried in this order.
     routers = (
+        anthropic_router(deps.served),
         model_router(deps.served),
         completions_router(deps.served),
+        responses_router(deps.served),
         tokenize_router(deps.served),
         *_guarded(deps, traffic),
         health_router(deps.lifecycle),

@@ -190,6 +190,7 @@ class ModelService:
             prompt = episode.tree.locate_raw(asked.text, asked.token_ids, self.codec)
             new_reply = partial(self.codec.raw_reply_stream, turn_index=prompt.index, stop=params.stop)
             return Choice(index, asked, params, prompt, new_reply)
+        self._refuse_unread(asked)
         if request.tool_choice.mode is ToolMode.REQUIRED:
             if params.grammar is not None:
                 raise BadRequest(
@@ -206,6 +207,13 @@ class ModelService:
             prompt_ids=prompt.prompt_ids,
         )
         return Choice(index, asked, params, prompt, new_reply)
+
+    def _refuse_unread(self, asked: Conversation) -> None:
+        for name in asked.template_options:
+            if not self.codec.reads_option(name):
+                raise UnknownParameter(
+                    f"{name} cannot be honoured: the chat template of {self.model_name} does not read it", param=name
+                )
 
     async def _carry_out(
         self, episode: RunningEpisode, call: LogicalCall, choices: Sequence[Choice]

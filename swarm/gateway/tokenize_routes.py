@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from swarm.errors import BadRequest
+from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.answers import check_model, opened
 from swarm.gateway.bodies import read_object
 from swarm.gateway.dialects.tokenization import TokenizeRequest, parse_detokenize_request, parse_tokenize_request
@@ -99,6 +99,9 @@ def _encode(asked: TokenizeRequest, codec: Codec) -> tuple[int, ...]:
     if asked.conversation is None:
         return codec.encode_text(asked.prompt or "")
     conversation = asked.conversation
+    for name in conversation.template_options:
+        if not codec.reads_option(name):
+            raise UnknownParameter(f"the model's chat template does not read {name}", param=name)
     text = codec.render_text(
         conversation.messages,
         conversation.tools,

@@ -20,6 +20,7 @@ from swarm.errors import BadRequest, JobInvalid
 from swarm.tracker.conversation import canonical_message, prefix_fingerprints, same_tools
 from swarm.tracker.hermes import TAGS
 from swarm.tracker.reply import ReplyStream
+from swarm.tracker.template import template_options
 from swarm.tracker.text import TextStream
 from swarm.types import FinishReason, ForkReason, Message, ToolSpec, Turn
 
@@ -43,6 +44,7 @@ class Codec:
         self._tokenizer = tokenizer
         self._special_ids = _special_ids(tokenizer)
         self._roles_by_template = "developer" in str(tokenizer.chat_template)
+        self._options = template_options(str(tokenizer.chat_template)).difference(tokenizer.special_tokens_map)
         self._token_texts: dict[int, str] = {}
         self.stop_token_ids: tuple[int, ...] = self._find_stop_tokens(stop_token_ids)
         added: dict[str, int] = tokenizer.get_added_vocab()
@@ -70,7 +72,9 @@ class Codec:
         """The prompt for a conversation, tokenized once. Raises BadRequest if the template refuses the messages."""
         return self._encode(self.render_text(messages, tools, generation_prompt=True))
 
-    def render_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
+    def render_text(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], options=None, *, generation_prompt: bool
+    ) -> str:
         """What the chat template makes of a conversation. Raises BadRequest if the template refuses the messages."""
         try:
             text: str = self._tokenizer.apply_chat_template(
@@ -112,6 +116,10 @@ class Codec:
             return Extension(None, ForkReason.TOOLS_CHANGED if changed else ForkReason.TEMPLATE_REWRITE)
         return Extension(previous.prompt_ids + previous.output_ids_T + self._encode_after(previous, added), None)
 
+    def reads_option(self, name: str) -> bool:
+        """Whether the chat template looks at a variable of this name that a request may set."""
+        return name in self._options
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text a reader sees: without special tokens, except tool-call tags."""
         return self.raw_text([token for token in token_ids if self.is_visible(token)])
@@ -119,6 +127,11 @@ class Codec:
     def raw_text(self, token_ids: Sequence[int]) -> str:
         """The text of all tokens, special ones by their names."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids from here on stand for no text."""
+        return len(self._tokenizer)
 
     def is_visible(self, token_id: int) -> bool:
         """False for special tokens, which end or frame a message and are no part of its text."""

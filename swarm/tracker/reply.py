@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.tracker.hermes import HermesStream, ToolCall
-from swarm.types import TextPart, ToolCallPart
 from swarm.tracker.text import TextStream
+from swarm.types import TextPart, ToolCallPart
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 

@@ -6,6 +6,7 @@ Place in the flow: below the dialects; the result is a `SamplingParams`. Knows n
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
@@ -27,8 +28,13 @@ _STRUCTURES = ("json", "regex", "choice", "grammar", "json_object")
 
 
 def _to_number(value: object) -> object:
-    """An integer where the API documents a number; true is none."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    """An integer where the API documents a number; true is none, and one that no float holds is infinite."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 Number = Annotated[float, BeforeValidator(_to_number)]

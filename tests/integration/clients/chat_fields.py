@@ -18,7 +18,7 @@ def _text(content: object) -> str:
     return str(content or "")
 
 
-def _spoken(message: Message) -> tuple[Any, ...]:
+def spoken(message: Message) -> tuple[Any, ...]:
     """All of a message that a chat template shows."""
     calls = [
         (call["function"]["name"], json.loads(call["function"]["arguments"]))
@@ -28,7 +28,7 @@ def _spoken(message: Message) -> tuple[Any, ...]:
 
 
 def _conversation(answered: Answered, messages: Iterable[Message]) -> bool:
-    return list(map(_spoken, messages)) == list(map(_spoken, answered.turns[0].messages))
+    return list(map(spoken, messages)) == list(map(spoken, answered.turns[0].messages))
 
 
 def _tools(answered: Answered, tools: list[Any]) -> bool:
@@ -106,6 +106,10 @@ def _stop(answered: Answered, stop: str | list[str]) -> bool:
     return answered.params["stop"] == ([stop] if isinstance(stop, str) else stop)
 
 
+def _biases(answered: Answered, biases: Mapping[str, float]) -> bool:
+    return answered.params["logit_bias"] == [[int(token), bias] for token, bias in sorted(biases.items())]
+
+
 CHAT_EFFECTS: Effects = MappingProxyType(
     {
         "model": served_model,
@@ -118,6 +122,7 @@ CHAT_EFFECTS: Effects = MappingProxyType(
         "top_p": sampled("top_p"),
         "presence_penalty": sampled("presence_penalty"),
         "frequency_penalty": sampled("frequency_penalty"),
+        "logit_bias": _biases,
         "max_tokens": sampled("max_tokens"),
         "max_completion_tokens": sampled("max_tokens"),
         "seed": sampled("seed"),

@@ -73,4 +73,4 @@ def check_effects(exchange: Exchange, turns: Sequence[TurnView], effects: Effect
     assert exchange.ignored_fields == unknown == answered.body.keys() & set(ignored)
     for name, value in answered.body.items():
         if name not in unknown and value is not None:
-            assert effects[name](answered, value), f"{name}: {value!r} had no effect on {answered.turns}"
+            assert effects[name](answered, value), f"{name}: {value!r} had no effect"

@@ -17,8 +17,11 @@ from typing import Any
 
 import pytest
 from integration.clients.chat_fields import CHAT_EFFECTS
+from integration.clients.completions_fields import COMPLETION_EFFECTS
 from integration.clients.engine_tap import Generation, TappedBackends
 from integration.clients.fields_sent import Effects, check_effects
+from integration.clients.messages_fields import MESSAGE_EFFECTS
+from integration.clients.responses_fields import RESPONSE_EFFECTS
 from integration.clients.wire import Exchange, Wire
 
 import swarm.serving
@@ -26,12 +29,20 @@ from swarm import SwarmClient, Task, WorkflowOutput
 from swarm.client.credentials import Credentials
 from swarm.config import ServerConfig, TrainJob
 from swarm.schemas import EpisodeDetail, TurnView
+from swarm.types import EpisodeType
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
 
-EFFECTS: Mapping[str, Effects] = MappingProxyType({"chat/completions": CHAT_EFFECTS})
-"""By route. A request to any other may not be answered in these tests."""
+EFFECTS: Mapping[str, Effects] = MappingProxyType(
+    {
+        "chat/completions": CHAT_EFFECTS,
+        "completions": COMPLETION_EFFECTS,
+        "responses": RESPONSE_EFFECTS,
+        "messages": MESSAGE_EFFECTS,
+    }
+)
+"""Of each route whose calls are turns."""
 
 Completion = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], tuple[int, ...], str]
 
@@ -87,28 +98,32 @@ class Stage:
         self._backends.script.lines.extend(lines)
 
     @contextmanager
-    def episode(self, episode_type: str = "train", *, ignored: frozenset[str] = frozenset()) -> Iterator[Observed]:
+    def episode(
+        self, episode_type: EpisodeType = EpisodeType.TRAIN, *, ignored: frozenset[str] = frozenset()
+    ) -> Iterator[Observed]:
         """For a client to complete. At the end of the block its records are compared with what the engine gave and
         with what the client sent; of its fields just those `ignored` may have had no effect."""
         tap = self._backends.tap
         assert tap is not None
-        generations, exchanges = len(tap.generations), len(self._wire.exchanges())
-        calls = self._client.status().calls
+        generations, calls = len(tap.generations), self._client.status().calls
         episode_id, credentials = self._client.begin_episode(episode_type)
         observed = Observed(credentials)
-        yield observed
+        try:
+            yield observed
+            unsaid = list(self._backends.script.lines)
+        finally:
+            self._backends.script.lines.clear()
         self._client.end_episode(Task("", episode_id), episode_id, WorkflowOutput(reward=1.0))
         detail = self._client.episode(episode_id)
         observed.turns, observed.generations = detail.turns, tap.generations[generations:]
         observed.exchanges = [each for each in self._wire.exchanges() if _is_of(each, credentials)]
-        assert len(self._wire.exchanges()) > exchanges
         check_records(detail, observed.generations)
         assert self._client.status().calls == calls, "a call was repeated, orphaned or withheld"
         for exchange in observed.exchanges:
-            if exchange.request.target[0] == "POST" and exchange.response.status == 200:
-                effects = EFFECTS[exchange.path.rpartition("/v1/")[2]]
-                check_effects(exchange, detail.turns, effects, ignored)
-        assert not self._backends.script.lines, "the client asked less often than was scripted"
+            route = exchange.path.rpartition("/v1/")[2]
+            if route in EFFECTS and exchange.response.status == 200:
+                check_effects(exchange, detail.turns, EFFECTS[route], ignored)
+        assert not unsaid, "the client asked less often than was scripted"
 
 
 def check_records(detail: EpisodeDetail, generations: list[Generation]) -> None:
@@ -120,7 +135,7 @@ def check_records(detail: EpisodeDetail, generations: list[Generation]) -> None:
     assert sorted(recorded) == sorted(map(_completion, generations))
     assert recorded, "the client made no call"
     assert [turn.withheld for turn in detail.turns] == [None] * len(recorded)
-    if detail.episode.episode_type != "train":
+    if detail.episode.episode_type is EpisodeType.EVAL:
         return
     for turn in detail.turns:
         trained = [

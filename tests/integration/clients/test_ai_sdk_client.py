@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from integration.clients.stage import Observed, Stage
 
+from swarm.types import EpisodeType
+
 PROGRAM = Path(__file__).parent / "ai_sdk" / "client.mjs"
 IS_INSTALLED = shutil.which("node") is not None and (PROGRAM.parent / "node_modules").is_dir()
 LIMIT_S = 30
@@ -49,6 +51,12 @@ def test_what_is_streamed_is_what_was_sampled(nano: Stage) -> None:
     [turn] = episode.turns
     assert "".join(told["pieces"]) == turn.reply["content"]
     assert (told["outputTokens"], told["finish"]) == (len(turn.output_ids), turn.finish_reason)
+
+
+def test_an_eval_episode_takes_every_setting(nano: Stage) -> None:
+    with nano.episode(EpisodeType.EVAL) as episode:
+        told = run(episode, "settings")
+    assert told == {"text": episode.replies[0]["content"], "warnings": []}
 
 
 @pytest.mark.parametrize("scenario", ["tools", "streamedTools"])

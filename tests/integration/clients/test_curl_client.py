@@ -48,3 +48,38 @@ def test_a_stream_of_chunks(nano: Stage) -> None:
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
     ids = [token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"]]
     assert ids == episode.turns[0].output_ids
+
+
+def test_a_message_of_anthropic_s_api(nano: Stage) -> None:
+    with nano.episode() as episode:
+        reply = curl(
+            episode,
+            """curl -sS --fail-with-body "$ANTHROPIC_BASE_URL/v1/messages" \
+                -H "x-api-key: $ANTHROPIC_AUTH_TOKEN" -H "anthropic-version: 2023-06-01" \
+                -H "Content-Type: application/json" -d '{"model": "default", "max_tokens": 50,
+                     "messages": [{"role": "user", "content": "Reverse: ABC"}]}'""",
+        )
+    assert json.loads(reply)["content"][0]["text"] == episode.replies[0]["content"]
+
+
+def test_a_response_of_openai_s_api(nano: Stage) -> None:
+    with nano.episode() as episode:
+        reply = curl(
+            episode,
+            """curl -sS --fail-with-body "$OPENAI_BASE_URL/responses" \
+                -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \
+                -d '{"model": "default", "input": "Reverse: ABC"}'""",
+        )
+    [message] = json.loads(reply)["output"]
+    assert message["content"][0]["text"] == episode.replies[0]["content"]
+
+
+def test_an_address_that_holds_the_key_is_enough(nano: Stage) -> None:
+    with nano.episode() as episode:
+        reply = curl(
+            episode,
+            f"""curl -sS --fail-with-body "{episode.credentials.path_base_url}/chat/completions" \
+                -H "Content-Type: application/json" \
+                -d '{{"model": "default", "messages": [{{"role": "user", "content": "Reverse: ABC"}}]}}'""",
+        )
+    assert json.loads(reply)["choices"][0]["message"]["content"] == episode.replies[0]["content"]

@@ -49,7 +49,6 @@ def model_of(episode: Observed, **settings: Any) -> Iterator[ChatOpenAI]:
             base_url=episode.base_url,
             api_key=SecretStr(episode.api_key),
             timeout=LIMIT_S,
-            max_retries=0,
             http_client=http,
             **settings,
         )
@@ -90,13 +89,14 @@ def test_chunks_of_an_async_stream_add_up_to_the_reply(nano: Stage) -> None:
     assert [each["output_tokens"] for each in usage] == [len(turn.output_ids)]
 
 
-def test_an_agent_with_tools_is_one_line_of_turns(scripted: Stage) -> None:
+@pytest.mark.parametrize("by_responses", [False, True], ids=["chat", "responses"])
+def test_an_agent_with_tools_is_one_line_of_turns(scripted: Stage, by_responses: bool) -> None:
     scripted.say(CALL_MULTIPLY, "It is 42.")
-    with scripted.episode() as episode, model_of(episode) as model:
+    with scripted.episode() as episode, model_of(episode, use_responses_api=by_responses) as model:
         agent = create_agent(model, [multiply], system_prompt="You are good with numbers.")
         final = agent.invoke({"messages": [HumanMessage("6 * 7?")]})
     assert [message.type for message in final["messages"]] == ["human", "ai", "tool", "ai"]
-    assert [message.content for message in final["messages"][2:]] == ["42", "It is 42."]
+    assert [message.text for message in final["messages"][2:]] == ["42", "It is 42."]
     assert episode.parents == [None, 0]
     assert episode.turns[1].messages[-1]["content"] == "42"
 

@@ -11,6 +11,8 @@ from integration.clients.stage import Observed, Stage
 from openai import AsyncOpenAI, BadRequestError, OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 
+from swarm.types import EpisodeType
+
 pytestmark = pytest.mark.timeout(60)
 
 LIMIT_S = 20
@@ -32,7 +34,7 @@ CALL_ROME = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</
 
 
 def client_of(episode: Observed) -> OpenAI:
-    return OpenAI(base_url=episode.base_url, api_key=episode.api_key, timeout=LIMIT_S, max_retries=0)
+    return OpenAI(base_url=episode.base_url, api_key=episode.api_key, timeout=LIMIT_S)
 
 
 def user(text: str) -> dict[str, str]:
@@ -74,10 +76,13 @@ def test_what_is_streamed_is_what_was_sampled(nano: Stage) -> None:
 
 
 def test_the_streaming_helper_puts_the_same_reply_together(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        with client.chat.completions.stream(model="default", messages=[user("Reverse: AB")]) as stream:
-            kinds = {event.type for event in stream}
-            final = stream.get_final_completion()
+    with (
+        nano.episode() as episode,
+        client_of(episode) as client,
+        client.chat.completions.stream(model="default", messages=[user("Reverse: AB")]) as stream,
+    ):
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
     assert {"chunk", "content.delta", "content.done"} <= kinds
     assert final.choices[0].message.content == episode.replies[0]["content"]
 
@@ -115,6 +120,27 @@ def test_several_choices_are_several_turns(nano: Stage) -> None:
         )
     assert [choice.message.content for choice in reply.choices] == [each["content"] for each in episode.replies]
     assert {turn.call_id for turn in episode.turns} == {reply.id.removeprefix("chatcmpl-")}
+
+
+def test_an_eval_episode_takes_every_sampling_parameter(nano: Stage) -> None:
+    with nano.episode(EpisodeType.EVAL) as episode, client_of(episode) as client:
+        reply = client.chat.completions.create(
+            model="default",
+            messages=[user("Reverse: ABC")],
+            temperature=0.7,
+            top_p=0.9,
+            presence_penalty=0.5,
+            frequency_penalty=-0.5,
+            logit_bias={"40": 2, "41": -100},
+            stop=["Z"],
+            seed=7,
+            max_completion_tokens=30,
+            user="somebody",
+            metadata={"purpose": "test"},
+            store=False,
+        )
+    assert reply.choices[0].message.content == episode.replies[0]["content"]
+    assert 41 not in episode.turns[0].output_ids
 
 
 def test_parse_returns_the_object_that_the_grammar_allowed(nano: Stage) -> None:
@@ -182,6 +208,15 @@ def test_tools_made_of_models_are_parsed_back_into_them(scripted: Stage) -> None
     assert episode.turns[0].tools[0]["function"]["strict"] is True
 
 
+def test_the_environment_of_an_episode_is_all_that_a_client_needs(nano: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nano.episode() as episode:
+        for name, value in episode.credentials.env().items():
+            monkeypatch.setenv(name, value)
+        with OpenAI() as client:
+            reply = client.chat.completions.create(model="default", messages=[user("Reverse: AB")])
+    assert reply.choices[0].message.content == episode.replies[0]["content"]
+
+
 def test_a_field_that_nobody_knows_is_named_to_the_client(nano: Stage) -> None:
     with nano.episode(ignored=frozenset({"flux"})) as episode, client_of(episode) as client:
         reply = client.chat.completions.with_raw_response.create(
@@ -204,3 +239,27 @@ def test_the_models_of_an_episode_are_listed(nano: Stage) -> None:
     with nano.episode() as episode, client_of(episode) as client:
         assert [model.id for model in client.models.list()] == [client.models.retrieve("nano").id]
         client.chat.completions.create(model="nano", messages=[user("Hello")])
+
+
+@pytest.mark.parametrize("is_spelled", [True, False], ids=["text", "ids"])
+def test_a_plain_completion_continues_its_prompt(nano: Stage, is_spelled: bool) -> None:
+    prompt: Any = "<|im_start|>user\nReverse: AB<|im_end|>\n<|im_start|>assistant\n" if is_spelled else [1, 5, 6, 7]
+    with nano.episode() as episode, client_of(episode) as client:
+        reply = client.completions.create(model="default", prompt=prompt, max_tokens=20, logprobs=1)
+    [turn] = episode.turns
+    assert reply.choices[0].text == turn.reply["content"]
+    logprobs = reply.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == turn.output_tokens
+
+
+def test_a_streamed_plain_completion_is_what_was_sampled(nano: Stage) -> None:
+    with nano.episode() as episode, client_of(episode) as client:
+        chunks = list(client.completions.create(model="default", prompt="ABC", max_tokens=20, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == episode.replies[0]["content"]
+
+
+def test_an_episode_that_is_named_by_its_path_needs_no_key(nano: Stage) -> None:
+    with nano.episode() as episode, OpenAI(base_url=episode.credentials.path_base_url, api_key="none") as client:
+        client.chat.completions.create(model="default", messages=[user("Hello")], timeout=LIMIT_S)
+    assert len(episode.turns) == 1

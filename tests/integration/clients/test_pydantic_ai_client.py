@@ -35,7 +35,7 @@ def run(episode: Observed, use: Callable[[OpenAIChatModel], Awaitable[Result]]) 
     """What `use` makes of a model. Without a client of its own the library keeps one open for the whole process."""
 
     async def main() -> Result:
-        async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+        async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
             return await use(OpenAIChatModel("default", provider=OpenAIProvider(openai_client=client)))
 
     return asyncio.run(main())

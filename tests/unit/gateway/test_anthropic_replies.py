@@ -24,8 +24,9 @@ from swarm.errors import (
     RolloutPaused,
     SwarmError,
     Unauthorized,
+    UnknownParameter,
 )
-from swarm.gateway.anthropic_errors import anthropic_error_response
+from swarm.gateway.anthropic_errors import anthropic_error, anthropic_error_response
 from swarm.gateway.calls import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
 from swarm.gateway.dialects.anthropic import parse_message_request
 from swarm.gateway.dialects.anthropic_messages import RecordedReplies, input_json, tool_input
@@ -230,6 +231,14 @@ def test_errors_have_the_shape_of_the_sdk(error, status, kind, headers):
     assert body.error.message.endswith(error.message)
     assert {name: response.headers[name] for name in headers} == headers
     assert body.error.message.startswith("prompt is too long") == isinstance(error, ContextLengthExceeded)
+
+
+def test_a_refused_thread_is_told_so_that_the_tool_runner_goes_on_without():
+    with pytest.raises(UnknownParameter) as refusal:
+        _request(thread={"type": "create"})
+
+    error = ErrorResponse.model_validate(anthropic_error(refusal.value), strict=True).error
+    assert (error.type, error.details["error_code"]) == ("invalid_request_error", "thread_unsupported_request")
 
 
 @pytest.mark.parametrize(

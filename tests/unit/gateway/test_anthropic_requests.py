@@ -7,6 +7,8 @@ import json
 import anthropic.types as published
 import anthropic.types.beta as published_betas
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.anthropic import (
@@ -355,3 +357,30 @@ def test_a_prompt_to_be_counted_is_that_of_the_message():
 
     assert counted.conversation == conversation(**fields)
     assert counted.ignored_fields == ("temperature",)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+_KINDS = ["text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "json_schema", "tool", "enabled"]
+_KEYS = ["type", "text", "role", "content", "id", "name", "input", "tool_use_id", "thinking", "signature", "schema"]
+# Objects that are nearly right, so that checks far inside are reached.
+_NEARLY = st.recursive(
+    _JSON | st.sampled_from(_KINDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=5),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(fields=st.dictionaries(st.sampled_from(sorted(MESSAGE_FIELDS)) | st.text(max_size=5), _NEARLY, max_size=4))
+def test_any_body_is_understood_or_refused(fields):
+    body = {"model": "nano", "messages": MESSAGES, "max_tokens": 5, **fields}
+    try:
+        request = parse_message_request(body, DEFAULTS, RecordedReplies(), lambda _: False)
+    except BadRequest as refusal:
+        assert refusal.message
+    else:
+        assert all(name.isascii() and name.isprintable() for name in request.ignored_fields)

@@ -28,7 +28,7 @@ const verdict = Output.object({
 
 const scenarios = {
   async conversation() {
-    const settings = { model, temperature: 0, seed: 3, maxOutputTokens: 64, maxRetries: 0 };
+    const settings = { model, temperature: 0, seed: 3, maxOutputTokens: 64 };
     const messages = [{ role: "user", content: "Reverse: ABC" }];
     const first = await generateText({ ...settings, messages });
     messages.push(...first.response.messages, { role: "user", content: "Reverse: XY" });
@@ -37,20 +37,35 @@ const scenarios = {
   },
 
   async stream() {
-    const result = streamText({ model, prompt: "Reverse: ABCD", maxRetries: 0 });
+    const result = streamText({ model, prompt: "Reverse: ABCD" });
     const pieces = [];
     for await (const piece of result.textStream) pieces.push(piece);
     return { pieces, outputTokens: (await result.usage).outputTokens, finish: await result.finishReason };
   },
 
+  async settings() {
+    const result = await generateText({
+      model,
+      prompt: "Reverse: ABC",
+      temperature: 0.7,
+      topP: 0.9,
+      presencePenalty: 0.5,
+      frequencyPenalty: -0.5,
+      stopSequences: ["Z"],
+      seed: 7,
+      maxOutputTokens: 30,
+    });
+    return { text: result.text, warnings: result.warnings };
+  },
+
   async tools() {
-    const settings = { model, tools: { multiply }, stopWhen: stepCountIs(3), maxRetries: 0 };
+    const settings = { model, tools: { multiply }, stopWhen: stepCountIs(3) };
     const result = await generateText({ ...settings, system: "You are good with numbers.", prompt: "6 * 7?" });
     return { text: result.text, steps: result.steps.length, results: result.steps[0].toolResults.map((r) => r.output) };
   },
 
   async streamedTools() {
-    const settings = { model, tools: { multiply }, stopWhen: stepCountIs(3), maxRetries: 0 };
+    const settings = { model, tools: { multiply }, stopWhen: stepCountIs(3) };
     const result = streamText({ ...settings, prompt: "6 * 7?" });
     let text = "";
     for await (const piece of result.textStream) text += piece;
@@ -59,13 +74,13 @@ const scenarios = {
   },
 
   async forcedTool() {
-    const settings = { model, tools: { paint }, toolChoice: "required", maxRetries: 0 };
+    const settings = { model, tools: { paint }, toolChoice: "required" };
     const result = await generateText({ ...settings, prompt: "Which colour?" });
     return { calls: result.toolCalls.map((call) => call.toolName) };
   },
 
   async object() {
-    const result = await generateText({ model, output: verdict, prompt: "Which colour?", maxRetries: 0 });
+    const result = await generateText({ model, output: verdict, prompt: "Which colour?" });
     return { object: result.output };
   },
 };

@@ -18,7 +18,7 @@ BEGIN, END = "<!-- parameters: written by scripts/parameter_matrix.py -->", "<!-
 
 def matrix() -> str:
     """One Markdown table per API, fields in alphabetical order."""
-    return "\n".join(f"**{route}**\n\n{_table(fields)}" for route, fields in TABLES.items())
+    return "\n".join(f"**`{route}`**\n\n{_table(fields)}" for route, fields in TABLES.items())
 
 
 def _table(fields: FieldTable) -> str:

@@ -84,7 +84,13 @@ class Assembly:
         await backend.warm_up()
         with collector_paused():
             codec, history = await asyncio.gather(
-                asyncio.to_thread(Codec.load, backend.tokenizer_path), self._read_history()
+                asyncio.to_thread(
+                    Codec.load,
+                    backend.tokenizer_path,
+                    tool_parser=job.tool_parser,
+                    reasoning_parser=job.reasoning_parser,
+                ),
+                self._read_history(),
             )
         self.lifecycle.publish(_weights_of(work))
         rollout, batch_ready = await self._open_rollout(job, history, work)
@@ -149,7 +155,7 @@ class Assembly:
         return ModelService(
             rollout=rollout,
             sampler=Sampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
-            codec=codec,
+            codec=codec.bounded(lambda: rollout.info.context_length),
             ledger=self.ledger,
         )
 

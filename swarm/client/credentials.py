@@ -10,6 +10,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 from swarm.schemas import BeginEpisodeResponse
 
+_ANTHROPIC_MODELS = (
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+)
+"""By which Claude Code chooses models for its purposes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -39,6 +47,7 @@ class Credentials:
             "OPENAI_API_KEY": self.api_key,
             "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
             "ANTHROPIC_AUTH_TOKEN": self.api_key,
+            **dict.fromkeys(_ANTHROPIC_MODELS, self.model),
         }
 
 

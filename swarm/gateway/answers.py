@@ -18,7 +18,7 @@ from swarm.errors import EngineFailure, EngineNotReady, NotFound, SwarmError
 from swarm.gateway.auth import bearer
 from swarm.gateway.bodies import read_object
 from swarm.gateway.calls import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
-from swarm.gateway.dialects.fields import FieldTable
+from swarm.gateway.dialects.fields import FieldTable, shown
 from swarm.gateway.dialects.request import ModelRequest, SamplingDefaults
 from swarm.gateway.frames import Frame, encode_frames
 from swarm.gateway.inference import ModelService
@@ -113,7 +113,7 @@ def opened(request: Request, served: Callable[[], ModelService | None]) -> tuple
 
 def check_model(name: str, service: ModelService) -> None:
     if name not in MODEL_ALIASES and name != service.model_name:
-        raise NotFound(f"no model {name!r} here: this server serves {service.model_name!r}", param="model")
+        raise NotFound(f"no model {shown(name)} here: this server serves {service.model_name!r}", param="model")
 
 
 async def _identity(request: Request, route: str) -> CallIdentity:

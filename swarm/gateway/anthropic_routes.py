@@ -175,7 +175,7 @@ def anthropic_router(served: Callable[[], ModelService | None]) -> APIRouter:
         service.counts.ignore(asked.ignored_fields)
         episode.touch()
         where = asked.conversation
-        prompt = episode.tree.locate(where.messages, where.tools, service.codec, where.template_options)
+        prompt = episode.tree.preview(where.messages, where.tools, service.codec, where.template_options)
         headers = {"x-ignored-fields": ",".join(asked.ignored_fields)} if asked.ignored_fields else {}
         return JSONResponse({"input_tokens": len(prompt.prompt_ids)}, headers=headers)
 

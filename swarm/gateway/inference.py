@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from swarm.config import TrainJob
-from swarm.errors import BadRequest, UnknownParameter
+from swarm.errors import BadRequest, ContextLengthExceeded, UnknownParameter
 from swarm.gateway.call_counts import CallCounts, Oddity
 from swarm.gateway.calls import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.gateway.dialects.request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
@@ -191,13 +191,16 @@ class ModelService:
             new_reply = partial(self.codec.raw_reply_stream, turn_index=prompt.index, stop=params.stop)
             return Choice(index, asked, params, prompt, new_reply)
         self._refuse_unread(asked)
-        if request.tool_choice.mode is ToolMode.REQUIRED:
-            if params.grammar is not None:
-                raise BadRequest(
-                    "response_format and a forced tool call exclude one another: send one of them", param="tool_choice"
-                )
-            params = replace(params, grammar=self.codec.forced_grammar(asked.tools, request.tool_choice))
+        self._refuse_endless(asked)
+        is_forced = request.tool_choice.mode is ToolMode.REQUIRED
+        if is_forced and params.grammar is not None:
+            raise BadRequest(
+                "an output format and a forced tool call exclude one another: send one of them", param="tool_choice"
+            )
         prompt = episode.tree.locate(asked.messages, asked.tools, self.codec, asked.template_options)
+        if is_forced:
+            grammar = self.codec.forced_grammar(asked.tools, request.tool_choice, prompt.prompt_ids)
+            params = replace(params, grammar=grammar)
         new_reply = partial(
             self.codec.reply_stream,
             asked.tools,
@@ -207,6 +210,14 @@ class ModelService:
             prompt_ids=prompt.prompt_ids,
         )
         return Choice(index, asked, params, prompt, new_reply)
+
+    def _refuse_endless(self, asked: Conversation) -> None:
+        """Before a template spends seconds on it. While the engine boots its limit is not known, and 0."""
+        limit = self.rollout.info.context_length
+        if limit and len(asked.messages) > limit:
+            raise ContextLengthExceeded(
+                f"the conversation has {len(asked.messages)} messages and the context holds {limit} tokens: shorten it"
+            )
 
     def _refuse_unread(self, asked: Conversation) -> None:
         for name in asked.template_options:
@@ -309,7 +320,8 @@ async def _all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 def _completion(choice: Choice, turn: Turn) -> Completion:
-    return Completion(choice.index, turn, tuple(choice.top_logprobs) if choice.params.top_logprobs else None)
+    # An engine without a model has no other tokens to name.
+    return Completion(choice.index, turn, tuple(choice.top_logprobs) or None)
 
 
 def _tell(call: LogicalCall, choice: Choice, delta: TokenDelta) -> None:

@@ -163,11 +163,7 @@ def responses_router(served: Callable[[], ModelService | None]) -> APIRouter:
         kept.deleted.add(turn.call_id)
         return DeletedResponse(id=response_id)
 
-    @router.post(
-        "/responses/{response_id}/cancel",
-        summary="Refused: no response is made in the background",
-        responses=_RESPONSES,
-    )
+    @router.post("/responses/{response_id}/cancel", include_in_schema=False)
     async def cancel_response(response_id: str, request: Request) -> Response:
         """To stop a response, close its connection."""
         _, episode = opened(request, served)

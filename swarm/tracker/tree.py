@@ -61,14 +61,26 @@ class EpisodeTree:
         Each call allots the next index; one whose turn is never added leaves a gap. Raises BadRequest if the chat
         template refuses the messages.
         """
+        prompt = self.preview(messages, tools, codec, template_options)
+        self._allot()
+        return prompt
+
+    def preview(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        codec: Codec,
+        template_options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Prompt:
+        """What `locate` would return, without a place being taken."""
         reason: ForkReason | None = None
         for candidate in self._candidates(messages):
             extension = codec.extend(candidate, messages, tools, template_options)
             if extension.prompt_ids is not None:
-                return Prompt(self._allot(), extension.prompt_ids, candidate.index, None)
+                return Prompt(self._next_index, extension.prompt_ids, candidate.index, None)
             reason = reason or extension.reason
         prompt_ids = codec.render(messages, tools, template_options)
-        return Prompt(self._allot(), prompt_ids, None, reason or self._reason_without_candidate(messages))
+        return Prompt(self._next_index, prompt_ids, None, reason or self._reason_without_candidate(messages))
 
     def locate_raw(self, text: str | None, token_ids: Sequence[int] | None, codec: Codec) -> Prompt:
         """The prompt of a request that brings its own text or ids, behind the longest earlier turn it begins with.

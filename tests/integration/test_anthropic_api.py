@@ -224,6 +224,18 @@ def test_the_tool_runner_completes_an_episode(service: Service) -> None:
     assert continues_exactly(detail)
 
 
+def test_a_repeated_attempt_gets_the_same_message(service: Service) -> None:
+    def attempt(number: int, **body: Any) -> httpx.Response:
+        headers = {"x-api-key": service.episode["api_key"], "x-stainless-retry-count": str(number)}
+        return service.http.post("/v1/messages", headers=headers, json={**BODY, **body, "tools": [WEATHER]})
+
+    service.script.say(CALL, CALL)
+    assert attempt(0).json() == attempt(1).json()
+    first, second = attempt(0, stream=True), attempt(1, stream=True)
+    assert first.text == second.text
+    assert len(service.detail()["turns"]) == 2
+
+
 def test_a_parsed_output_is_sampled_under_its_schema(service: Service) -> None:
     class City(BaseModel):
         city: str
@@ -320,15 +332,16 @@ def test_a_stream_that_breaks_off_raises(service: Service) -> None:
 
 
 def test_claude_code_keeps_one_training_sequence(service: Service) -> None:
-    """As it is configured for gateways, but for what it cannot be told to leave out."""
+    """The body is that of version 2.1.197, and a field of the future."""
     service.script.say(CALL, "12 degrees")
     messages: list[Any] = [
-        {"role": "user", "content": [{"type": "text", "text": "<system-reminder>"}, {"type": "text", "text": "Hello"}]}
+        {"role": "user", "content": [{"type": "text", "text": "<system-reminder>"}, {"type": "text", "text": "Hello"}]},
+        {"role": "system", "content": "Available agent types"},
     ]
     headers = {
         "authorization": f"Bearer {service.episode['api_key']}",
         "anthropic-version": "2023-06-01",
-        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,not-yet-known-2027-01-01",
+        "anthropic-beta": "claude-code-20250219,mid-conversation-system-2026-04-07,not-yet-known-2027-01-01",
         "x-claude-code-session-id": "s",
     }
     for number in range(2):
@@ -338,12 +351,13 @@ def test_claude_code_keeps_one_training_sequence(service: Service) -> None:
         ]
         body = {
             **{"model": "default", "max_tokens": 32000, "stream": True, "metadata": {"user_id": "u"}},
-            **{"temperature": 1, "thinking": {"type": "disabled"}, "not_yet_known": {"a": 1}},
+            **{"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}, "not_yet_known": {"a": 1}},
+            **{"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
             **{"system": system, "messages": messages, "tools": [{**WEATHER, "cache_control": {"type": "ephemeral"}}]},
         }
         reply = service.http.post("/v1/messages?beta=true", headers=headers, json=body)
         assert reply.status_code == 200, reply.text
-        assert reply.headers["x-ignored-fields"] == "not_yet_known,system.0"
+        assert reply.headers["x-ignored-fields"] == "not_yet_known,system.0,thinking"
         events = [json.loads(line.removeprefix("data: ")) for line in reply.text.splitlines() if line[:5] == "data:"]
         call = next(each["content_block"] for each in events if each["type"] == "content_block_start")
         if call["type"] == "tool_use":

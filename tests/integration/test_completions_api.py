@@ -85,6 +85,14 @@ def test_prompts_of_every_form_in_one_call_are_turns_of_their_own(hosted: Hosted
     assert len({turn["call_id"] for turn in turns}) == 1
 
 
+def test_an_engine_that_names_no_other_tokens_gives_the_sampled_ones(hosted: Hosted) -> None:
+    reply = hosted.model.chat.completions.create(
+        model="default", messages=[{"role": "user", "content": "hi"}], logprobs=True, top_logprobs=2
+    )
+    [turn] = hosted.turns()
+    assert [entry.logprob for entry in reply.choices[0].logprobs.content] == turn["logprobs"]
+
+
 def test_a_stream_says_what_is_recorded(hosted: Hosted) -> None:
     chunks = list(
         hosted.model.completions.create(

@@ -35,6 +35,8 @@ from swarm.types import ToolChoice, ToolMode
 
 MAX_TOOL_CALLS = 1000
 MAX_CHOICES = 128
+MAX_MESSAGES = 100_000
+MAX_TOOLS = 1000
 
 CHAT_FIELDS: FieldTable = MappingProxyType(
     honoured("messages", "model", "stream", "temperature", "seed", "stop", "logprobs", "top_logprobs")
@@ -137,6 +139,8 @@ class _Message(Strict):
     tool_calls: list[_ToolCall] | None = Field(default=None, max_length=MAX_TOOL_CALLS)
     tool_call_id: str | None = None
     name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
     @model_validator(mode="after")
     def _content_unless_assistant(self) -> Self:
@@ -179,8 +183,8 @@ class _ChatBody(SamplingBody):
     """The fields that are honoured; the rest of the body is judged by name."""
 
     model: str = Field(min_length=1)
-    messages: list[_Message] = Field(min_length=1)
-    tools: list[dict[str, Any]] | None = None
+    messages: list[_Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=MAX_TOOLS, fail_fast=True)
     tool_choice: Literal["auto", "none", "required"] | _ToolReference | _AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

@@ -250,8 +250,9 @@ def _thoughts(item: _Reasoning, recorded: RecordedResponses, index: int) -> str:
     if text := "".join(thought.text for thought in item.content or ()):
         return text
     owner = _owner(item, recorded)
-    if owner and (reply := recorded.reply(item.encrypted_content or owner)):
-        return reply.get("reasoning_content") or ""
+    if owner and (reply := recorded.reply(owner)):
+        # The first piece stands for all of it, the others for none.
+        return "" if _number(item.id) else reply.get("reasoning_content") or ""
     if item.encrypted_content:
         raise UnknownParameter(
             f"input.{index}.encrypted_content is not of this episode: leave it out, or send content",
@@ -260,12 +261,17 @@ def _thoughts(item: _Reasoning, recorded: RecordedResponses, index: int) -> str:
     return "".join(thought.text for thought in item.summary or ())
 
 
+def _number(item_id: str | None) -> int:
+    named = _ITEM_ID.fullmatch(item_id or "")
+    return int(named[3] or 0) if named else 0
+
+
 def _resolved(item: _Reference, recorded: RecordedResponses, index: int) -> _Said | _Call | _Reasoning:
     """The recorded item. The first piece of a text that calls interrupt stands for all of it, the others for none."""
     named = _ITEM_ID.fullmatch(item.id)
     reply = recorded.reply(named[2]) if named else None
     if named is not None and reply is not None:
-        kind, number = named[1], int(named[3] or 0)
+        kind, number = named[1], _number(item.id)
         calls = reply.get("tool_calls") or ()
         if kind == "rs" and reply.get("reasoning_content"):
             return _Reasoning(id=item.id, encrypted_content=named[2])

@@ -31,7 +31,7 @@ def show_response(shown: Shown, head: CallHead, completion: Completion, codec: C
     """The body of a completion. Raises EngineFailure for an aborted turn."""
     turn = completion.turn
     status = _status(turn.finish_reason)
-    rows = _logprobs(codec, turn.output_ids_T, turn.logprobs_T, completion.top_logprobs_T) if shown.logprobs else []
+    rows = _text_logprobs(codec, completion) if shown.logprobs else []
     return _body(
         shown,
         head,
@@ -129,7 +129,7 @@ class ResponseStream:
     """Events of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off.
 
     An item is over when one of another kind begins; text that goes on behind a call is an item of its own. A piece of
-    text carries the logprobs of the tokens sampled since the piece before, those that are not shown included.
+    text carries the logprobs of the tokens sampled since the piece before; those behind the last one come with "".
     """
 
     def __init__(self, request: ResponseRequest, head: CallHead, codec: Codec) -> None:
@@ -176,10 +176,13 @@ class ResponseStream:
         frames: list[Frame] = []
         if not self._texts and not self._calls:
             frames += self._part(TextPart(""))
+        if self._open is not None and self._unsent:
+            frames += self._continue(self._open, "")
         return [*frames, *self._close(body["status"]), self._frame(f"response.{body['status']}", response=body)]
 
     def _part(self, part: ReplyPart) -> list[Frame]:
         if isinstance(part, ToolCallPart):
+            self._unsent.clear()
             return [*self._close(), *self._call(part)]
         frames: list[Frame] = []
         if self._open is None or self._open.is_reasoning != isinstance(part, ReasoningPart):
@@ -202,12 +205,18 @@ class ResponseStream:
         return [added, self._frame("response.content_part.added", **opened.place, part=opened.part())]
 
     def _continue(self, opened: _OpenItem, text: str) -> list[Frame]:
+        deltas, self._unsent = self._unsent, []
+        rows: list[Item] = []
+        if self._shown.logprobs and not opened.is_reasoning:
+            # What came before the first piece of a text, such as the mark that ends reasoning, is no part of it.
+            rows = _delta_logprobs(self._codec, deltas, "" if opened.text else text)
         opened.text += text
+        opened.rows += rows
         if opened.is_reasoning:
             return [self._frame("response.reasoning_text.delta", **opened.place, delta=text)] if text else []
-        rows = self._rows()
-        opened.rows += rows
-        return [self._frame("response.output_text.delta", **opened.place, delta=text, logprobs=rows)] if text else []
+        if not text and not rows:
+            return []
+        return [self._frame("response.output_text.delta", **opened.place, delta=text, logprobs=rows)]
 
     def _close(self, status: str = "completed") -> list[Frame]:
         opened, self._open = self._open, None
@@ -217,7 +226,6 @@ class ResponseStream:
             done = self._frame("response.reasoning_text.done", **opened.place, text=opened.text)
             item = _reasoning_item(self._shown, self._head, opened.text, status) | {"id": opened.item_id}
         else:
-            opened.rows += self._rows()
             done = self._frame("response.output_text.done", **opened.place, text=opened.text, logprobs=opened.rows)
             item = _message_item(opened.item_id, opened.text, status, opened.rows)
         return [
@@ -241,15 +249,6 @@ class ResponseStream:
             self._frame("response.function_call_arguments.done", **place, **arguments),
             self._frame("response.output_item.done", output_index=place["output_index"], item=done),
         ]
-
-    def _rows(self) -> list[Item]:
-        deltas, self._unsent = self._unsent, []
-        if not self._shown.logprobs:
-            return []
-        ids = [token for delta in deltas for token in delta.token_ids_T]
-        logprobs = [logprob for delta in deltas for logprob in delta.logprobs_T]
-        top = [row for delta in deltas for row in delta.top_logprobs_T or ()]
-        return _logprobs(self._codec, ids, logprobs, top or None)
 
     def _frame(self, event: str, **fields: Any) -> Frame:
         number, self._events = self._events, self._events + 1
@@ -287,18 +286,53 @@ def _usage(turn: Turn, codec: Codec) -> dict[str, Any]:
 
 def _reasoning_tokens(turn: Turn, codec: Codec) -> int:
     """How many tokens were sampled until all reasoning was said."""
-    ids, reasoning = turn.output_ids_T, turn.reply.get("reasoning_content") or ""
-    start = codec.raw_text(ids).find(reasoning) if reasoning else -1
-    if start < 0:
-        return 0
-    end = start + len(reasoning)
-    return bisect_left(range(len(ids)), end, key=lambda count: len(codec.raw_text(ids[:count])))
+    end = _end_of_reasoning(turn, codec.raw_text(turn.output_ids_T))
+    return _tokens_of(codec, turn.output_ids_T, end)
+
+
+def _end_of_reasoning(turn: Turn, text: str) -> int:
+    reasoning = turn.reply.get("reasoning_content") or ""
+    return max(text.find(reasoning), 0) + len(reasoning) if reasoning in text else 0
+
+
+def _tokens_of(codec: Codec, token_ids: Sequence[int], characters: int) -> int:
+    """How many tokens it takes to say so much."""
+    counts = range(len(token_ids))
+    return bisect_left(counts, characters, key=lambda count: len(codec.raw_text(token_ids[:count])))
+
+
+def _text_logprobs(codec: Codec, completion: Completion) -> list[Item]:
+    """Of the tokens that a reply's content consists of and, where nothing comes behind it, the stop token; of all
+    tokens if the content is not one piece of their text."""
+    turn = completion.turn
+    ids, content = turn.output_ids_T, turn.reply.get("content") or ""
+    text = codec.raw_text(ids)
+    start = text.find(content, _end_of_reasoning(turn, text))
+    span = slice(0, len(ids))
+    if start >= 0:
+        end = _tokens_of(codec, ids, start + len(content)) if turn.reply.get("tool_calls") else len(ids)
+        span = slice(_tokens_before(codec, ids, start), end)
+    top = completion.top_logprobs_T
+    return _logprobs(codec, ids[span], turn.logprobs_T[span], None if top is None else top[span])
+
+
+def _tokens_before(codec: Codec, token_ids: Sequence[int], characters: int) -> int:
+    """How many tokens end before or there."""
+    return max(_tokens_of(codec, token_ids, characters + 1) - 1, 0)
+
+
+def _delta_logprobs(codec: Codec, deltas: Sequence[TokenDelta], begins_with: str) -> list[Item]:
+    ids = [token for delta in deltas for token in delta.token_ids_T]
+    logprobs = [logprob for delta in deltas for logprob in delta.logprobs_T]
+    top = [row for delta in deltas for row in delta.top_logprobs_T or ()]
+    start = codec.raw_text(ids).find(begins_with)
+    span = slice(_tokens_before(codec, ids, max(start, 0)), None)
+    return _logprobs(codec, ids[span], logprobs[span], top[span] if top else None)
 
 
 def _logprobs(
     codec: Codec, token_ids: Sequence[int], logprobs: Sequence[float], top: Sequence[TokenLogprobs] | None
 ) -> list[Item]:
-    """One entry per sampled token, the stop token included."""
     rows: Sequence[TokenLogprobs] = top if top is not None else [()] * len(token_ids)
     return [
         {**_token(codec, token_id, logprob), "top_logprobs": [_token(codec, *each) for each in row]}

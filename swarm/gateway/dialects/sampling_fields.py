@@ -34,7 +34,7 @@ def _to_number(value: object) -> object:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 Number = Annotated[float, BeforeValidator(_to_number)]

@@ -66,11 +66,16 @@ def label(_: Answered, __: object) -> bool:
 
 def check_effects(exchange: Exchange, turns: Sequence[TurnView], effects: Effects, ignored: Iterable[str]) -> None:
     """Every field sent had its effect, or is one of those `ignored`, which the server named."""
-    text = exchange.response.body.decode()
-    answered = Answered(exchange, [turn for turn in turns if turn.call_id in text])
-    assert answered.turns, f"no turn was recorded of the call that was answered with {text}"
+    reply_id = _reply_id(exchange.answered()[0])
+    answered = Answered(exchange, [turn for turn in turns if turn.call_id in reply_id])
+    assert answered.turns, f"no turn was recorded of {reply_id}"
     unknown = answered.body.keys() - effects.keys()
     assert exchange.ignored_fields == unknown == answered.body.keys() & set(ignored)
     for name, value in answered.body.items():
         if name not in unknown and value is not None:
             assert effects[name](answered, value), f"{name}: {value!r} had no effect"
+
+
+def _reply_id(answer: Mapping[str, Any]) -> str:
+    """That of a body, or of the first event of a stream."""
+    return (answer.get("response") or answer.get("message") or answer)["id"]

@@ -91,9 +91,8 @@ def _entries(answered: Answered) -> list[dict[str, Any]]:
 
 
 def _include(answered: Answered, wanted: list[str]) -> bool:
-    """The logprobs of all tokens that are text, so not of the stop token."""
     told = [entry["logprob"] for entry in _entries(answered)]
-    return wanted == ["message.output_text.logprobs"] and told == answered.turns[0].logprobs[:-1]
+    return wanted == ["message.output_text.logprobs"] and told == answered.turns[0].logprobs
 
 
 def _top_logprobs(answered: Answered, count: int) -> bool:

@@ -46,6 +46,10 @@ def asked(text: str, **more: Any) -> dict[str, Any]:
     return {"model": "default", "max_tokens": 100, "messages": [user(text)], **more}
 
 
+def text_of(reply: Any) -> str:
+    return "".join(block.text for block in reply.content if block.type == "text")
+
+
 def test_a_conversation_is_recorded_as_one_line_of_tokens(nano: Stage) -> None:
     with nano.episode() as episode, client_of(episode) as client:
         messages = [user("Reverse: ABC")]
@@ -54,7 +58,7 @@ def test_a_conversation_is_recorded_as_one_line_of_tokens(nano: Stage) -> None:
         messages += [{"role": "assistant", "content": first.content}, user([{"type": "text", "text": "Reverse: XY"}])]
         second = client.messages.create(messages=messages, stop_sequences=["!"], **settings)
     assert episode.parents == [None, 0]
-    said = ["".join(block.text for block in reply.content if block.type == "text") for reply in (first, second)]
+    said = [text_of(reply) for reply in (first, second)]
     assert said == [reply["content"] for reply in episode.replies]
     told = [(reply.usage.input_tokens, reply.usage.output_tokens) for reply in (first, second)]
     assert told == [(len(turn.prompt_ids), len(turn.output_ids)) for turn in episode.turns]
@@ -80,7 +84,7 @@ def test_the_streaming_helper_puts_the_same_reply_together(nano: Stage) -> None:
     ):
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
-    assert text == final.content[0].text == episode.replies[0]["content"]
+    assert text == text_of(final) == episode.replies[0]["content"]
 
 
 def test_an_async_stream_is_read_to_its_end(nano: Stage) -> None:
@@ -112,7 +116,7 @@ def test_an_agent_calls_tools_and_goes_on_with_what_they_said(scripted: Stage, i
         last = client.messages.create(**settings)
     assert [call.input for call in calls] == [{"colour": "red"}, {"colour": "green"}]
     assert (first.stop_reason, last.stop_reason) == ("tool_use", "end_turn")
-    assert (first.content[0].text, last.content[0].text) == ("Let me see.", "Both are painted.")
+    assert (text_of(first), text_of(last)) == ("Let me see.", "Both are painted.")
     assert episode.parents == [None, 0]
 
 
@@ -125,7 +129,7 @@ def test_the_tool_runner_of_the_library_completes_an_episode(scripted: Stage) ->
     scripted.say(CALL_RED, "Done.")
     with scripted.episode() as episode, client_of(episode) as client:
         final = client.beta.messages.tool_runner(**asked("Paint it red."), tools=[paint]).until_done()
-    assert final.content[0].text == "Done."
+    assert text_of(final) == "Done."
     assert episode.parents == [None, 0]
     assert episode.turns[1].messages[-1]["content"] == "red now"
 
@@ -171,14 +175,14 @@ def test_the_environment_of_an_episode_is_all_that_a_client_needs(nano: Stage, m
             monkeypatch.setenv(name, value)
         with Anthropic() as client:
             reply = client.messages.create(**asked("Reverse: AB"))
-    assert reply.content[0].text == episode.replies[0]["content"]
+    assert text_of(reply) == episode.replies[0]["content"]
 
 
 def test_a_field_that_nobody_knows_is_named_to_the_client(nano: Stage) -> None:
     with nano.episode(ignored=frozenset({"flux"})) as episode, client_of(episode) as client:
         reply = client.messages.with_raw_response.create(**asked("Reverse: AB"), extra_body={"flux": 1})
     assert reply.headers["x-ignored-fields"] == "flux"
-    assert reply.parse().content[0].text == episode.replies[0]["content"]
+    assert text_of(reply.parse()) == episode.replies[0]["content"]
 
 
 def test_the_model_of_an_episode_is_listed(nano: Stage) -> None:

@@ -137,7 +137,7 @@ def test_json_mode_gives_an_object(scripted: Stage) -> None:
 def test_an_agent_ends_with_a_structured_response(nano: Stage, strategy: Any) -> None:
     with nano.episode() as episode, model_of(episode) as model:
         agent = create_agent(model, response_format=strategy(Verdict))
-        final = agent.invoke({"messages": [HumanMessage("Which colour?")]})
+        final = agent.invoke({"messages": [HumanMessage("Which colour?")]}, {"recursion_limit": 5})
     assert isinstance(final["structured_response"], Verdict)
     assert len(episode.turns) == 1
 

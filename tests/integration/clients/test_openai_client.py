@@ -72,7 +72,7 @@ def test_what_is_streamed_is_what_was_sampled(nano: Stage) -> None:
     assert "".join(choice.delta.content or "" for choice in deltas) == turn.reply["content"]
     entries = [entry for choice in deltas if choice.logprobs for entry in choice.logprobs.content or []]
     assert [entry.token for entry in entries] == turn.output_tokens
-    assert sum((choice.model_extra or {})["token_ids"] == [] for choice in deltas) < len(deltas)
+    assert [token for choice in deltas for token in (choice.model_extra or {})["token_ids"]] == turn.output_ids
 
 
 def test_the_streaming_helper_puts_the_same_reply_together(nano: Stage) -> None:

@@ -69,7 +69,7 @@ def test_an_agent_with_tools_is_one_line_of_turns(scripted: Stage) -> None:
 
 def test_a_streamed_run_is_what_was_sampled(nano: Stage) -> None:
     async def read(model: OpenAIChatModel) -> str:
-        async with Agent(model).run_stream("Reverse: ABCD") as result:
+        async with Agent(model).run_stream("Reverse: ABCD", model_settings={"temperature": 0.0}) as result:
             return "".join([text async for text in result.stream_text(delta=True)])
 
     with nano.episode() as episode:

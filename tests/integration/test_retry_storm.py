@@ -12,11 +12,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import anthropic
 import httpx
 import httpx2
 import openai
 import pytest
 from faulty_proxy import Attempt, Fault, FaultyProxy
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 from slow_engines import Pace, letters
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
@@ -278,15 +281,30 @@ def test_stock_clients_are_held_over_a_weight_update_of_a_minute(start_server: A
     check_that_all_are_held(start_server, pace, update_s=60.0)
 
 
+def ask_anthropic(url: str, key: str) -> str:
+    messages: Any = [{"role": "user", "content": "hi"}]
+    with (
+        anthropic.Anthropic(base_url=url, api_key=key) as client,
+        client.messages.stream(model="default", max_tokens=LONG, messages=messages) as stream,
+    ):
+        return "".join(stream.text_stream)
+
+
+async def ask_langchain(base_url: str, key: str) -> str:
+    """Its streams are given up after two minutes without a chunk."""
+    model = ChatOpenAI(base_url=base_url, api_key=SecretStr(key), model="default")
+    return "".join([str(chunk.content) async for chunk in model.astream("hi")])
+
+
 def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> None:
     """A stream that has begun goes on with the new weights, and calls that come meanwhile are answered by them."""
     pace.update_s, pace.reply = update_s, letters(LONG)
     server = start_server(TrainJob(engine="fake", batch_size=1, num_repeat=2, max_response_length=LONG))
-    with httpx.Client(base_url=server.url, timeout=20) as http, ThreadPoolExecutor(5) as pool:
+    with httpx.Client(base_url=server.url, timeout=20) as http, ThreadPoolExecutor(7) as pool:
         wait_for_state(http, "ROLLING")
         access = {"base_url": f"{server.url}/v1"}
-        held = [begin(http, episode_type="eval", idle_timeout_s=300) for _ in range(5)]
-        clients = [openai.OpenAI(**access, api_key=each["api_key"]) for each in held]
+        held = [begin(http, episode_type="eval", idle_timeout_s=300) for _ in range(7)]
+        clients = [openai.OpenAI(**access, api_key=each["api_key"]) for each in held[:4]]
         running = clients[0].completions.create(model="default", prompt="Once", stream=True, max_tokens=LONG)
         heard = [next(running).choices[0].text]
         for reward in (0.0, 1.0):
@@ -297,7 +315,7 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
         began = time.monotonic()
         rest = pool.submit(lambda: [chunk.choices[0].text for chunk in running])
         kinds = (ask, listen, continue_text)
-        asked = [pool.submit(kind, client, "hi") for kind, client in zip(kinds, clients[1:4], strict=True)]
+        asked = [pool.submit(kind, client, "hi") for kind, client in zip(kinds, clients[1:], strict=True)]
 
         async def ask_async() -> str:
             async with openai.AsyncOpenAI(**access, api_key=held[4]["api_key"]) as model:
@@ -307,6 +325,8 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
             return reply.choices[0].message.content or ""
 
         asked.append(pool.submit(lambda: asyncio.run(ask_async())))
+        asked.append(pool.submit(ask_anthropic, server.url, held[5]["api_key"]))
+        asked.append(pool.submit(lambda: asyncio.run(ask_langchain(access["base_url"], held[6]["api_key"]))))
         replies = [each.result(timeout=update_s + 30) for each in asked]
         assert time.monotonic() - began > update_s - 1
         wait_for_step(http, 1)
@@ -314,7 +334,7 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
         turns = [http.get(f"/v1/swarm/episodes/{each['episode_id']}").json()["turns"] for each in held]
         for client in clients:
             client.close()
-    assert [len(of_episode) for of_episode in turns] == [1] * 5
+    assert [len(of_episode) for of_episode in turns] == [1] * 7
     assert set(turns[0][0]["weight_versions"]) == {0, 1}
     assert "".join(heard) == turns[0][0]["reply"]["content"]
     assert [turn["reply"]["content"] for [turn] in turns[1:]] == replies

@@ -5,10 +5,11 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+AI_SDK := tests/integration/clients/ai_sdk
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system study test test-slow faults check bench ui clean
+.PHONY: setup system ai-sdk study test test-slow faults check bench ui clean
 
 setup: $(STAMP)
 
@@ -19,14 +20,19 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[server,researcher,ui,dev]"
 	@touch $@
 
-# A browser for the explorer's tests and a sandbox for code written by language models.
+# A browser for the explorer's tests, a sandbox for code written by language models, node for a client in JavaScript.
 system:
 	@scripts/install_system_packages.sh
+
+# npm writes the hidden lock file last, so a broken-off install is done again.
+ai-sdk: system
+	@command -v npm >/dev/null || { echo "npm is missing: the tests of the AI SDK are skipped" >&2; exit 0; }; \
+	  cd $(AI_SDK) && { test node_modules/.package-lock.json -nt package-lock.json || npm ci --no-audit --no-fund; }
 
 study: setup
 	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
 
-test: setup system
+test: setup system ai-sdk
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 test-slow: setup system

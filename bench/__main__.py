@@ -31,6 +31,7 @@ class Benchmark(StrEnum):
     """Each is a module of this package."""
 
     ENGINE = "engine"
+    GATEWAY = "gateway"
     LEARNER = "learner"
     CONTROL_PLANE = "control_plane"
     OPEN_EPISODES = "open_episodes"

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -36,7 +34,7 @@ CASE_LIMIT_S = 30.0
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """What one case produced until its deadline."""
 
     tokens: int = 0
@@ -52,28 +50,33 @@ def run(seconds: float) -> list[Result]:
 
 
 async def _measure(seconds: float) -> list[Result]:
+    results: list[Result] = []
+    async with bare_engine() as engine:
+        for concurrency in CONCURRENCY:
+            async with asyncio.timeout(seconds * (1 + WARM_UP) + CASE_LIMIT_S):
+                await drive(engine, concurrency, seconds * WARM_UP)
+                results += _summarize(concurrency, seconds, await drive(engine, concurrency, seconds))
+    return results
+
+
+@asynccontextmanager
+async def bare_engine() -> AsyncGenerator[LocalEngine]:
+    """The local engine with the bundled model, started; its worker ends with the block."""
     with tempfile.TemporaryDirectory(prefix="bench-engine-") as directory:
-        model = _without_stop_tokens(Path(directory) / "model")
         config = ServerConfig()
         worker = build_worker(config, Path(directory) / "worker.log")
-        engine, _ = build_local(TrainJob(model=str(model)), config, worker)
+        engine, _ = build_local(TrainJob(), config, worker)
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 await engine.start()
-            prompts = _prompts(model)
-            results: list[Result] = []
-            for concurrency in CONCURRENCY:
-                async with asyncio.timeout(seconds * (1 + WARM_UP) + CASE_LIMIT_S):
-                    await _drive(engine, prompts, concurrency, seconds * WARM_UP)
-                    results += _summarize(concurrency, seconds, await _drive(engine, prompts, concurrency, seconds))
-            return results
+            yield engine
         finally:
             await worker.stop()
 
 
-async def _drive(engine: LocalEngine, prompts: Iterator[list[int]], concurrency: int, seconds: float) -> _Tally:
+async def drive(engine: LocalEngine, concurrency: int, seconds: float) -> Tally:
     """Keep `concurrency` requests going for `seconds`; those under way at the end are aborted, their tokens count."""
-    tally = _Tally()
+    tally, prompts = Tally(), _prompts()
     deadline = time.perf_counter() + seconds
     try:
         async with asyncio.TaskGroup() as group:
@@ -85,8 +88,8 @@ async def _drive(engine: LocalEngine, prompts: Iterator[list[int]], concurrency:
     return tally
 
 
-async def _keep_sampling(engine: LocalEngine, prompts: Iterator[list[int]], deadline: float, tally: _Tally) -> None:
-    params = SamplingParams(max_tokens=COMPLETION_TOKENS)
+async def _keep_sampling(engine: LocalEngine, prompts: Iterator[list[int]], deadline: float, tally: Tally) -> None:
+    params = SamplingParams(max_tokens=COMPLETION_TOKENS, ignore_eos=True)
     while (began := time.perf_counter()) < deadline:
         is_first = True
         async with aclosing(engine.generate("bench", next(prompts), params)) as deltas:
@@ -100,7 +103,7 @@ async def _keep_sampling(engine: LocalEngine, prompts: Iterator[list[int]], dead
                 tally.tokens += len(delta.token_ids_T)
 
 
-def _summarize(concurrency: int, seconds: float, tally: _Tally) -> list[Result]:
+def _summarize(concurrency: int, seconds: float, tally: Tally) -> list[Result]:
     case = f"{concurrency} at a time"
     return [
         Result(BENCHMARK, case, "tokens_per_second", tally.tokens / seconds, "tokens/s"),
@@ -108,26 +111,15 @@ def _summarize(concurrency: int, seconds: float, tally: _Tally) -> list[Result]:
     ]
 
 
-def _prompts(model: Path) -> Iterator[list[int]]:
-    """Endless chat prompts of one length, with different words: only their beginning is shared."""
-    tokenizer = read_tokenizer(model)
+def questions() -> Iterator[str]:
+    """Endless user messages of one length, with different words: only their beginning is shared."""
     random = Random(0)
     for _ in itertools.count():
-        word = "".join(random.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=5))
-        text = f"<|im_start|>user\nReverse: {word}<|im_end|>\n<|im_start|>assistant\n"
+        yield "Reverse: " + "".join(random.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=5))
+
+
+def _prompts() -> Iterator[list[int]]:
+    tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
+    for question in questions():
+        text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
         yield tokenizer.encode(text, add_special_tokens=False).ids
-
-
-def _without_stop_tokens(directory: Path) -> Path:
-    """A copy of the bundled model whose completions end at max_tokens only, so that all have the same length."""
-    shutil.copytree(BUNDLED_DIRECTORY, directory)
-    for name, key in (
-        ("generation_config.json", "eos_token_id"),
-        ("config.json", "eos_token_id"),
-        ("tokenizer_config.json", "eos_token"),
-    ):
-        path = directory / name
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        settings.pop(key, None)
-        path.write_text(json.dumps(settings), encoding="utf-8")
-    return directory

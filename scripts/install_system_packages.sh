@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Installs chromium and bubblewrap where Debian's apt and the right to use it are there; otherwise says what is missing.
+# Installs chromium, bubblewrap and node where Debian's apt and the right to use it are there; otherwise says what is
+# missing.
 set -euo pipefail
 
 missing=()
 command -v chromium >/dev/null || missing+=(chromium)
 command -v bwrap >/dev/null || missing+=(bubblewrap)
+command -v node >/dev/null || missing+=(nodejs)
+command -v npm >/dev/null || missing+=(npm)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then

@@ -24,6 +24,7 @@ from swarm.gateway.inquiry import Inquirer
 from swarm.gateway.results import finished_episode, salvaged_episode
 from swarm.gateway.rollout import Rollout
 from swarm.gateway.running import REMEMBERED_EPISODES
+from swarm.gateway.sampling import Sampler
 from swarm.imports import collector_paused
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.run import Run
@@ -83,7 +84,13 @@ class Assembly:
         await backend.warm_up()
         with collector_paused():
             codec, history = await asyncio.gather(
-                asyncio.to_thread(Codec.load, backend.tokenizer_path), self._read_history()
+                asyncio.to_thread(
+                    Codec.load,
+                    backend.tokenizer_path,
+                    tool_parser=job.tool_parser,
+                    reasoning_parser=job.reasoning_parser,
+                ),
+                self._read_history(),
             )
         self.lifecycle.publish(_weights_of(work))
         rollout, batch_ready = await self._open_rollout(job, history, work)
@@ -147,11 +154,9 @@ class Assembly:
     def _open_service(self, rollout: Rollout, backend: Backend, codec: Codec) -> ModelService:
         return ModelService(
             rollout=rollout,
-            engine=backend.engine,
-            codec=codec,
+            sampler=Sampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
+            codec=codec.bounded(lambda: rollout.info.context_length),
             ledger=self.ledger,
-            hold_s=self.config.hold_s,
-            on_engine_failure=self.on_engine_failure,
         )
 
     async def _read_batch(self, row: BatchRow) -> TrainBatch:

@@ -37,6 +37,10 @@ LossAggregation = Literal[
 RolloutIS = Literal["off", "token", "sequence"]
 """Truncated importance sampling against the policy that sampled a token, verl's rollout correction. Left out, it is
 "token" when `max_staleness` allows older policies, else "off"."""
+ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
+ReasoningParser = Literal["auto", "none", "think", "mistral"]
+"""How the model writes tool calls, and its reasoning before a reply; "auto" is what its chat template shows, or else
+its vocabulary."""
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
 
 AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
@@ -104,6 +108,8 @@ class TrainJob(BaseModel):
     temperature: float = Field(default=1.0, gt=0, le=10)
     max_response_length: int = Field(default=256, ge=1)
     max_model_len: int | None = Field(default=None, ge=16)
+    tool_parser: ToolParser = "auto"
+    reasoning_parser: ReasoningParser = "auto"
 
     @field_validator("betas")
     @classmethod

@@ -316,7 +316,8 @@ class EpisodePage(Body):
 
 
 class TurnView(Body):
-    """One recorded model call, token by token."""
+    """One recorded completion, token by token. The choices of one call share a `call_id`; `attempt` is how often the
+    client had sent the call before; `withheld` says why a finished turn is not trained."""
 
     index: int
     parent: int | None
@@ -331,6 +332,10 @@ class TurnView(Body):
     weight_versions: list[int]
     finish_reason: str
     params: dict[str, Any]
+    call_id: str
+    choice: int
+    attempt: int
+    withheld: str | None
 
 
 class SampleView(Body):
@@ -481,7 +486,8 @@ class Status(Body):
     """GET status: one snapshot. `failures` counts episodes that were not trained, by reason.
 
     `running` lists the running episodes that were silent longest, at most 50. `recoveries` counts how often the engine
-    of this job came back after a crash, of its worker or of the server.
+    of this job came back after a crash, of its worker or of the server. `calls` counts model calls that were joined,
+    replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that nobody knows, by name.
     """
 
     server_version: str
@@ -500,6 +506,8 @@ class Status(Body):
     warnings: list[WarningView]
     recoveries: int
     failures: dict[str, int]
+    calls: dict[str, int]
+    ignored_fields: dict[str, int]
     tokens_per_second: float
     last_metrics: dict[str, float]
     started_at: float

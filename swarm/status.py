@@ -39,6 +39,8 @@ def build_status(
         warnings=rollout.warnings() if rollout else [],
         recoveries=run.recoveries if run else 0,
         failures=failures,
+        calls=dict(run.service.counts.oddities) if run else {},
+        ignored_fields=dict(run.service.counts.ignored_fields) if run else {},
         tokens_per_second=run.service.tokens_per_second() if run else 0.0,
         last_metrics=run.loop.last_metrics if run else {},
         started_at=started_at,

@@ -125,10 +125,11 @@ class SamplingParams:
     top_logprobs: int = 0
 
     @property
-    def is_untransformed(self) -> bool:
-        """Whether every token is drawn from the model's own distribution at `temperature`, all tokens allowed.
+    def is_trainable(self) -> bool:
+        """Whether a trainer can compute the recorded logprobs anew, and their gradient, from the weights alone.
 
-        Only then is a recorded logprob that of the distribution whose gradient a trainer computes.
+        That takes tokens drawn from the model's own distribution at `temperature`, over all tokens or those that the
+        grammar allowed: what it allows depends on the tokens before, never on the weights.
         """
         return not (
             self.top_p < 1
@@ -139,7 +140,6 @@ class SamplingParams:
             or self.repetition_penalty != 1
             or self.logit_bias
             or self.min_tokens
-            or self.grammar
         )
 
 
@@ -164,11 +164,61 @@ class TokenDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of what the model says to the caller."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPart:
+    """A piece of what the model says to itself, without the marks around it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """A whole tool call. `arguments` is the JSON text of an object, as the model wrote it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+ReplyPart = TextPart | ReasoningPart | ToolCallPart
+
+
+class ToolMode(StrEnum):
+    """Whether a reply may call tools: not at all, as the model likes, or at least once."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`names` are the tools that may be called, all if empty; they bind only where the mode is `REQUIRED`.
+
+    Without `parallel` a reply holds one call at most.
+    """
+
+    mode: ToolMode = ToolMode.AUTO
+    names: tuple[str, ...] = ()
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """One logical model call of an episode, exactly as sampled. Produced by the gateway, kept by tracker and ledger.
+    """One completion of a model call, exactly as sampled. Produced by the gateway, kept by tracker and ledger.
 
     `parent` is the index of the earlier turn whose prompt and completion this prompt extends exactly; without one,
     `fork_reason` says why. `prompt_ids` holds the whole prompt.
+
+    `call_id` is shared by the choices of one logical call, `choice` tells them apart; `request_sha256` identifies what
+    was asked, and `attempt` is how often the client had asked before. `withheld` says why the turn is not trained
+    although it was finished; None otherwise.
     """
 
     episode_id: str
@@ -186,6 +236,23 @@ class Turn:
     fork_reason: ForkReason | None
     started_at: float
     ended_at: float
+    call_id: str = ""
+    choice: int = 0
+    request_sha256: str = ""
+    attempt: int = 0
+    withheld: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConstrainedTurn:
+    """What a turn was sampled under. `stop_token_ids` could end it, besides the end tokens that the model itself names.
+
+    Together with the turn's tokens this says which tokens could have stood in the place of each.
+    """
+
+    index: int
+    grammar: Grammar
+    stop_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +263,9 @@ class Sample:
     sample. Where it is False, `logprobs_T` is 0.0 and `weight_versions_T` and `turn_indices_T` are -1.
     `temperatures_T` is what a token's logits were divided by: 1.0 for greedy tokens, as for their logprobs, and for
     tokens that are not trained.
+
+    A turn's tokens stand in one piece, all trained by the same sample. `constrained_turns` are those of the trained
+    turns whose tokens were drawn under a grammar: their probabilities are among the tokens it allowed.
     """
 
     episode_id: str
@@ -205,6 +275,7 @@ class Sample:
     weight_versions_T: tuple[int, ...]
     turn_indices_T: tuple[int, ...]
     temperatures_T: tuple[float, ...]
+    constrained_turns: tuple[ConstrainedTurn, ...] = ()
 
     @property
     def trained_tokens(self) -> int:

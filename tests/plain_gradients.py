@@ -13,12 +13,13 @@ import torch
 
 from swarm.config import AGGREGATION_BY_LOSS, TrainJob
 from swarm.trainer.local.advantages import compute_advantages
+from swarm.trainer.local.constraints import FollowedBatch, GrammarFollower
 from swarm.trainer.local.correction import RolloutCorrection
 from swarm.trainer.local.optimizer import PolicyOptimizer
 from swarm.trainer.local.rows import build_rows
 from swarm.trainer.local.scoring import TokenScorer
 from swarm.trainer.local.updater import MiniBatchUpdater, StepInput
-from swarm.types import FinishedEpisode, TrainBatch
+from swarm.types import FinishedEpisode, Sample, TrainBatch
 
 EVERY_LOSS = ["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
 EVERY_AGGREGATION = [
@@ -50,6 +51,7 @@ def learner_gradient(
     *,
     moved: torch.nn.Module | None = None,
     chosen: Sequence[int] | None = None,
+    grammars: GrammarFollower | None = None,
 ) -> tuple[float, torch.Tensor]:
     """Policy loss and gradient of one minibatch, the whole batch unless rows are `chosen`, by the learner's own parts.
 
@@ -64,7 +66,8 @@ def learner_gradient(
         job=job,
         device=torch.device("cpu"),
     )
-    rows = build_rows(batch)
+    followed = FollowedBatch(batch) if grammars is None else grammars.follow(batch)
+    rows = build_rows(followed.batch, followed.masks)
     correction = None if job.rollout_is == "off" else RolloutCorrection(rows, job)
     step = StepInput(
         rows,
@@ -95,8 +98,12 @@ def nudged(module: torch.nn.Module) -> torch.nn.Module:
     return other
 
 
+Allowed = Callable[[Sample, int], Sequence[int] | None]
+"""The tokens that could have stood at a position of a sample; None for all."""
+
+
 def plain_logprobs(
-    module: torch.nn.Module, episode: FinishedEpisode, temperature: float
+    module: torch.nn.Module, episode: FinishedEpisode, temperature: float, allowed: Allowed = lambda _sample, _at: None
 ) -> list[tuple[torch.Tensor, torch.Tensor, float]]:
     """(logprob, entropy, recorded logprob) of every trained token, one sample and one token at a time."""
     tokens = []
@@ -104,8 +111,9 @@ def plain_logprobs(
         logits = module(input_ids=torch.tensor([sample.token_ids_T])).logits[0] / temperature
         for position, trained in enumerate(sample.loss_mask_T):
             if trained:
-                distribution = torch.distributions.Categorical(logits=logits[position - 1])
-                token = torch.tensor(sample.token_ids_T[position])
+                choices = allowed(sample, position) or range(logits.shape[1])
+                distribution = torch.distributions.Categorical(logits=logits[position - 1, list(choices)])
+                token = torch.tensor(choices.index(sample.token_ids_T[position]))
                 tokens.append((distribution.log_prob(token), distribution.entropy(), sample.logprobs_T[position]))
     return tokens
 

@@ -10,6 +10,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 from swarm.schemas import BeginEpisodeResponse
 
+_ANTHROPIC_MODELS = (
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+)
+"""By which Claude Code chooses models for its purposes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -25,6 +33,12 @@ class Credentials:
     weight_version: int
     deadline_s: float
 
+    @property
+    def path_base_url(self) -> str:
+        """A base URL that holds the key, for what can be given no key of its own. Libraries that log URLs log it too:
+        where a key can be given, use `base_url` and `api_key`."""
+        return f"{self.base_url.removesuffix('/v1')}/e/{self.api_key}/v1"
+
     def env(self) -> dict[str, str]:
         """Environment variables by which OpenAI and Anthropic SDKs in a child process find the model unchanged."""
         return {
@@ -33,6 +47,7 @@ class Credentials:
             "OPENAI_API_KEY": self.api_key,
             "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
             "ANTHROPIC_AUTH_TOKEN": self.api_key,
+            **dict.fromkeys(_ANTHROPIC_MODELS, self.model),
         }
 
 

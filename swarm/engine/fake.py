@@ -141,7 +141,8 @@ class FakeEngine:
             finish = rule.check(reply[:count])
             if finish is None and count == len(reply):
                 finish = FinishReason.STOP
-            yield TokenDelta((token_id,), (running.logprob,), (self.weight_version,), finish)
+            top = (((token_id, running.logprob),),) if params.top_logprobs else None
+            yield TokenDelta((token_id,), (running.logprob,), (self.weight_version,), finish, top)
             if finish is not None:
                 return
 

@@ -13,8 +13,10 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 
 from swarm.engine.state import EngineLifecycle
+from swarm.gateway.anthropic_routes import anthropic_router
 from swarm.gateway.audit import AuditLog
 from swarm.gateway.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, TokenGuard
+from swarm.gateway.completions_routes import completions_router
 from swarm.gateway.control import (
     Control,
     Served,
@@ -30,8 +32,11 @@ from swarm.gateway.events import EventStreams, add_event_routes
 from swarm.gateway.limits import InputLimits
 from swarm.gateway.models import model_router
 from swarm.gateway.openapi import SwarmApi
+from swarm.gateway.path_keys import PathKeys
 from swarm.gateway.prometheus import add_prometheus_route
+from swarm.gateway.responses_routes import responses_router
 from swarm.gateway.routes import Gate
+from swarm.gateway.tokenize_routes import tokenize_router
 from swarm.gateway.traffic import Traffic
 from swarm.gateway.transaction_routes import add_transaction_routes, transaction_router
 from swarm.ledger import Ledger
@@ -53,12 +58,16 @@ class Deps:
 
 def create_app(deps: Deps) -> SwarmApi:
     """The ASGI app of one server. Control and episode routes want a token whose role allows them, if there are tokens;
-    model routes want the key of a running episode; health routes want nothing."""
+    model routes want the key of a running episode, in a header or in the path; health routes want nothing."""
     app = SwarmApi(title="swarm", version=deps.version, summary="Reinforcement learning for LLM agents as a service")
     traffic = Traffic()
     # Most frequent first: they are tried in this order.
     routers = (
+        anthropic_router(deps.served),
         model_router(deps.served),
+        completions_router(deps.served),
+        responses_router(deps.served),
+        tokenize_router(deps.served),
         *_guarded(deps, traffic),
         health_router(deps.lifecycle),
         transaction_router(deps.served, deps.ledger),
@@ -68,7 +77,7 @@ def create_app(deps: Deps) -> SwarmApi:
     install_error_handlers(app)
     # In place of FastAPI's own stack, which adds a second net for errors and a third limit, at a fifth of the time.
     routes = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), handlers=app.exception_handlers)
-    app.middleware_stack = Edge(routes, InputLimits(deps.max_body_bytes), traffic)
+    app.middleware_stack = Edge(PathKeys(routes), InputLimits(deps.max_body_bytes), traffic)
     return app
 
 

@@ -18,6 +18,9 @@ from swarm.errors import Forbidden, Unauthorized
 
 KEY_PREFIX = "sk-swarm-"
 
+PATH_KEY = "swarm.path_key"
+"""Where in a request's scope the key stands that its path named, if it did."""
+
 
 class Role(StrEnum):
     """What a token stands for: everything; the life of episodes; reading."""
@@ -52,7 +55,12 @@ def bearer(request: Request) -> str:
 
 
 def presented_key(request: Request) -> str | None:
-    """What stands in `Authorization: Bearer` or, failing that, in `x-api-key`."""
+    """The key that the path named, else what stands in `Authorization: Bearer` or, failing that, in `x-api-key`.
+
+    Clients that need a key in the path send a placeholder in the header.
+    """
+    if (named := request.scope.get(PATH_KEY)) is not None:
+        return named
     fallback: str | None = None
     for name, value in request.scope["headers"]:
         if name == b"authorization":

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
+from swarm.gateway.calls import EpisodeCalls
 from swarm.ledger import ClosedEpisode, CompletedEpisode, EpisodeRow
 from swarm.ledger.transactions import COMMIT_LIMIT_S, COMMIT_TIMEOUT
 from swarm.schemas import BeginEpisodeRequest, EpisodeState, RunningEpisodeView
@@ -41,6 +42,7 @@ class RunningEpisode:
 
     row: EpisodeRow
     tree: EpisodeTree
+    calls: EpisodeCalls
     seen: float
     renewed: float
     expires: float
@@ -52,7 +54,7 @@ class RunningEpisode:
     def of(cls, row: EpisodeRow) -> RunningEpisode:
         """An episode without turns. Its lease starts now, its hard deadline stays that of the row."""
         now = time.monotonic()
-        return cls(row, EpisodeTree(row.episode_id), now, now, now + row.deadline_at - time.time())
+        return cls(row, EpisodeTree(row.episode_id), EpisodeCalls(), now, now, now + row.deadline_at - time.time())
 
     @classmethod
     def restored(cls, recorded: CompletedEpisode) -> RunningEpisode:
@@ -62,6 +64,7 @@ class RunningEpisode:
         try:
             for turn in recorded.turns:
                 episode.tree.add(turn)
+            episode.calls = EpisodeCalls.recorded(recorded.turns)
         except ValueError as error:
             logger.error("episode %s cannot go on: %s", episode.episode_id, error)
             episode.unfit = episode.closed = "record_incomplete"

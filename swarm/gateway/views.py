@@ -109,6 +109,10 @@ def _view_turn(turn: Turn, codec: Codec | None) -> TurnView:
         weight_versions=list(turn.weight_versions_T),
         finish_reason=turn.finish_reason,
         params=asdict(turn.params),
+        call_id=turn.call_id,
+        choice=turn.choice,
+        attempt=turn.attempt,
+        withheld=turn.withheld,
     )
 
 

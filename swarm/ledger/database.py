@@ -16,7 +16,7 @@ from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
 # A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
@@ -162,6 +162,14 @@ CREATE TABLE audit (
 );
 """
 
+_ADDED_IN_VERSION_3 = """
+ALTER TABLE turns ADD COLUMN call_id TEXT NOT NULL DEFAULT '';
+ALTER TABLE turns ADD COLUMN choice INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE turns ADD COLUMN request_sha256 TEXT NOT NULL DEFAULT '';
+ALTER TABLE turns ADD COLUMN attempt INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE turns ADD COLUMN withheld TEXT;
+"""
+
 _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
@@ -178,6 +186,13 @@ INSERT INTO trained_groups
         (SELECT DISTINCT job_id, data_source, batch_id, task_id FROM episodes WHERE state = 'trained')
     GROUP BY 1, 2;
 """
+
+_CHANGES = {
+    0: f"{_SCHEMA} {_ADDED_IN_VERSION_2} {_ADDED_IN_VERSION_3}",
+    1: f"{_FROM_VERSION_1} {_ADDED_IN_VERSION_3}",
+    2: _ADDED_IN_VERSION_3,
+}
+"""By the version that the file has, 0 for a new one."""
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
@@ -297,9 +312,8 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
         return
     if version:
         _copy(connection, path.with_name(f"{path.name}.v{version}"))
-    changes = _FROM_VERSION_1 if version else f"{_SCHEMA} {_ADDED_IN_VERSION_2}"
     connection.executescript(
-        f"BEGIN IMMEDIATE; {changes} PRAGMA application_id = {APPLICATION_ID};"
+        f"BEGIN IMMEDIATE; {_CHANGES[version]} PRAGMA application_id = {APPLICATION_ID};"
         f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
     )
 

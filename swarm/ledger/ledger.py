@@ -153,6 +153,11 @@ class Ledger:
         """Record one model call. Raises LedgerError if its episode is not on record or the turn is there already."""
         await self._write(partial(operations.insert_turn, turn=operations.EncodedTurn.of(turn)))
 
+    async def add_turns(self, turns: Sequence[Turn]) -> None:
+        """Record the choices of one model call, all or none. Raises as `add_turn`."""
+        encoded = [operations.EncodedTurn.of(turn) for turn in turns]
+        await self._write(partial(operations.insert_turns, turns=encoded))
+
     async def end_episode(
         self,
         episode_id: str,

@@ -41,6 +41,10 @@ def to_json(value: object) -> str:
         raise LedgerError(f"cannot be stored as JSON: {error}") from error
 
 
+_PLACES = ", ".join("?" * 20)
+"""Of the columns of a turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedTurn:
     """A turn as it is stored. Made by the caller's thread, so that the writer only writes."""
@@ -67,6 +71,11 @@ class EncodedTurn:
             None if turn.fork_reason is None else turn.fork_reason.value,
             turn.started_at,
             turn.ended_at,
+            turn.call_id,
+            turn.choice,
+            turn.request_sha256,
+            turn.attempt,
+            turn.withheld,
         )
         return cls(turn.episode_id, columns, tuple(sorted(set(turn.weight_versions_T))))
 
@@ -133,7 +142,7 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
 
 
 def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
-    connection.execute("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", turn.columns)
+    connection.execute(f"INSERT INTO turns VALUES ({_PLACES})", turn.columns)
     own = to_json(turn.weight_versions)
     known = connection.execute(
         "UPDATE episodes SET turns = turns + 1, weight_versions = iif(weight_versions = '[]', ?, weight_versions)"
@@ -145,6 +154,11 @@ def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
         connection.execute(
             "UPDATE episodes SET weight_versions = ? WHERE episode_id = ?", (to_json(versions), turn.episode_id)
         )
+
+
+def insert_turns(connection: sqlite3.Connection, turns: Sequence[EncodedTurn]) -> None:
+    for turn in turns:
+        insert_turn(connection, turn)
 
 
 def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:

@@ -210,6 +210,11 @@ def _to_turn(row: sqlite3.Row) -> Turn:
         fork_reason=None if row["fork_reason"] is None else ForkReason(row["fork_reason"]),
         started_at=row["started_at"],
         ended_at=row["ended_at"],
+        call_id=row["call_id"],
+        choice=row["choice"],
+        request_sha256=row["request_sha256"],
+        attempt=row["attempt"],
+        withheld=row["withheld"],
     )
 
 

@@ -2,29 +2,47 @@
 
 Place in the flow: between the chat messages of the gateway and the token ids of the engine. Works with any Hugging Face
 tokenizer that has a chat template; which template it is, it does not know: all it needs is the text that the template
-renders for a conversation and for the beginning of that conversation. Knows nothing of episodes or HTTP.
+renders for a conversation and for the beginning of that conversation. Knows nothing of episodes or HTTP, nor how models
+write tool calls and reasoning, which syntax.py says.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from jinja2 import TemplateError
 
+from swarm.config import ReasoningParser, ToolParser
 from swarm.errors import BadRequest, JobInvalid
+from swarm.tracker.bounds import encode_within
 from swarm.tracker.conversation import canonical_message, prefix_fingerprints, same_tools
-from swarm.tracker.hermes import TAGS
-from swarm.tracker.reply import ReplyStream
+from swarm.tracker.reply import ReplyRules, ReplyStream
+from swarm.tracker.syntax import ReplySyntax
+from swarm.tracker.template import template_options
 from swarm.tracker.text import TextStream
-from swarm.types import FinishReason, ForkReason, Message, ToolSpec, Turn
+from swarm.tracker.tokenizer import generation_stops, read_tokenizer, special_ids
+from swarm.types import FinishReason, ForkReason, Grammar, Message, ToolChoice, ToolSpec, Turn
 
 # Stands for a reply when the text around replies is wanted; no template contains or trims it.
 _PROBE = "\u2020probe\u2020"
+_QUESTION: tuple[Message, ...] = ({"role": "user", "content": "."},)
+# A generation prompt's last words, white space and all.
+_TAIL_TOKENS = 16
+
+TemplateOptions = Mapping[str, Any]
+"""Variables for the chat template, as {"enable_thinking": False}."""
+
+_NO_OPTIONS: TemplateOptions = MappingProxyType({})
+_ANY_CALLS = ToolChoice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,46 +56,80 @@ class Extension:
 class Codec:
     """One tokenizer with its chat template. Stateless apart from caches; made once per model."""
 
-    def __init__(self, tokenizer: Any, stop_token_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop_token_ids: Iterable[int] = (),
+        *,
+        tool_parser: ToolParser = "auto",
+        reasoning_parser: ReasoningParser = "auto",
+    ) -> None:
         """`tokenizer` is a transformers tokenizer; `stop_token_ids` are added to those it names itself."""
         self._tokenizer = tokenizer
-        self._special_ids = _special_ids(tokenizer)
-        self._roles_by_template = "developer" in str(tokenizer.chat_template)
+        self._context_length: Callable[[], int] = lambda: 0
+        self._special_ids = special_ids(tokenizer)
+        template = str(tokenizer.chat_template)
+        self._roles_by_template = "developer" in template
+        self._reasoning_by_template = "reasoning_content" in template
+        taken = {*tokenizer.special_tokens_map, *inspect.signature(tokenizer.apply_chat_template).parameters}
+        self._options = template_options(template).difference(taken)
         self._token_texts: dict[int, str] = {}
-        self.stop_token_ids: tuple[int, ...] = self._find_stop_tokens(stop_token_ids)
         added: dict[str, int] = tokenizer.get_added_vocab()
-        self._hidden_ids = self._special_ids.union(self.stop_token_ids) - {added[tag] for tag in TAGS if tag in added}
+        self.syntax = ReplySyntax.of(template, added, self._special_ids, tool_parser, reasoning_parser)
+        self.stop_token_ids: tuple[int, ...] = self._find_stop_tokens(stop_token_ids)
+        marks = self.syntax.mark_ids.values()
+        self._hidden_ids = self._special_ids.union(self.stop_token_ids).difference(marks)
         stops = "|".join(re.escape(text) for text in self.token_text(self.stop_token_ids) if text)
         self._closing = re.compile(rf"({stops})(?:\s*(?:{stops}))*") if stops else None
 
     @classmethod
-    def load(cls, tokenizer_path: str | Path) -> Codec:
+    def load(
+        cls,
+        tokenizer_path: str | Path,
+        *,
+        tool_parser: ToolParser = "auto",
+        reasoning_parser: ReasoningParser = "auto",
+    ) -> Codec:
         """Read a tokenizer from local files. Raises JobInvalid if it cannot be read or has no chat template."""
-        try:
-            tokenizer = _tokenizer_class(Path(tokenizer_path)).from_pretrained(
-                str(tokenizer_path), local_files_only=True
-            )
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise JobInvalid(f"tokenizer {tokenizer_path} cannot be loaded: {reason}", param="model") from error
+        tokenizer = read_tokenizer(Path(tokenizer_path))
         if not getattr(tokenizer, "chat_template", None):
             raise JobInvalid(
                 f"tokenizer {tokenizer_path} has no chat template: name an instruction-tuned model", param="model"
             )
-        return cls(tokenizer, _generation_stops(Path(tokenizer_path)))
+        stops = generation_stops(Path(tokenizer_path))
+        return cls(tokenizer, stops, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        template_options: TemplateOptions = _NO_OPTIONS,
+    ) -> tuple[int, ...]:
         """The prompt for a conversation, tokenized once. Raises BadRequest if the template refuses the messages."""
-        return self._encode(self.render_text(messages, tools, generation_prompt=True))
+        return self.encode_text(self.render_text(messages, tools, template_options, generation_prompt=True))
 
-    def render_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
-        """What the chat template makes of a conversation. Raises BadRequest if the template refuses the messages."""
+    def render_text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        template_options: TemplateOptions = _NO_OPTIONS,
+        *,
+        generation_prompt: bool,
+    ) -> str:
+        """What the chat template makes of a conversation.
+
+        Raises BadRequest if the template refuses the messages, or does not read an option.
+        """
+        for name in template_options:
+            if not self.reads_option(name):
+                raise BadRequest(f"the model's chat template does not read the option {name}", param=name)
         try:
             text: str = self._tokenizer.apply_chat_template(
                 [self._for_template(message) for message in messages],
                 tools=[dict(tool) for tool in tools] or None,
                 add_generation_prompt=generation_prompt,
                 tokenize=False,
+                **template_options,
             )
             # JSON escapes can spell lone surrogates, which no tokenizer takes.
             text.encode()
@@ -87,7 +139,17 @@ class Codec:
             raise BadRequest(f"the model's chat template refuses these messages: {reason}", param="messages") from error
         return text
 
-    def extend(self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Extension:
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """The ids of a text, in which special tokens may be spelled out."""
+        return encode_within(self._encode_all, text, self._context_length())
+
+    def extend(
+        self,
+        previous: Turn,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        template_options: TemplateOptions = _NO_OPTIONS,
+    ) -> Extension:
         """The prompt for `messages` that begins with the exact ids of `previous`, if they go on from its reply.
 
         Raises BadRequest if the template refuses the messages.
@@ -95,19 +157,37 @@ class Codec:
         history = prefix_fingerprints([*previous.messages, previous.reply])
         if prefix_fingerprints(messages)[: len(history)] != history:
             return Extension(None, ForkReason.EDITED_HISTORY)
-        added = self._added_text(previous, messages, tools)
+        added = self._added_text(previous, messages, tools, template_options)
         if added is None:
             changed = not same_tools(previous.tools, tools)
             return Extension(None, ForkReason.TOOLS_CHANGED if changed else ForkReason.TEMPLATE_REWRITE)
         return Extension(previous.prompt_ids + previous.output_ids_T + self._encode_after(previous, added), None)
 
+    def reads_option(self, name: str) -> bool:
+        """Whether the chat template looks at a variable of this name that a request may set."""
+        return name in self._options
+
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text a reader sees: without special tokens, except tool-call tags."""
+        """The text a reader sees: without special tokens, except marks of tool calls and reasoning."""
         return self.raw_text([token for token in token_ids if self.is_visible(token)])
 
     def raw_text(self, token_ids: Sequence[int]) -> str:
         """The text of all tokens, special ones by their names."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def bounded(self, context_length: Callable[[], int]) -> Codec:
+        """The same codec, which raises ContextLengthExceeded for text that is far longer than so many tokens.
+
+        0 stands for a length that is not known yet.
+        """
+        bounded = copy.copy(self)
+        bounded._context_length = context_length
+        return bounded
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids from here on stand for no text."""
+        return len(self._tokenizer)
 
     def is_visible(self, token_id: int) -> bool:
         """False for special tokens, which end or frame a message and are no part of its text."""
@@ -126,41 +206,113 @@ class Codec:
         output_ids: Sequence[int],
         tools: Sequence[ToolSpec] = (),
         *,
+        choice: ToolChoice = _ANY_CALLS,
         turn_index: int,
         stop: Sequence[str] = (),
+        prompt_ids: Sequence[int] = (),
     ) -> dict[str, Any]:
-        """The assistant message that a completion says: its text up to a stop string, and its tool calls.
+        """The assistant message that a completion says: its text up to a stop string, its reasoning and tool calls.
 
-        Without `tools` everything is text. A call that is not valid JSON stays text. Never raises.
+        Without `tools`, or where `choice` allows none, calls are text, as is one that is not well-formed. Never raises.
         """
-        stream = self.reply_stream(tools, turn_index=turn_index, stop=stop)
+        stream = self.reply_stream(tools, choice=choice, turn_index=turn_index, stop=stop, prompt_ids=prompt_ids)
         stream.push(output_ids)
         stream.finish()
         return stream.message
 
-    def reply_stream(self, tools: Sequence[ToolSpec] = (), *, turn_index: int, stop: Sequence[str] = ()) -> ReplyStream:
-        """Makes the message of `parse_reply` while its tokens arrive."""
-        return ReplyStream(self.text_stream(stop), parse_tools=bool(tools), turn_index=turn_index)
+    def reply_stream(
+        self,
+        tools: Sequence[ToolSpec] = (),
+        *,
+        choice: ToolChoice = _ANY_CALLS,
+        turn_index: int,
+        stop: Sequence[str] = (),
+        prompt_ids: Sequence[int] = (),
+    ) -> ReplyStream:
+        """Makes the message of `parse_reply` while its tokens arrive. `prompt_ids` tell whether it begins in reasoning.
+
+        Where `choice` does not allow calls in parallel, what the model wrote behind the first call is not shown.
+        """
+        rules = self.syntax.rules(tools, choice, is_inside=self._is_inside(prompt_ids))
+        return ReplyStream(partial(self.text_stream, stop), rules, turn_index=turn_index)
+
+    def raw_reply_stream(self, *, turn_index: int, stop: Sequence[str] = ()) -> ReplyStream:
+        """A reply that is nothing but text."""
+        return ReplyStream(partial(self.text_stream, stop), ReplyRules(), turn_index=turn_index)
+
+    def forced_grammar(
+        self, tools: Sequence[ToolSpec], choice: ToolChoice, prompt_ids: Sequence[int] | None = None
+    ) -> Grammar | None:
+        """What a reply must follow to call one of the tools that `choice` forces; None if it forces none.
+
+        A model that reasons may do so first. Whether it begins in reasoning `prompt_ids` say, or else the template.
+        Raises BadRequest for a named tool that is not among the tools, or if there are none.
+        """
+        prompt = self.render(_QUESTION) if prompt_ids is None else prompt_ids
+        return self.syntax.forced_grammar(tools, choice, is_inside=self._is_inside(prompt))
 
     def text_stream(self, stop: Sequence[str] = ()) -> TextStream:
         """A detokenizer for one completion."""
         return TextStream(self.raw_text, self.is_visible, stop)
 
-    def _added_text(self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str | None:
+    def _is_inside(self, prompt_ids: Sequence[int]) -> bool:
+        return self.syntax.is_inside(self.raw_text(prompt_ids[-_TAIL_TOKENS:])) if prompt_ids else False
+
+    def _added_text(
+        self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec], options: TemplateOptions
+    ) -> str | None:
         """What the template puts behind the sampled tokens of `previous`; None if it rewrites what came before."""
-        target = self.render_text(messages, tools, generation_prompt=True)
-        prompt = self.render_text(previous.messages, previous.tools, generation_prompt=True)
+        target = self.render_text(messages, tools, options, generation_prompt=True)
+        prompt = self.render_text(previous.messages, previous.tools, options, generation_prompt=True)
+        if self._options and not self._was_rendered_so(previous, prompt, options):
+            return None
         ended = self._has_stop_token(previous)
         # After a stop string the shown reply is shorter than the sampled text, which then proves nothing.
         if ended or previous.finish_reason is not FinishReason.STOP:
             sampled = prompt + self.raw_text(previous.output_ids_T)
             if target.startswith(sampled):
                 return target[len(sampled) :]
-        closed = self._try_render((*previous.messages, previous.reply), previous.tools)
+        closed = self._try_render((*previous.messages, previous.reply), previous.tools, options)
         if closed is None or not closed.startswith(prompt) or not target.startswith(closed):
+            return None
+        if self._hides_what_was_sampled(previous, closed[len(prompt) :]):
             return None
         closing, stop_text = self._closing_of(closed, len(prompt), previous)
         return closing[len(stop_text) if ended else 0 :] + target[len(closed) :]
+
+    def _was_rendered_so(self, previous: Turn, prompt: str, options: TemplateOptions) -> bool:
+        """Whether `prompt` is what `previous` was sampled from, replies aside, which it holds as they were sampled.
+
+        White space does not count: tokenizers that put blanks before words do not give it back.
+        """
+        sampled_from = _squeezed(self.raw_text(previous.prompt_ids))
+        if sampled_from == _squeezed(self.raw_text(self.encode_text(prompt))):
+            return True
+        replies = [index for index, message in enumerate(previous.messages) if message.get("role") == "assistant"]
+        if not replies:
+            return False
+        head = _squeezed(self._try_render(previous.messages[: replies[0]], previous.tools, options) or "")
+        last = self._try_render(previous.messages[: replies[-1] + 1], previous.tools, options)
+        tail = _squeezed(prompt[len(last) :]) if last and prompt.startswith(last) else ""
+        return sampled_from.startswith(head) and sampled_from.endswith(tail)
+
+    def _hides_what_was_sampled(self, previous: Turn, shown: str) -> bool:
+        """Whether the reply as the template shows it lacks reasoning or calls that are among the sampled tokens."""
+        reply, form = previous.reply, self.syntax.reasoning
+        if form is not None and (reasoning := reply.get("reasoning_content")):
+            is_closed = form.closing in self.raw_text(previous.output_ids_T)
+            if reasoning not in shown or not is_closed:
+                return True
+        if len(reply.get("tool_calls") or ()) != 1:
+            return False
+        whole = self.parse_reply(
+            previous.output_ids_T,
+            previous.tools,
+            turn_index=previous.index,
+            stop=previous.params.stop,
+            prompt_ids=previous.prompt_ids,
+        )
+        return len(whole.get("tool_calls", ())) > 1 or whole["content"] != reply.get("content")
 
     def _closing_of(self, closed: str, start: int, previous: Turn) -> tuple[str, str]:
         """What the template puts behind a reply, and the stop token this begins with ("" if it has none).
@@ -176,22 +328,24 @@ class Codec:
         rendered = self._try_render((*messages, {"role": "assistant", "content": _PROBE}), tools)
         return rendered.rpartition(_PROBE)[2] if rendered and _PROBE in rendered else ""
 
-    def _try_render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str | None:
+    def _try_render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: TemplateOptions = _NO_OPTIONS
+    ) -> str | None:
         try:
-            return self.render_text(messages, tools, generation_prompt=False)
+            return self.render_text(messages, tools, options, generation_prompt=False)
         except BadRequest:
             return None
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def _encode_all(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _encode_after(self, previous: Turn, text: str) -> tuple[int, ...]:
         """Ids of `text` as they come out behind the stop token, where some tokenizers treat spaces differently."""
         if not self._has_stop_token(previous):
-            return self._encode(text)
+            return self.encode_text(text)
         anchor = previous.output_ids_T[-1:]
-        anchored = self._encode(self.raw_text(anchor) + text)
-        return anchored[1:] if anchored[:1] == anchor else self._encode(text)
+        anchored = self.encode_text(self.raw_text(anchor) + text)
+        return anchored[1:] if anchored[:1] == anchor else self.encode_text(text)
 
     def _has_stop_token(self, turn: Turn) -> bool:
         return bool(turn.output_ids_T) and turn.output_ids_T[-1] in self.stop_token_ids
@@ -201,18 +355,28 @@ class Codec:
         found = set(given)
         if self._tokenizer.eos_token_id is not None:
             found.add(int(self._tokenizer.eos_token_id))
-        behind = self._encode(self._text_behind_reply(({"role": "user", "content": "."},), ()))
+        behind = self.encode_text(self._text_behind_reply(_QUESTION, ()))
         found.update(token for token in behind[:1] if token in self._special_ids)
         return tuple(sorted(found))
 
     def _for_template(self, message: Message) -> dict[str, Any]:
-        """The message as chat templates expect it: arguments as objects; `developer` is the newer name of `system`."""
+        """The message as chat templates expect it: arguments as objects; `developer` is the newer name of `system`.
+
+        A template that knows no reasoning apart from content gets it in the content, as the model wrote it.
+        """
         shaped = canonical_message(message)
         if shaped.get("role") == "developer" and not self._roles_by_template:
             shaped["role"] = "system"
+        reasoning, form = shaped.get("reasoning_content"), self.syntax.reasoning
+        if reasoning and isinstance(reasoning, str) and form is not None and not self._reasoning_by_template:
+            shaped["content"] = form.written(reasoning, shaped["content"])
         if calls := shaped.get("tool_calls"):
             shaped["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
         return shaped
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
 
 
 def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
@@ -224,39 +388,3 @@ def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
     if isinstance(parsed, dict):
         function["arguments"] = cast("dict[str, Any]", parsed)
     return {**call, "function": function}
-
-
-def _special_ids(tokenizer: Any) -> frozenset[int]:
-    added: dict[int, Any] = tokenizer.added_tokens_decoder
-    return frozenset(tokenizer.all_special_ids) | {token for token, entry in added.items() if entry.special}
-
-
-def _generation_stops(directory: Path) -> tuple[int, ...]:
-    """The `eos_token_id`s of a model directory's generation_config.json, if it has one."""
-    try:
-        config = json.loads((directory / "generation_config.json").read_text(encoding="utf-8"))
-        named: Any = config.get("eos_token_id")
-    except (OSError, ValueError, AttributeError):
-        return ()
-    if isinstance(named, int):
-        return (named,)
-    return tuple(cast("list[int]", named)) if isinstance(named, list) else ()
-
-
-def _tokenizer_class(directory: Path) -> Any:
-    """The transformers class to load with. Imported here because it pulls torch in, which takes seconds.
-
-    AutoTokenizer finds the right class of any model, at the price of importing every model's machinery, which doubles
-    that; a tokenizer that names no class of its own does not need it.
-    """
-    import transformers
-
-    try:
-        settings: Any = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = None
-    untyped: Any = transformers
-    named: object = cast("dict[str, Any]", settings).get("tokenizer_class") if isinstance(settings, dict) else None
-    if named in {"TokenizersBackend", "PreTrainedTokenizerFast"}:
-        return untyped.PreTrainedTokenizerFast
-    return untyped.AutoTokenizer

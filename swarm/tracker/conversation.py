@@ -26,8 +26,13 @@ def content_text(content: object) -> str:
 
 
 def canonical_message(message: Message) -> dict[str, Any]:
-    """The same message with its content as text and without fields that are null or empty lists."""
+    """The same message with its content as text and without fields that are null or empty lists.
+
+    `reasoning` is another name of `reasoning_content`.
+    """
     kept = {key: value for key, value in message.items() if value is not None and value != []}
+    if (reasoning := kept.pop("reasoning", None)) is not None:
+        kept.setdefault("reasoning_content", reasoning)
     kept["content"] = content_text(message.get("content"))
     return kept
 
@@ -36,14 +41,22 @@ def fingerprint(message: Message) -> str:
     """What the model saw or said: role, text, and the name and argument text of each tool call.
 
     Call ids and extra fields are left out: they are not sampled, and where a template shows them the codec's
-    comparison of rendered texts decides.
+    comparison of rendered texts decides. Arguments count by their value: clients that parse them spell them anew.
     """
     calls = [
-        (call.get("function", {}).get("name"), call.get("function", {}).get("arguments"))
+        (call.get("function", {}).get("name"), _one_spelling(call.get("function", {}).get("arguments")))
         for call in message.get("tool_calls") or ()
     ]
     seen = (message.get("role"), content_text(message.get("content")), calls)
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
+
+
+def _one_spelling(arguments: object) -> object:
+    """JSON arguments spelled one way; others as they are."""
+    try:
+        return json.dumps(json.loads(cast("str", arguments)), sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return arguments
 
 
 def prefix_fingerprints(messages: Sequence[Message]) -> list[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swarm.types import FinishReason, ForkReason, Sample, Turn
+from swarm.types import ConstrainedTurn, FinishReason, ForkReason, Sample, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ def _check_parents(by_index: Mapping[int, Turn]) -> None:
 
 
 def _trains(turn: Turn) -> bool:
-    return turn.finish_reason is not FinishReason.ABORT and bool(turn.output_ids_T)
+    finished = turn.finish_reason is not FinishReason.ABORT and turn.withheld is None
+    return finished and bool(turn.output_ids_T)
 
 
 def _leaves(by_index: Mapping[int, Turn]) -> list[Turn]:
@@ -133,4 +134,9 @@ def _sample(leaf: Turn, trained: Sequence[Turn]) -> Sample:
         weight_versions_T=tuple(versions),
         turn_indices_T=tuple(indices),
         temperatures_T=tuple(temperatures),
+        constrained_turns=tuple(
+            ConstrainedTurn(turn.index, grammar, turn.params.stop_token_ids)
+            for turn in trained
+            if (grammar := turn.params.grammar) is not None
+        ),
     )

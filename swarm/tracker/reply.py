@@ -1,68 +1,129 @@
 """The assistant message of one completion, built while its tokens arrive.
 
-Place in the flow: detokenizer (text.py), then tool-call parser (hermes.py), then the message that the gateway sends
-and the turn records. Knows nothing of HTTP.
+Place in the flow: detokenizer (text.py), then reasoning, then tool calls, then the message that the gateway sends and
+the turn records. Knows nothing of HTTP, and of no format of calls or reasoning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from swarm.tracker.hermes import HermesStream, ToolCall
+from swarm.tracker.formats.base import ToolCall, ToolFormat
+from swarm.tracker.reasoning import ReasoningFormat, ReasoningStream
 from swarm.tracker.text import TextStream
+from swarm.types import ReasoningPart, ReplyPart, TextPart, ToolCallPart
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRules:
+    """How a reply's text is read. Without `calls` or `reasoning` such parts are text.
+
+    `is_inside` says that it begins inside the reasoning, `one_call` that it ends with the first call, whatever the
+    model wrote behind it.
+    """
+
+    calls: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+    is_inside: bool = False
+    one_call: bool = False
 
 
 class ReplyStream:
     """`push` token ids and get the parts of the reply that are certain; `message` is whole after `finish`."""
 
-    def __init__(self, text: TextStream, *, parse_tools: bool, turn_index: int) -> None:
-        self._text = text
-        self._calls = HermesStream() if parse_tools else None
+    def __init__(self, open_text: Callable[[], TextStream], rules: ReplyRules, *, turn_index: int) -> None:
+        self._text = open_text()
+        self._open_text = open_text
+        self._rules = rules
         self._turn_index = turn_index
-        self._content: list[str] = []
-        self._tool_calls: list[dict[str, Any]] = []
+        self._shown: list[str] = []
+        self._parser = ReplyParser(rules, turn_index)
 
-    def push(self, token_ids: Sequence[int]) -> list[str | dict[str, Any]]:
-        """Pieces of content, and whole tool calls in the OpenAI shape, in order."""
-        return self._kept(self._parsed(self._text.push(token_ids)))
+    def push(self, token_ids: Sequence[int]) -> list[ReplyPart]:
+        """Pieces of reasoning and content, and whole tool calls, in order."""
+        return self._parser.push(self._seen(self._text.push(token_ids)))
 
-    def finish(self) -> list[str | dict[str, Any]]:
+    def finish(self) -> list[ReplyPart]:
         """What was held back until no more tokens come."""
-        parts = self._parsed(self._text.finish())
-        return self._kept(parts + self._calls.finish() if self._calls else parts)
+        return self._parser.push(self._seen(self._text.finish())) + self._parser.finish()
+
+    def is_exact(self, output_ids: Sequence[int]) -> bool:
+        """Whether the parts that were given are what `output_ids` say, decoded and read at once; after `finish`."""
+        text = self._open_text().whole(output_ids)
+        if text != "".join(self._shown):
+            return False
+        at_once = ReplyParser(self._rules, self._turn_index)
+        at_once.push(text)
+        at_once.finish()
+        return at_once.message == self.message
 
     @property
     def message(self) -> dict[str, Any]:
         """The message so far. `content` is None if there are tool calls and no text."""
-        content = "".join(self._content)
-        message: dict[str, Any] = {"role": "assistant", "content": content or (None if self._tool_calls else "")}
-        if self._tool_calls:
-            message["tool_calls"] = list(self._tool_calls)
+        return self._parser.message
+
+    def _seen(self, text: str) -> str:
+        if text:
+            self._shown.append(text)
+        return text
+
+
+class ReplyParser:
+    """Text to the parts of a reply; however it is cut into pushes, the message is the same."""
+
+    def __init__(self, rules: ReplyRules, turn_index: int) -> None:
+        self._one_call = rules.one_call
+        self._turn_index = turn_index
+        self._reasoning = ReasoningStream(rules.reasoning, is_inside=rules.is_inside) if rules.reasoning else None
+        self._calls = rules.calls.open_stream() if rules.calls else None
+        self._content: list[str] = []
+        self._reasons: list[str] = []
+        self._called: list[dict[str, Any]] = []
+
+    def push(self, text: str) -> list[ReplyPart]:
+        reasoning, behind = self._reasoning.push(text) if self._reasoning else ("", text)
+        return self._keep(reasoning, self._split(behind))
+
+    def finish(self) -> list[ReplyPart]:
+        reasoning, behind = self._reasoning.finish() if self._reasoning else ("", "")
+        return self._keep(reasoning, self._split(behind) + (self._calls.finish() if self._calls else []))
+
+    @property
+    def message(self) -> dict[str, Any]:
+        content, reasoning = "".join(self._content), "".join(self._reasons)
+        message: dict[str, Any] = {"role": "assistant", "content": content or (None if self._called else "")}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if self._called:
+            message["tool_calls"] = list(self._called)
         return message
 
-    def _parsed(self, text: str) -> list[str | ToolCall]:
+    def _split(self, text: str) -> list[str | ToolCall]:
         if self._calls:
             return self._calls.push(text)
         return [text] if text else []
 
-    def _kept(self, parts: list[str | ToolCall]) -> list[str | dict[str, Any]]:
-        kept: list[str | dict[str, Any]] = []
-        for part in parts:
+    def _keep(self, reasoning: str, rest: Sequence[str | ToolCall]) -> list[ReplyPart]:
+        parts: list[ReplyPart] = []
+        if reasoning:
+            self._reasons.append(reasoning)
+            parts.append(ReasoningPart(reasoning))
+        for part in rest:
+            if self._one_call and self._called:
+                break
             if isinstance(part, str):
                 self._content.append(part)
-                kept.append(part)
-            else:
-                call = {
-                    "id": call_id(self._turn_index, len(self._tool_calls)),
-                    "type": "function",
-                    "function": {"name": part.name, "arguments": part.arguments},
-                }
-                self._tool_calls.append(call)
-                kept.append(call)
-        return kept
+                parts.append(TextPart(part))
+                continue
+            function = {"name": part.name, "arguments": part.arguments}
+            identity = call_id(self._turn_index, len(self._called))
+            self._called.append({"id": identity, "type": "function", "function": function})
+            parts.append(ToolCallPart(identity, part.name, part.arguments))
+        return parts
 
 
 def call_id(turn_index: int, call_index: int) -> str:

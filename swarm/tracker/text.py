@@ -41,6 +41,12 @@ class TextStream:
         """The rest, when no more tokens come; what is left of an incomplete character shows as U+FFFD."""
         return self._release(self._take(len(self._pending)), final=True)
 
+    def whole(self, token_ids: Sequence[int]) -> str:
+        """The text of a whole completion, by one decoding. Leaves the stream as it is."""
+        text = self._decode([token for token in token_ids if self._is_visible(token)])
+        ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in self._stop if stop in text]
+        return text[: min(ends)[1]] if ends else text
+
     def _decoded(self) -> str:
         if not self._pending:
             return ""

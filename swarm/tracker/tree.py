@@ -6,8 +6,10 @@ the turns into samples. Knows nothing of engines, rewards or storage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from swarm.tracker.codec import Codec
 from swarm.tracker.conversation import fingerprint, prefix_fingerprints
@@ -47,20 +49,59 @@ class EpisodeTree:
         """All added turns by index."""
         return tuple(self._turns[index] for index in sorted(self._turns))
 
-    def locate(self, messages: Sequence[Message], tools: Sequence[ToolSpec], codec: Codec) -> Prompt:
+    def locate(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        codec: Codec,
+        template_options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Prompt:
         """The prompt of a request and its place in the tree: behind the longest earlier turn that it extends.
 
         Each call allots the next index; one whose turn is never added leaves a gap. Raises BadRequest if the chat
         template refuses the messages.
         """
+        prompt = self.preview(messages, tools, codec, template_options)
+        self._allot()
+        return prompt
+
+    def preview(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        codec: Codec,
+        template_options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Prompt:
+        """What `locate` would return, without a place being taken."""
         reason: ForkReason | None = None
         for candidate in self._candidates(messages):
-            extension = codec.extend(candidate, messages, tools)
+            extension = codec.extend(candidate, messages, tools, template_options)
             if extension.prompt_ids is not None:
-                return Prompt(self._allot(), extension.prompt_ids, candidate.index, None)
+                return Prompt(self._next_index, extension.prompt_ids, candidate.index, None)
             reason = reason or extension.reason
-        prompt_ids = codec.render(messages, tools)
-        return Prompt(self._allot(), prompt_ids, None, reason or self._reason_without_candidate(messages))
+        prompt_ids = codec.render(messages, tools, template_options)
+        return Prompt(self._next_index, prompt_ids, None, reason or self._reason_without_candidate(messages))
+
+    def locate_raw(self, text: str | None, token_ids: Sequence[int] | None, codec: Codec) -> Prompt:
+        """The prompt of a request that brings its own text or ids, behind the longest earlier turn it begins with.
+
+        Text goes on from a turn if it begins with all of it, special tokens spelled out; what follows is tokenized by
+        itself, so that the tokens before it stay those that were sampled.
+        """
+        given = None if token_ids is None else tuple(token_ids)
+        best: tuple[Turn, tuple[int, ...]] | None = None
+        for turn in self._turns.values():
+            before = turn.prompt_ids + turn.output_ids_T
+            if best is not None and len(before) <= len(best[0].prompt_ids + best[0].output_ids_T):
+                continue
+            if given is not None and given[: len(before)] == before:
+                best = (turn, given)
+            elif text is not None and len(said := codec.raw_text(before)) <= len(text) and text.startswith(said):
+                best = (turn, before + codec.encode_text(text[len(said) :]))
+        if best is not None and best[0].output_ids_T:
+            return Prompt(self._allot(), best[1], best[0].index, None)
+        prompt_ids = given if given is not None else codec.encode_text(text or "")
+        return Prompt(self._allot(), prompt_ids, None, ForkReason.NEW_CONVERSATION)
 
     def add(self, turn: Turn) -> None:
         """Record a finished turn. Raises ValueError if its index is taken or its parent was never added."""

@@ -10,7 +10,17 @@ import pytest
 
 from swarm.engine.base import Engine
 from swarm.errors import CheckpointError
-from swarm.types import FinishedEpisode, Group, Sample, SamplingParams, TokenDelta, TrainBatch
+from swarm.types import (
+    ConstrainedTurn,
+    FinishedEpisode,
+    Grammar,
+    GrammarKind,
+    Group,
+    Sample,
+    SamplingParams,
+    TokenDelta,
+    TrainBatch,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -18,25 +28,30 @@ PROMPT = (40, 41, 42, 43)
 LIMIT_S = 60
 
 
-async def sample(engine: Engine, *, max_tokens: int = 6, seed: int | None = None) -> list[TokenDelta]:
-    params = SamplingParams(max_tokens=max_tokens, seed=seed)
+async def sample(
+    engine: Engine, *, max_tokens: int = 6, seed: int | None = None, grammar: Grammar | None = None
+) -> list[TokenDelta]:
+    params = SamplingParams(max_tokens=max_tokens, seed=seed, grammar=grammar)
     async with asyncio.timeout(LIMIT_S):
         return [delta async for delta in engine.generate(f"request-{seed}", PROMPT, params)]
 
 
-async def make_batch(engine: Engine, step: int) -> TrainBatch:
+async def make_batch(engine: Engine, step: int, grammar: Grammar | None = None) -> TrainBatch:
     """Two tasks of two episodes each, sampled now, one of each rewarded."""
     groups: list[Group] = []
     for task in range(2):
         episodes: list[FinishedEpisode] = []
         for repeat in range(2):
             name = f"step-{step}-task-{task}-{repeat}"
-            episodes.append(to_episode(name, f"task-{task}", await sample(engine, seed=10 * task + repeat), repeat))
+            deltas = await sample(engine, seed=10 * task + repeat, grammar=grammar)
+            episodes.append(to_episode(name, f"task-{task}", deltas, repeat, grammar))
         groups.append(Group(f"task-{task}", tuple(episodes)))
     return TrainBatch(batch_id=f"batch-{step}", step=step, groups=tuple(groups))
 
 
-def to_episode(name: str, task_id: str, deltas: list[TokenDelta], reward: float) -> FinishedEpisode:
+def to_episode(
+    name: str, task_id: str, deltas: list[TokenDelta], reward: float, grammar: Grammar | None
+) -> FinishedEpisode:
     tokens = tuple(token for delta in deltas for token in delta.token_ids_T)
     logprobs = tuple(logprob for delta in deltas for logprob in delta.logprobs_T)
     versions = tuple(version for delta in deltas for version in delta.weight_versions_T)
@@ -49,6 +64,7 @@ def to_episode(name: str, task_id: str, deltas: list[TokenDelta], reward: float)
         weight_versions_T=(-1,) * read + versions,
         turn_indices_T=(-1,) * read + (0,) * sampled,
         temperatures_T=(1.0,) * (read + sampled),
+        constrained_turns=() if grammar is None else (ConstrainedTurn(0, grammar),),
     )
     return FinishedEpisode(name, task_id, "client", reward, None, (whole,), 0.0)
 
@@ -70,6 +86,14 @@ async def test_each_step_publishes_the_next_version(backend: Any) -> None:
             assert all(isinstance(value, float) for value in report.metrics.values())
             versions = {version for delta in await sample(backend.endless) for version in delta.weight_versions_T}
             assert versions == {step}
+
+
+async def test_turns_sampled_under_a_grammar_are_trained(backend: Any) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        batch = await make_batch(backend.endless, 1, Grammar(GrammarKind.REGEX, "[a-z]{30}"))
+        report = await backend.trainer.train(batch)
+    assert report.weight_version.version == 1
+    assert set(report.advantages) == {episode.episode_id for episode in batch.episodes}
 
 
 async def test_generation_pauses_for_a_step_and_goes_on_with_the_new_version(backend: Any) -> None:

@@ -96,7 +96,13 @@ def test_every_route_is_on_the_page_with_its_rights_and_no_other(start_server: A
 
 
 def test_every_route_has_a_call_on_the_page() -> None:
-    values = {r"\$ID": "{episode_id}", r"/models/default$": "/models/{model_id}", TRANSACTION: "{transaction_id}"}
+    values = {
+        r"\$ID": "{episode_id}",
+        r"^/e/\$KEY": "",
+        r"\$RESPONSE": "{response_id}",
+        r"/models/default$": "/models/{model_id}",
+        TRANSACTION: "{transaction_id}",
+    }
     called: set[Route] = set()
     for command in commands():
         path = command.path
@@ -143,6 +149,8 @@ def test_all_calls_work_as_they_stand(start_server: Any) -> None:
                 del http.headers["authorization"]
             elif command.path.endswith("/begin"):
                 values["ID"] = reply.json()["episode_id"]
+            elif command.path.endswith("/responses"):
+                values["RESPONSE"] = reply.json()["id"]
 
 
 def _send(http: httpx.Client, command: Command, values: dict[str, str]) -> httpx.Response:

@@ -23,6 +23,7 @@ import msgpack
 from swarm.engine.base import EngineInfo
 from swarm.errors import SwarmError, error_class
 from swarm.types import (
+    ConstrainedTurn,
     FinishedEpisode,
     FinishReason,
     Grammar,
@@ -121,50 +122,57 @@ def join_deltas(pieces: Sequence[TokenDelta]) -> TokenDelta:
 
 
 def pack_batch(batch: TrainBatch) -> Message:
+    """Each grammar stands once, in "grammars", and in samples by its number: many turns share a few long ones."""
+    numbers: dict[Grammar, int] = {}
+    groups = [
+        [group.task_id, [_pack_episode(episode, numbers) for episode in group.episodes]] for group in batch.groups
+    ]
     return {
         "batch_id": batch.batch_id,
         "step": batch.step,
-        "groups": [[group.task_id, [_pack_episode(episode) for episode in group.episodes]] for group in batch.groups],
+        "groups": groups,
+        "grammars": [[grammar.kind.value, grammar.text] for grammar in numbers],
     }
 
 
 def unpack_batch(packed: Mapping[str, Any]) -> TrainBatch:
+    grammars = [Grammar(GrammarKind(kind), text) for kind, text in packed["grammars"]]
     return TrainBatch(
         batch_id=packed["batch_id"],
         step=packed["step"],
         groups=tuple(
-            Group(task_id, tuple(_unpack_episode(episode) for episode in episodes))
+            Group(task_id, tuple(_unpack_episode(episode, grammars) for episode in episodes))
             for task_id, episodes in packed["groups"]
         ),
     )
 
 
-def _pack_episode(episode: FinishedEpisode) -> list[Any]:
+def _pack_episode(episode: FinishedEpisode, numbers: dict[Grammar, int]) -> list[Any]:
     return [
         episode.episode_id,
         episode.task_id,
         episode.client_id,
         episode.reward,
         episode.is_success,
-        [_pack_sample(sample) for sample in episode.samples],
+        [_pack_sample(sample, numbers) for sample in episode.samples],
         episode.ended_at,
         episode.data_source,
         episode.turn_rewards,
     ]
 
 
-def _unpack_episode(packed: list[Any]) -> FinishedEpisode:
+def _unpack_episode(packed: list[Any], grammars: Sequence[Grammar]) -> FinishedEpisode:
     *head, samples, ended_at, data_source, turn_rewards = packed
     return FinishedEpisode(
         *head,
-        samples=tuple(_unpack_sample(each) for each in samples),
+        samples=tuple(_unpack_sample(each, grammars) for each in samples),
         ended_at=ended_at,
         data_source=data_source,
         turn_rewards=None if turn_rewards is None else tuple(turn_rewards),
     )
 
 
-def _pack_sample(sample: Sample) -> list[Any]:
+def _pack_sample(sample: Sample, numbers: dict[Grammar, int]) -> list[Any]:
     return [
         sample.episode_id,
         sample.token_ids_T,
@@ -173,9 +181,17 @@ def _pack_sample(sample: Sample) -> list[Any]:
         sample.weight_versions_T,
         sample.turn_indices_T,
         sample.temperatures_T,
+        [
+            [turn.index, numbers.setdefault(turn.grammar, len(numbers)), turn.stop_token_ids]
+            for turn in sample.constrained_turns
+        ],
     ]
 
 
-def _unpack_sample(packed: list[Any]) -> Sample:
-    episode_id, *arrays = packed
-    return Sample(episode_id, *(tuple(array) for array in arrays))
+def _unpack_sample(packed: list[Any], grammars: Sequence[Grammar]) -> Sample:
+    episode_id, *arrays, constrained = packed
+    turns = (
+        ConstrainedTurn(index, grammars[number], tuple(stops))
+        for index, number, stops in cast("list[tuple[int, int, list[int]]]", constrained)
+    )
+    return Sample(episode_id, *(tuple(array) for array in arrays), constrained_turns=tuple(turns))

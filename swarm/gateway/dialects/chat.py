@@ -1,149 +1,109 @@
 """What a POST /v1/chat/completions body asks for, checked field by field.
 
-Place in the flow: the edge, between HTTP and tracker, on the way in; chat_reply.py is the way out. A field falls into
-one of four kinds: honoured, refused by name because it cannot be honoured, without effect on sampling, or unknown.
-Knows nothing of tokens or episodes.
+Place in the flow: the edge, between HTTP and tracker, on the way in; chat_reply.py is the way out. Knows nothing of
+tokens or episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from swarm.errors import BadRequest, UnknownParameter
-from swarm.tracker.conversation import canonical_message
-from swarm.types import Message, SamplingParams, ToolSpec
-
-MAX_STOP_STRINGS = 16
-MAX_STOP_CHARACTERS = 1000
-MAX_TOOL_CALLS = 1000
-MAX_NAMED_FIELDS = 32
-MAX_SHOWN_CHARACTERS = 80
-
-NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
-    {
-        "n": (1,),
-        "top_logprobs": (0,),
-        "presence_penalty": (0,),
-        "frequency_penalty": (0,),
-        "logit_bias": ({},),
-        "parallel_tool_calls": (True,),
-        "response_format": ({"type": "text"},),
-        "modalities": (["text"],),
-        "audio": (),
-        "prediction": (),
-        "web_search_options": (),
-        "moderation": (),
-        "functions": ([],),
-        "function_call": ("auto", "none"),
-        "min_p": (0,),
-        "min_tokens": (0,),
-        "repetition_penalty": (1,),
-        "ignore_eos": (False,),
-        "stop_token_ids": ([],),
-        "add_generation_prompt": (True,),
-        "continue_final_message": (False,),
-        "chat_template": (),
-        "chat_template_kwargs": ({},),
-        "structured_outputs": (),
-    }
+from swarm.errors import BadRequest
+from swarm.gateway.dialects.fields import (
+    FieldTable,
+    Strict,
+    eval_only,
+    honoured,
+    labels,
+    one_line,
+    refuse_unsupported,
+    refused,
+    shown,
+    unknown_fields,
+    unsupported,
 )
-"""Documented fields of OpenAI and vLLM that cannot be honoured, with the values at which they ask for nothing."""
+from swarm.gateway.dialects.request import Conversation, ModelRequest, SamplingDefaults
+from swarm.gateway.dialects.sampling_fields import MAX_TOP_LOGPROBS, ResponseFormat, SamplingBody
+from swarm.tracker.conversation import canonical_message
+from swarm.types import ToolChoice, ToolMode
 
-FIELDS_WITHOUT_EFFECT = frozenset(
-    {
-        "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning_effort",
-        "safety_identifier", "service_tier", "store", "user", "verbosity",
-    }
-)  # fmt: skip
-"""Documented fields that address OpenAI's own service or models and change nothing about sampling here."""
+MAX_TOOL_CALLS = 1000
+MAX_CHOICES = 128
+MAX_MESSAGES = 100_000
+MAX_TOOLS = 1000
 
-
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What applies where a request is silent. `stop_token_ids` is the codec's."""
-
-    temperature: float
-    top_p: float
-    max_tokens: int
-    stop_token_ids: tuple[int, ...] = ()
+CHAT_FIELDS: FieldTable = MappingProxyType(
+    honoured("messages", "model", "stream", "temperature", "seed", "stop", "logprobs", "top_logprobs")
+    | honoured("max_completion_tokens", note="the job's `max_response_length` by default")
+    | honoured("max_tokens", note="the older name of `max_completion_tokens`")
+    | honoured("n", note="each choice is a turn of its own")
+    | honoured("stream_options", note="`include_usage`")
+    | honoured("tools", note="of type `function`")
+    | honoured("tool_choice", note="`required`, a named function and `allowed_tools` with mode `required` by a grammar")
+    | honoured("parallel_tool_calls")
+    | honoured("response_format", note="`json_object` and `json_schema` by a grammar, always strict")
+    | honoured("reasoning_effort", note="where the model's chat template reads it; refused by name elsewhere")
+    | honoured("return_token_ids", "stop_token_ids", "ignore_eos", "structured_outputs", note="as in vLLM")
+    | honoured("chat_template_kwargs", note="as in vLLM; an option that the template does not read is refused")
+    | eval_only("top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty")
+    | eval_only("repetition_penalty", "logit_bias")
+    | labels("metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
+    | labels("safety_identifier", "store", "user")
+    | refused("service_tier", "auto", "default")
+    | refused("verbosity", "medium")
+    | refused("modalities", ["text"])
+    | refused("audio")
+    | refused("web_search_options")
+    | refused("moderation")
+    | refused("functions", [], note="send `tools`")
+    | refused("function_call", "auto", "none", note="send `tool_choice`")
+    | refused("add_generation_prompt", True)
+    | refused("continue_final_message", False)
+    | refused("chat_template")
+    | refused("echo", False)
+)
+"""Every documented field of OpenAI's chat completions, and those of vLLM's that clients send."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A checked request. `ignored_fields` names the body's fields that nobody knows, in printable ASCII."""
 
-    model: str
-    messages: tuple[Message, ...]
-    tools: tuple[ToolSpec, ...]
-    tool_choice: Literal["auto", "none"]
-    params: SamplingParams
+    call: ModelRequest
     stream: bool
     include_usage: bool
     logprobs: bool
     return_token_ids: bool
     ignored_fields: tuple[str, ...]
 
-    @property
-    def callable_tools(self) -> tuple[ToolSpec, ...]:
-        """The tools whose calls are parsed out of the reply: none with tool_choice "none"."""
-        return self.tools if self.tool_choice == "auto" else ()
-
 
 def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> ChatRequest:
     """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
     if not isinstance(cast(object, body), Mapping):
         raise BadRequest("the body must be a JSON object")
-    _refuse_unsupported(body)
+    refuse_unsupported(body, CHAT_FIELDS)
     try:
         checked = _ChatBody.model_validate(dict(body))
     except ValidationError as error:
-        raise _one_line(error) from error
-    known = _ChatBody.model_fields.keys() | NEUTRAL_VALUES.keys() | FIELDS_WITHOUT_EFFECT
+        raise one_line(error) from error
     options = checked.stream_options
     return ChatRequest(
-        model=checked.model,
-        messages=tuple(canonical_message(message.model_dump()) for message in checked.messages),
-        tools=tuple(checked.tools or ()),
-        tool_choice=checked.tool_choice or "auto",
-        params=checked.sampling_params(defaults),
+        call=checked.call(defaults),
         stream=bool(checked.stream),
         include_usage=options is not None and bool(options.include_usage),
         logprobs=bool(checked.logprobs),
         return_token_ids=bool(checked.return_token_ids),
-        ignored_fields=_named(body.keys() - known),
+        ignored_fields=unknown_fields(body, CHAT_FIELDS),
     )
 
 
-def _refuse_unsupported(body: Mapping[str, Any]) -> None:
-    for name, neutral in NEUTRAL_VALUES.items():
-        value = body.get(name)
-        if value is None or any(value == allowed for allowed in neutral):
-            continue
-        # Without tools there is nothing to call in parallel.
-        if name == "parallel_tool_calls" and not body.get("tools"):
-            continue
-        allowed = f"only {' or '.join(repr(value) for value in neutral)} is" if neutral else "it is not"
-        raise UnknownParameter(f"{name} cannot be honoured: {allowed} supported by this server", param=name)
-
-
-def _named(fields: Iterable[str]) -> tuple[str, ...]:
-    """Field names as a response header can carry them, and how many more there are."""
-    names = sorted(fields)
-    shown = [ascii(name)[1:-1][:MAX_SHOWN_CHARACTERS] for name in names[:MAX_NAMED_FIELDS]]
-    return (*shown, f"and {len(names) - MAX_NAMED_FIELDS} more") if len(names) > MAX_NAMED_FIELDS else tuple(shown)
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:MAX_SHOWN_CHARACTERS]
-
-
-def _joined_text(content: object) -> object:
+def joined_text(content: object) -> object:
     """Text parts as one string. Raises naming the first part of another type."""
     if not isinstance(content, list):
         return content
@@ -152,47 +112,35 @@ def _joined_text(content: object) -> object:
         kind: object = cast("dict[str, object]", part).get("type") if isinstance(part, dict) else None
         text: object = cast("dict[str, object]", part).get("text") if isinstance(part, dict) else None
         if kind != "text":
-            raise PydanticCustomError(
-                "unsupported", "content parts of type {kind} are not supported: send text", {"kind": _shown(kind)}
-            )
+            raise unsupported("content parts of type {kind} are not supported: send text", kind=shown(kind))
         if not isinstance(text, str):
             raise PydanticCustomError("text", "a text part needs a string in its field text")
         texts.append(text)
     return "".join(texts)
 
 
-def _as_list(stop: object) -> object:
-    return [stop] if isinstance(stop, str) else stop
+Content = Annotated[str, BeforeValidator(joined_text)]
 
 
-Content = Annotated[str, BeforeValidator(_joined_text)]
-StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
-
-
-class _Strict(BaseModel):
-    """A JSON number is never read from a string, nor the other way round; further fields are kept."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
-class _Function(_Strict):
+class _Function(Strict):
     name: str = Field(min_length=1)
     arguments: str
 
 
-class _ToolCall(_Strict):
+class _ToolCall(Strict):
     id: str | None = None
     type: Literal["function"] = "function"
     function: _Function
 
 
-class _Message(_Strict):
+class _Message(Strict):
     role: Literal["developer", "system", "user", "assistant", "tool"]
     content: Content | None = None
     tool_calls: list[_ToolCall] | None = Field(default=None, max_length=MAX_TOOL_CALLS)
     tool_call_id: str | None = None
     name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
     @model_validator(mode="after")
     def _content_unless_assistant(self) -> Self:
@@ -201,48 +149,62 @@ class _Message(_Strict):
         return self
 
 
-class _StreamOptions(_Strict):
+class _StreamOptions(Strict):
     include_usage: bool | None = None
 
 
-class _ChatBody(BaseModel):
+class _Named(Strict):
+    name: str = Field(min_length=1)
+
+
+class _ToolReference(Strict):
+    type: Literal["function"]
+    function: _Named
+
+
+class _AllowedTools(Strict):
+    mode: Literal["auto", "required"]
+    tools: list[_ToolReference] = Field(min_length=1)
+
+    @field_validator("mode")
+    @classmethod
+    def _enforceable(cls, mode: str) -> str:
+        if mode == "auto":
+            raise unsupported("only required is supported: for auto, send just the tools that may be called")
+        return mode
+
+
+class _AllowedChoice(Strict):
+    type: Literal["allowed_tools"]
+    allowed_tools: _AllowedTools
+
+
+class _ChatBody(SamplingBody):
     """The fields that are honoured; the rest of the body is judged by name."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
-
     model: str = Field(min_length=1)
-    messages: list[_Message] = Field(min_length=1)
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
-    top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
-    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    messages: list[_Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=MAX_TOOLS, fail_fast=True)
+    tool_choice: Literal["auto", "none", "required"] | _ToolReference | _AllowedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = Field(default=None, max_length=32)
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=32)
     max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    stop: StopStrings | None = None
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     return_token_ids: bool | None = None
-
-    @field_validator("tool_choice", mode="before")
-    @classmethod
-    def _supported_choice(cls, choice: object) -> object:
-        if choice not in (None, "auto", "none"):
-            raise PydanticCustomError("unsupported", "only auto and none are supported by this server")
-        return choice
 
     @field_validator("tools")
     @classmethod
     def _functions_only(cls, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
         for tool in tools or ():
             if tool.get("type") != "function":
-                raise PydanticCustomError(
-                    "unsupported",
-                    "tools of type {kind} are not supported: use function",
-                    {"kind": _shown(tool.get("type"))},
-                )
+                raise unsupported("tools of type {kind} are not supported: use function", kind=shown(tool.get("type")))
             function: object = tool.get("function")
             name: object = cast("dict[str, object]", function).get("name") if isinstance(function, dict) else None
             if not isinstance(name, str) or not name:
@@ -250,32 +212,40 @@ class _ChatBody(BaseModel):
         return tools
 
     @model_validator(mode="after")
-    def _one_token_limit(self) -> Self:
+    def _consistent(self) -> Self:
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             raise PydanticCustomError("limits", "max_tokens and max_completion_tokens differ: send one of them")
+        if self.top_logprobs and not self.logprobs:
+            raise PydanticCustomError("logprobs", "top_logprobs needs logprobs: true")
         return self
 
-    def sampling_params(self, defaults: SamplingDefaults) -> SamplingParams:
-        return SamplingParams(
-            max_tokens=self.max_completion_tokens or self.max_tokens or defaults.max_tokens,
-            temperature=defaults.temperature if self.temperature is None else self.temperature,
-            top_p=defaults.top_p if self.top_p is None else self.top_p,
-            # vLLM's clients say -1 for off.
-            top_k=max(self.top_k or 0, 0),
-            seed=self.seed,
-            stop=tuple(self.stop or ()),
-            stop_token_ids=defaults.stop_token_ids,
+    def call(self, defaults: SamplingDefaults) -> ModelRequest:
+        options = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            options["reasoning_effort"] = self.reasoning_effort
+        conversation = Conversation(
+            tuple(canonical_message(message.model_dump()) for message in self.messages),
+            tuple(self.tools or ()),
+            options,
         )
+        params = self.sampling_params(
+            defaults,
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            grammar=self.response_format.grammar() if self.response_format else None,
+            top_logprobs=self.top_logprobs or 0,
+        )
+        return ModelRequest(self.model, (conversation,), params, self._tool_choice(), self.n or 1)
 
-
-_RANGE_ERRORS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"})
-
-
-def _one_line(error: ValidationError) -> BadRequest:
-    first = error.errors(include_url=False)[0]
-    param = ".".join(str(part) for part in first["loc"]) or None
-    refused = first["type"] == "unsupported" or first["type"] in _RANGE_ERRORS
-    got = f" (got {_shown(first['input'])})" if first["type"] in _RANGE_ERRORS else ""
-    message = f"{param}: {first['msg']}{got}" if param else first["msg"]
-    return (UnknownParameter if refused else BadRequest)(message, param=param)
+    def _tool_choice(self) -> ToolChoice:
+        parallel = self.parallel_tool_calls is not False
+        match self.tool_choice:
+            case _ToolReference() as named:
+                return ToolChoice(ToolMode.REQUIRED, (named.function.name,), parallel=False)
+            case _AllowedChoice() as allowed:
+                names = tuple(tool.function.name for tool in allowed.allowed_tools.tools)
+                return ToolChoice(ToolMode.REQUIRED, names, parallel)
+            case None:
+                return ToolChoice(ToolMode.AUTO, (), parallel)
+            case mode:
+                return ToolChoice(ToolMode(mode), (), parallel)

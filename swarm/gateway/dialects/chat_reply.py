@@ -1,7 +1,6 @@
 """Sampled tokens as chat completions: one body, or a stream of chunks, in the OpenAI shape.
 
-Place in the flow: between tracker and HTTP, on the way out. `app.py` frames the dicts as JSON or as server-sent events
-and adds `[DONE]`. Knows nothing of engines or episodes.
+Place in the flow: between the calls of inference.py and HTTP, on the way out. Knows nothing of engines or episodes.
 """
 
 from __future__ import annotations
@@ -10,121 +9,127 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from swarm.errors import EngineFailure
+from swarm.errors import EngineFailure, SwarmError
+from swarm.gateway.calls import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.gateway.dialects.chat import ChatRequest
+from swarm.gateway.frames import Frame
 from swarm.tracker.codec import Codec
-from swarm.types import FinishReason, Message, TokenDelta, Turn
+from swarm.types import FinishReason, Message, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs
+
+DONE = Frame("[DONE]")
 
 _FINISH_REASONS: Mapping[FinishReason, str] = MappingProxyType(
     {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 )
 
 
-def render_completion(
-    request: ChatRequest, turn: Turn, codec: Codec, *, completion_id: str, created: int, model: str
-) -> dict[str, Any]:
-    """The body of a finished turn; `turn.reply` is what `codec.parse_reply` made of its output.
-
-    Raises EngineFailure for an aborted turn, which has no complete reply.
-    """
-    choice: dict[str, Any] = {
-        "index": 0,
-        "message": {"refusal": None, **turn.reply},
-        "logprobs": _logprobs(codec, turn.output_ids_T, turn.logprobs_T) if request.logprobs else None,
-        "finish_reason": _finish_reason(turn.finish_reason, turn.reply),
-    }
+def render_completion(request: ChatRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
+    """The body of a finished call. Raises EngineFailure for an aborted turn, which has no complete reply."""
     body: dict[str, Any] = {
-        "id": completion_id,
+        "id": f"chatcmpl-{result.head.call_id}",
         "object": "chat.completion",
-        "created": created,
-        "model": model,
-        "choices": [choice],
-        "usage": _usage(len(turn.prompt_ids), len(turn.output_ids_T)),
+        "created": result.head.created,
+        "model": result.head.model,
+        "choices": [_choice(request, completion, codec) for completion in result.completions],
+        "usage": usage(result.completions),
     }
     if request.return_token_ids:
-        body["prompt_token_ids"] = list(turn.prompt_ids)
-        choice["token_ids"] = list(turn.output_ids_T)
+        body["prompt_token_ids"] = list(result.completions[0].turn.prompt_ids)
     return body
 
 
-class ChunkStream:
-    """Chunks of one streamed completion: `start()` once, then `push` for each delta of the engine.
+def _choice(request: ChatRequest, completion: Completion, codec: Codec) -> dict[str, Any]:
+    turn = completion.turn
+    logprobs = None
+    if request.logprobs:
+        logprobs = _logprobs(codec, turn.output_ids_T, turn.logprobs_T, completion.top_logprobs_T)
+    choice: dict[str, Any] = {
+        "index": completion.choice,
+        "message": {"refusal": None, **turn.reply},
+        "logprobs": logprobs,
+        "finish_reason": finish_reason(turn.finish_reason, turn.reply),
+    }
+    if request.return_token_ids:
+        choice["token_ids"] = list(turn.output_ids_T)
+    return choice
 
-    The delta that carries the finish reason yields the closing chunks, and the usage chunk if the request asked.
-    After it `reply` is the whole assistant message, as it was sent. A chunk carries the logprobs and ids of the tokens
-    sampled since the chunk before it, those whose text is held back or hidden included.
+
+class ChunkStream:
+    """Chunks of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off.
+
+    A chunk carries the logprobs and ids of the tokens sampled since the last chunk of its choice, those whose text is
+    held back or hidden included.
     """
 
-    def __init__(
-        self,
-        request: ChatRequest,
-        codec: Codec,
-        *,
-        completion_id: str,
-        created: int,
-        model: str,
-        prompt_ids: Sequence[int],
-        turn_index: int,
-    ) -> None:
+    def __init__(self, request: ChatRequest, head: CallHead, codec: Codec) -> None:
         self._request = request
         self._codec = codec
-        self._head = {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": model}
-        self._prompt_ids = tuple(prompt_ids)
-        self._reply = codec.reply_stream(request.callable_tools, turn_index=turn_index, stop=request.params.stop)
-        self._calls_sent = 0
-        self._output_tokens = 0
-        self._unsent_ids: list[int] = []
-        self._unsent_logprobs: list[float] = []
-
-    @property
-    def reply(self) -> Message:
-        return self._reply.message
-
-    def start(self) -> list[dict[str, Any]]:
-        """The first chunk, which names the role and, if asked, the prompt's token ids."""
-        chunk = self._chunk({"role": "assistant", "content": ""})
-        if self._request.return_token_ids:
-            chunk["prompt_token_ids"] = list(self._prompt_ids)
-        return [chunk]
-
-    def push(self, delta: TokenDelta) -> list[dict[str, Any]]:
-        """Chunks for the text and calls that are now certain. Raises EngineFailure if the completion was aborted."""
-        self._output_tokens += len(delta.token_ids_T)
-        self._unsent_ids.extend(delta.token_ids_T)
-        self._unsent_logprobs.extend(delta.logprobs_T)
-        parts = self._reply.push(delta.token_ids_T)
-        if delta.finish_reason is None:
-            return [self._part_chunk(part) for part in parts]
-        parts += self._reply.finish()
-        finish_reason = _finish_reason(delta.finish_reason, self.reply)
-        chunks = [self._part_chunk(part) for part in parts]
-        chunks.append(self._chunk({}, finish_reason))
-        if self._request.include_usage:
-            usage = _usage(len(self._prompt_ids), self._output_tokens)
-            chunks.append({**self._head, "choices": [], "usage": usage})
-        return chunks
-
-    def _part_chunk(self, part: str | dict[str, Any]) -> dict[str, Any]:
-        if isinstance(part, str):
-            return self._chunk({"content": part})
-        index, self._calls_sent = self._calls_sent, self._calls_sent + 1
-        return self._chunk({"tool_calls": [{"index": index, **part}]})
-
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        ids, logprobs = self._unsent_ids, self._unsent_logprobs
-        self._unsent_ids, self._unsent_logprobs = [], []
-        choice: dict[str, Any] = {
-            "index": 0,
-            "delta": delta,
-            "logprobs": _logprobs(self._codec, ids, logprobs) if self._request.logprobs and ids else None,
-            "finish_reason": finish_reason,
+        self._head = {
+            "id": f"chatcmpl-{head.call_id}",
+            "object": "chat.completion.chunk",
+            "created": head.created,
+            "model": head.model,
         }
+        self._calls_sent: dict[int, int] = {}
+        self._unsent: dict[int, list[TokenDelta]] = {}
+        self._completions: list[Completion] = []
+
+    def push(self, event: CallEvent) -> list[Frame]:
+        match event:
+            case Opened():
+                self._unsent[event.choice], self._calls_sent[event.choice] = [], 0
+                chunk = self._chunk(event.choice, {"role": "assistant", "content": ""})
+                if self._request.return_token_ids:
+                    chunk["prompt_token_ids"] = list(event.prompt_ids)
+                return [Frame(chunk)]
+            case Piece():
+                self._unsent[event.choice].append(event.delta)
+                return [Frame(self._chunk(event.choice, self._delta(event.choice, part))) for part in event.parts]
+            case Closed(completion):
+                self._completions.append(completion)
+                reason = finish_reason(completion.turn.finish_reason, completion.turn.reply)
+                return [Frame(self._chunk(event.choice, {}, reason))]
+
+    def finish(self) -> list[Frame]:
+        """The usage, if the request asked for it, and the end."""
+        if not self._request.include_usage:
+            return [DONE]
+        return [Frame({**self._head, "choices": [], "usage": usage(self._completions)}), DONE]
+
+    def fail(self, error: SwarmError) -> list[Frame]:
+        """The status line is gone: stock clients raise on an `error` event."""
+        detail = {"message": error.message, "type": "server_error", "param": None, "code": error.code}
+        return [Frame({"error": detail})]
+
+    def ping(self) -> bytes:
+        """A comment, which keeps what is in between from giving the connection up."""
+        return b": keep-alive\n\n"
+
+    def _delta(self, choice: int, part: ReplyPart) -> dict[str, Any]:
+        if isinstance(part, TextPart):
+            return {"content": part.text}
+        if isinstance(part, ReasoningPart):
+            return {"reasoning_content": part.text}
+        index = self._calls_sent[choice]
+        self._calls_sent[choice] += 1
+        function = {"name": part.name, "arguments": part.arguments}
+        return {"tool_calls": [{"index": index, "id": part.call_id, "type": "function", "function": function}]}
+
+    def _chunk(self, choice: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        deltas, self._unsent[choice] = self._unsent[choice], []
+        ids = [token for each in deltas for token in each.token_ids_T]
+        body: dict[str, Any] = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": reason}
+        if self._request.logprobs and ids:
+            logprobs = [logprob for each in deltas for logprob in each.logprobs_T]
+            top = [row for each in deltas for row in each.top_logprobs_T or ()]
+            body["logprobs"] = _logprobs(self._codec, ids, logprobs, top or None)
         if self._request.return_token_ids:
-            choice["token_ids"] = ids
-        return {**self._head, "choices": [choice]}
+            body["token_ids"] = ids
+        return {**self._head, "choices": [body]}
 
 
-def _finish_reason(reason: FinishReason, reply: Message) -> str:
+def finish_reason(reason: FinishReason, reply: Message) -> str:
+    """OpenAI's name for it. Raises EngineFailure for an aborted turn."""
     if reason is FinishReason.STOP and reply.get("tool_calls"):
         return "tool_calls"
     if reason not in _FINISH_REASONS:
@@ -132,7 +137,11 @@ def _finish_reason(reason: FinishReason, reply: Message) -> str:
     return _FINISH_REASONS[reason]
 
 
-def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+def usage(completions: Sequence[Completion]) -> dict[str, int]:
+    """The prompt counts once per prompt, every completion for itself."""
+    prompts = {completion.turn.prompt_ids for completion in completions}
+    prompt_tokens = sum(len(prompt_ids) for prompt_ids in prompts)
+    completion_tokens = sum(len(completion.turn.output_ids_T) for completion in completions)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -140,10 +149,19 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
-def _logprobs(codec: Codec, token_ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
-    """One entry per sampled token, the stop token included. `bytes` is null for a token that is half a character."""
-    content: list[dict[str, Any]] = []
-    for text, logprob in zip(codec.token_text(token_ids), logprobs, strict=True):
-        spelled = None if "\ufffd" in text else list(text.encode())
-        content.append({"token": text, "logprob": logprob, "bytes": spelled, "top_logprobs": []})
+def _logprobs(
+    codec: Codec, token_ids: Sequence[int], logprobs: Sequence[float], top: Sequence[TokenLogprobs] | None
+) -> dict[str, Any]:
+    """One entry per sampled token, the stop token included."""
+    rows: Sequence[TokenLogprobs] = top if top is not None else [()] * len(token_ids)
+    content = [
+        {**_token(codec, token_id, logprob), "top_logprobs": [_token(codec, *each) for each in row]}
+        for token_id, logprob, row in zip(token_ids, logprobs, rows, strict=True)
+    ]
     return {"content": content, "refusal": None}
+
+
+def _token(codec: Codec, token_id: int, logprob: float) -> dict[str, Any]:
+    """`bytes` is null for a token that is half a character."""
+    (text,) = codec.token_text([token_id])
+    return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}

@@ -31,6 +31,7 @@ from swarm.trainer.local.checkpoint import (
     read_weights,
     write_checkpoint,
 )
+from swarm.trainer.local.constraints import FollowedBatch, GrammarFollower
 from swarm.trainer.local.correction import RolloutCorrection
 from swarm.trainer.local.metrics import Meter, describe_batch, mean_advantages
 from swarm.trainer.local.optimizer import PolicyOptimizer
@@ -53,11 +54,13 @@ class Learner:
 
     The module is kept in evaluation mode: dropout would make the trained policy differ from the sampled one. With
     `use_kl_loss` the weights at construction are copied as the frozen reference, so construct it with the base model
-    and then `load`.
+    and then `load`. Turns sampled under a grammar are trained with the masks that `grammars` finds.
     """
 
-    def __init__(self, module: torch.nn.Module, job: TrainJob) -> None:
+    def __init__(self, module: torch.nn.Module, job: TrainJob, grammars: GrammarFollower | None = None) -> None:
+        """Without `grammars`, a batch that holds a constrained turn is refused."""
         self._job = job.resolve()
+        self._grammars = grammars
         self._module = module.eval()
         reference = None
         if self._job.use_kl_loss:
@@ -83,10 +86,12 @@ class Learner:
         and leaves the weights alone. Raises EngineFailure for a batch that cannot be trained.
         """
         started = time.perf_counter()
-        rows = build_rows(batch)
+        followed = FollowedBatch(batch) if self._grammars is None else self._grammars.follow(batch)
+        rows = build_rows(followed.batch, followed.masks)
         if not rows:
             self._steps_done += 1
-            return LearnerReport({"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}, {})
+            nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
+            return LearnerReport({**nothing, **followed.metrics}, {})
         advantages_EL = compute_advantages(rows, self._job)
         lr, meter = self._learning_rate(), Meter()
         correction = None if self._job.rollout_is == "off" else RolloutCorrection(rows, self._job)
@@ -103,7 +108,8 @@ class Learner:
         metrics = {
             "actor/updates": 0.0,
             "actor/grad_norm": 0.0,
-            **describe_batch(batch, rows, advantages_EL, weight_version),
+            **describe_batch(followed.batch, rows, advantages_EL, weight_version),
+            **followed.metrics,
             **meter.read(),
             **({} if correction is None else correction.metrics()),
             "actor/lr": lr,

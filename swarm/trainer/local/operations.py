@@ -46,6 +46,7 @@ class _Session:
     job: TrainJob
     model: LoadedModel
     sampler: BatchSampler
+    grammars: GrammarCompiler
     step: int = 0
     learner: Learner | None = None
 
@@ -134,15 +135,16 @@ class Worker:
         torch.manual_seed(job.seed)
         device = "cuda" if job.n_gpu else "cpu"
         model = load_model(Path(args["directory"]), device=device, max_model_len=job.max_model_len)
+        grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
         sampler = BatchSampler(
             model.module,
             Limits(model.context_length, model.vocabulary, limits["max_running_requests"]),
             model.stop_ids,
             model.decode,
             seed=args["sampling_seed"],
-            grammars=GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids),
+            grammars=grammars,
         )
-        self._session = _Session(job, model, sampler)
+        self._session = _Session(job, model, sampler, grammars)
         return pack_info(
             EngineInfo(job.model, str(model.directory), model.context_length, model.parameters, model.device)
         )
@@ -204,9 +206,11 @@ class Worker:
     def _learner_of(self, session: _Session) -> Learner:
         if session.learner is None:
             with collector_paused():
+                from swarm.trainer.local.constraints import GrammarFollower
                 from swarm.trainer.local.learner import Learner
 
-            session.learner = Learner(session.model.module, session.job)
+            follower = GrammarFollower(session.grammars, session.model.stop_ids)
+            session.learner = Learner(session.model.module, session.job, follower)
         return session.learner
 
     def _import_learner(self) -> None:

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from swarm.errors import EngineFailure
+from swarm.trainer.local.constraints import TokenMask, TokenMasks, TurnMasks
 from swarm.types import FinishedEpisode, Sample, TrainBatch
 
 IntArray = NDArray[np.int64]
@@ -29,12 +31,16 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ScoredSample:
-    """One sample, cut after its last trained token. Token `positions_K[k]` belongs in column `columns_K[k]`."""
+    """One sample, cut after its last trained token. Token `positions_K[k]` belongs in column `columns_K[k]`.
+
+    `masks_K` says what else could have been sampled: None is anything. Empty if no token was constrained.
+    """
 
     token_ids_T: IntArray
     positions_K: IntArray
     columns_K: IntArray
     temperatures_K: FloatArray
+    masks_K: Sequence[TokenMask | None] = ()
 
     @property
     def inputs(self) -> int:
@@ -87,7 +93,8 @@ class MicroBatch:
 
     `input_ids_ST` is right-padded with 0. Trained token n has id `targets_N[n]`; it is predicted at flat index
     `sources_N[n]` of the [S, T] inputs, was sampled at `temperatures_N[n]`, and belongs at flat index `cells_N[n]` of
-    the [R, L] rows. `rollout_logprobs_RL` and `weight_versions_RL` were recorded at sampling.
+    the [R, L] rows. `rollout_logprobs_RL` and `weight_versions_RL` were recorded at sampling. `masks` is None if all
+    tokens were sampled without a grammar.
     """
 
     input_ids_ST: torch.Tensor
@@ -99,6 +106,7 @@ class MicroBatch:
     rollout_logprobs_RL: torch.Tensor
     weight_versions_RL: torch.Tensor
     advantages_RL: torch.Tensor
+    masks: TokenMasks | None
 
     def spread(self, values_N: torch.Tensor) -> torch.Tensor:
         """Values of trained tokens as an [R, L] matrix, 0 elsewhere. Differentiable."""
@@ -106,9 +114,16 @@ class MicroBatch:
         return flat.index_copy(0, self.cells_N, values_N).view(self.mask_RL.shape)
 
 
-def build_rows(batch: TrainBatch) -> list[Row]:
-    """One row per episode, in the order of `batch.episodes`. Raises EngineFailure for tokens that cannot be trained."""
-    return [_build_row(episode, number) for number, group in enumerate(batch.groups) for episode in group.episodes]
+def build_rows(batch: TrainBatch, masks: TurnMasks | None = None) -> list[Row]:
+    """One row per episode, in the order of `batch.episodes`.
+
+    `masks` are those of every constrained turn. Raises EngineFailure for tokens that cannot be trained.
+    """
+    return [
+        _build_row(episode, number, masks or {})
+        for number, group in enumerate(batch.groups)
+        for episode in group.episodes
+    ]
 
 
 def plan_microbatches(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> list[list[int]]:
@@ -163,10 +178,19 @@ def collate(
         rollout_logprobs_RL=torch.from_numpy(logprobs_RL).to(device),
         weight_versions_RL=torch.from_numpy(versions_RL).to(device),
         advantages_RL=advantages_EL[list(chosen), :columns].to(device),
+        masks=_collate_masks(samples, device),
     )
 
 
-def _build_row(episode: FinishedEpisode, group: int) -> Row:
+def _collate_masks(samples: Sequence[ScoredSample], device: torch.device) -> TokenMasks | None:
+    if not any(sample.masks_K for sample in samples):
+        return None
+    free: list[TokenMask | None] = [None]
+    masks = [sample.masks_K or free * len(sample.positions_K) for sample in samples]
+    return TokenMasks.collect(list(chain.from_iterable(masks)), device)
+
+
+def _build_row(episode: FinishedEpisode, group: int, masks: TurnMasks) -> Row:
     trained = [sample for sample in episode.samples if any(sample.loss_mask_T)]
     if not trained:
         raise EngineFailure(f"episode {episode.episode_id} has no sampled token to train on")
@@ -185,7 +209,8 @@ def _build_row(episode: FinishedEpisode, group: int) -> Row:
         start += len(positions_K)
         token_ids_T = np.asarray(sample.token_ids_T[: positions_K[-1] + 1], dtype=np.int64)
         temperatures_K = np.asarray(sample.temperatures_T, dtype=np.float32)[positions_K]
-        samples.append(ScoredSample(token_ids_T, positions_K, columns_K, temperatures_K))
+        masks_K = _find_masks(sample, positions_K, masks)
+        samples.append(ScoredSample(token_ids_T, positions_K, columns_K, temperatures_K, masks_K))
     return Row(
         episode_id=episode.episode_id,
         group=group,
@@ -196,6 +221,23 @@ def _build_row(episode: FinishedEpisode, group: int) -> Row:
         turn_indices_L=turns_N[order_L],
         weight_versions_L=np.concatenate(versions_N)[order_L],
     )
+
+
+def _find_masks(sample: Sample, positions_K: IntArray, masks: TurnMasks) -> list[TokenMask | None]:
+    if not sample.constrained_turns:
+        return []
+    found: list[TokenMask | None] = [None] * len(positions_K)
+    turns_K = _trained(sample.turn_indices_T, positions_K)
+    for turn in sample.constrained_turns:
+        of_turn = masks.get((sample.episode_id, turn.index), ())
+        places = np.flatnonzero(turns_K == turn.index).tolist()
+        if len(of_turn) != len(places):
+            raise EngineFailure(
+                f"turn {turn.index} of episode {sample.episode_id} was sampled under a grammar that was not followed"
+            )
+        for place, mask in zip(places, of_turn, strict=True):
+            found[place] = mask
+    return found
 
 
 def _trained(values_T: Sequence[int], positions_K: IntArray) -> IntArray:

@@ -1,4 +1,4 @@
-"""Logprobs and entropies of the trained tokens of a microbatch, each under the temperature it was sampled at.
+"""Logprobs and entropies of a microbatch's trained tokens, at the temperature and under the grammar of their sampling.
 
 Place in the flow: the learner calls a scorer for the policy and, with a KL term, one for the reference. This module
 knows nothing of rewards, losses or rows. Samples are right-padded and the models are causal, so no attention mask is
@@ -41,9 +41,13 @@ class TokenScorer:
 
     def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> TokenScores:
         logits_NV = self._logits(micro).float() / micro.temperatures_N[:, None]
+        if micro.masks is not None:
+            micro.masks.apply(logits_NV)
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
-            entropies_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
+            # Both are the probabilities; exp is the faster one, but not where a mask makes it underflow.
+            probs_NV = logprobs_NV.exp() if micro.masks is None else torch.softmax(logits_NV, dim=-1)
+            entropies_N = -(probs_NV * logprobs_NV).sum(-1)
         return TokenScores(logprobs_NV.gather(1, micro.targets_N[:, None])[:, 0], entropies_N)
 
     def _logits(self, micro: MicroBatch) -> torch.Tensor:

@@ -208,6 +208,10 @@ def test_credentials_go_through_the_address_that_the_client_uses(scripted: Any, 
         "OPENAI_API_KEY": "secret",
         "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
         "ANTHROPIC_AUTH_TOKEN": "secret",
+        "ANTHROPIC_MODEL": credentials.model,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": credentials.model,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": credentials.model,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": credentials.model,
     }
     assert "secret" not in repr(credentials)
 

@@ -19,6 +19,7 @@ from swarm.engine.local.frames import (
 )
 from swarm.errors import CheckpointError, UnknownParameter
 from swarm.types import (
+    ConstrainedTurn,
     FinishedEpisode,
     FinishReason,
     Grammar,
@@ -30,6 +31,7 @@ from swarm.types import (
     TrainBatch,
 )
 
+grammars = st.builds(Grammar, st.sampled_from(GrammarKind), st.text(max_size=5))
 params = st.builds(
     SamplingParams,
     max_tokens=st.integers(1, 9999),
@@ -46,7 +48,7 @@ params = st.builds(
     logit_bias=st.dictionaries(st.integers(0, 99), st.floats(-100, 100), max_size=3).map(lambda each: (*each.items(),)),
     min_tokens=st.integers(0, 9),
     ignore_eos=st.booleans(),
-    grammar=st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), st.text(max_size=5)),
+    grammar=st.none() | grammars,
     top_logprobs=st.integers(0, 20),
 )
 token_rows = st.lists(
@@ -61,7 +63,17 @@ token_rows = st.lists(
     min_size=1,
     max_size=5,
 )
-samples = st.builds(lambda rows: Sample("episode", *(tuple(column) for column in zip(*rows, strict=True))), token_rows)
+constrained_turns = st.lists(
+    st.builds(ConstrainedTurn, st.integers(0, 9), grammars, st.lists(st.integers(0, 2**20), max_size=2).map(tuple)),
+    max_size=2,
+)
+samples = st.builds(
+    lambda rows, turns: Sample(
+        "episode", *(tuple(column) for column in zip(*rows, strict=True)), constrained_turns=tuple(turns)
+    ),
+    token_rows,
+    constrained_turns,
+)
 episodes = st.builds(
     FinishedEpisode,
     episode_id=st.text(max_size=5),

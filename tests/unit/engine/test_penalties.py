@@ -67,8 +67,9 @@ def test_a_long_history_is_counted_whole() -> None:
     assert logprobs[0] == pytest.approx(expected[chosen[0]], abs=1e-5)
 
 
-def test_only_the_plain_tempered_distribution_counts_as_untransformed() -> None:
-    assert SamplingParams(9, 0.5, seed=3, stop=("a",), stop_token_ids=(2,), top_logprobs=3).is_untransformed
+def test_the_plain_tempered_distribution_can_be_trained_under_a_grammar_too() -> None:
+    assert SamplingParams(9, 0.5, seed=3, stop=("a",), stop_token_ids=(2,), top_logprobs=3).is_trainable
+    assert SamplingParams(9, grammar=Grammar(GrammarKind.JSON_OBJECT)).is_trainable
     for changed in (
         {"top_p": 0.9},
         {"top_k": 5},
@@ -78,6 +79,5 @@ def test_only_the_plain_tempered_distribution_counts_as_untransformed() -> None:
         {"repetition_penalty": 1.1},
         {"logit_bias": ((1, 1.0),)},
         {"min_tokens": 1},
-        {"grammar": Grammar(GrammarKind.JSON_OBJECT)},
     ):
-        assert not SamplingParams(9, **changed).is_untransformed
+        assert not SamplingParams(9, **changed).is_trainable

@@ -11,14 +11,16 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import swarm.engine.local
 from swarm.errors import EngineFailure
-from swarm.gateway.dialects.chat import SamplingDefaults, parse_chat_request
+from swarm.gateway.calls import CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.gateway.dialects.chat import parse_chat_request
 from swarm.gateway.dialects.chat_reply import ChunkStream, render_completion
+from swarm.gateway.dialects.request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, TokenDelta, Turn
 
 CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "3*4"}}\n</tool_call>'
-NAMES = {"completion_id": "chatcmpl-1", "created": 1_700_000_000, "model": "nano"}
+HEAD = CallHead("1", 1_700_000_000, "nano")
 
 
 @pytest.fixture(scope="module")
@@ -35,28 +37,44 @@ def _sampled(codec, text):
     return tuple(codec._tokenizer.encode(text, add_special_tokens=False))
 
 
-def _turn(codec, request, output_ids, finish=FinishReason.STOP):
+def _turn(codec, request, output_ids, finish=FinishReason.STOP, choice=0):
+    (conversation,) = request.call.prompts
+    reply = _reply_stream(codec, request)
+    reply.push(output_ids)
+    reply.finish()
     return Turn(
         episode_id="episode",
         index=3,
-        prompt_ids=codec.render(request.messages, request.tools),
+        prompt_ids=codec.render(conversation.messages, conversation.tools),
         output_ids_T=tuple(output_ids),
         logprobs_T=tuple(-0.25 * i for i in range(len(output_ids))),
         weight_versions_T=(0,) * len(output_ids),
         finish_reason=finish,
-        params=request.params,
-        messages=request.messages,
-        reply=codec.parse_reply(output_ids, request.callable_tools, turn_index=3, stop=request.params.stop),
-        tools=request.tools,
+        params=request.call.params,
+        messages=conversation.messages,
+        reply=reply.message,
+        tools=conversation.tools,
         parent=None,
         fork_reason=None,
         started_at=0.0,
         ended_at=1.0,
+        choice=choice,
     )
 
 
+def _reply_stream(codec, request):
+    (conversation,) = request.call.prompts
+    stop = request.call.params.stop
+    return codec.reply_stream(conversation.tools, choice=request.call.tool_choice, turn_index=3, stop=stop)
+
+
+def _render(codec, request, *turns, top_logprobs=None):
+    completions = tuple(Completion(number, turn, top_logprobs) for number, turn in enumerate(turns))
+    return render_completion(request, CallResult(HEAD, completions), codec)
+
+
 def _completion(codec, request, output_ids, finish=FinishReason.STOP):
-    body = render_completion(request, _turn(codec, request, output_ids, finish), codec, **NAMES)
+    body = _render(codec, request, _turn(codec, request, output_ids, finish))
     return ChatCompletion.model_validate(body, strict=True)
 
 
@@ -72,10 +90,25 @@ def _deltas(turn, widths):
         yield TokenDelta(*(field[start:end] for field in fields), finish)
 
 
+def _events(codec, request, turn, widths=()):
+    """What inference publishes for a turn that is sampled in these steps."""
+    reply = _reply_stream(codec, request)
+    yield Opened(turn.choice, turn.index, turn.prompt_ids)
+    for delta in _deltas(turn, widths):
+        parts = reply.push(delta.token_ids_T) + (reply.finish() if delta.finish_reason else [])
+        yield Piece(turn.choice, tuple(parts), delta)
+    yield Closed(Completion(turn.choice, turn))
+
+
+def _chunks(codec, request, events):
+    stream = ChunkStream(request, HEAD, codec)
+    frames = [frame for event in events for frame in stream.push(event)] + stream.finish()
+    assert frames.pop().data == "[DONE]"
+    return [ChatCompletionChunk.model_validate(frame.data, strict=True) for frame in frames]
+
+
 def _stream(codec, request, turn, widths=()):
-    stream = ChunkStream(request, codec, **NAMES, prompt_ids=turn.prompt_ids, turn_index=turn.index)
-    chunks = stream.start() + [chunk for delta in _deltas(turn, widths) for chunk in stream.push(delta)]
-    return stream, [ChatCompletionChunk.model_validate(chunk, strict=True) for chunk in chunks]
+    return _chunks(codec, request, _events(codec, request, turn, widths))
 
 
 def test_a_text_reply_has_the_shape_of_the_sdk(nano):
@@ -157,7 +190,7 @@ def test_token_ids_are_returned_to_those_who_ask(nano):
 
     asked, silent = _completion(nano, request, output), _completion(nano, _request(), output)
 
-    assert asked.model_extra["prompt_token_ids"] == list(nano.render(request.messages))
+    assert asked.model_extra["prompt_token_ids"] == list(nano.render(request.call.prompts[0].messages))
     assert asked.choices[0].model_extra["token_ids"] == list(output)
     assert not silent.model_extra and not silent.choices[0].model_extra
 
@@ -167,14 +200,14 @@ def test_an_aborted_turn_has_no_reply(nano):
     turn = _turn(nano, request, _sampled(nano, "1"), FinishReason.ABORT)
 
     with pytest.raises(EngineFailure):
-        render_completion(request, turn, nano, **NAMES)
+        _render(nano, request, turn)
     with pytest.raises(EngineFailure):
         _stream(nano, request, turn)
 
 
 def test_a_stream_begins_with_the_role_and_ends_with_the_reason(nano):
     request = _request(stream=True)
-    _, chunks = _stream(nano, request, _turn(nano, request, _sampled(nano, "12<|im_end|>")), [1, 1, 1])
+    chunks = _stream(nano, request, _turn(nano, request, _sampled(nano, "12<|im_end|>")), [1, 1, 1])
 
     deltas = [chunk.choices[0].delta for chunk in chunks]
     assert (deltas[0].role, deltas[0].content) == ("assistant", "")
@@ -187,7 +220,7 @@ def test_usage_comes_last_in_a_chunk_without_choices_if_asked(nano):
     request = _request(stream=True, stream_options={"include_usage": True})
     turn = _turn(nano, request, _sampled(nano, "12<|im_end|>"))
 
-    _, chunks = _stream(nano, request, turn)
+    chunks = _stream(nano, request, turn)
 
     assert chunks[-1].choices == []
     assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (len(turn.prompt_ids), 3)
@@ -198,7 +231,7 @@ def test_a_call_is_streamed_whole_and_the_content_before_it_at_once(nano):
     request = _request(stream=True, tools=[CALCULATOR])
     turn = _turn(nano, request, _sampled(nano, f"See:\n{CALL}\n{CALL}<|im_end|>"))
 
-    _, chunks = _stream(nano, request, turn, [1] * len(turn.output_ids_T))
+    chunks = _stream(nano, request, turn, [1] * len(turn.output_ids_T))
 
     deltas = [chunk.choices[0].delta for chunk in chunks]
     calls = [call for delta in deltas for call in delta.tool_calls or ()]
@@ -209,6 +242,40 @@ def test_a_call_is_streamed_whole_and_the_content_before_it_at_once(nano):
         (1, "call00301", "calculator"),
     ]
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_choices_are_told_apart_and_their_prompt_is_counted_once(nano):
+    request = _request(n=2, stream_options={"include_usage": True}, stream=True)
+    turns = [_turn(nano, request, _sampled(nano, f"{text}<|im_end|>"), choice=n) for n, text in enumerate(("1", "22"))]
+    body = ChatCompletion.model_validate(_render(nano, request, *turns), strict=True)
+
+    first, second = (list(_events(nano, request, turn, [1])) for turn in turns)
+    chunks = _chunks(nano, request, [first[0], second[0], *second[1:], *first[1:]])
+
+    assert [(choice.index, choice.message.content) for choice in body.choices] == [(0, "1"), (1, "22")]
+    said = {0: "", 1: ""}
+    for chunk in chunks[:-1]:
+        said[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert said == {0: "1", 1: "22"}
+    assert body.usage == chunks[-1].usage
+    assert (body.usage.prompt_tokens, body.usage.completion_tokens) == (len(turns[0].prompt_ids), 5)
+
+
+def test_the_likeliest_tokens_stand_beside_the_sampled_ones(nano):
+    (one,) = _sampled(nano, "1")
+    request = _request(logprobs=True, top_logprobs=2)
+    turn = _turn(nano, request, [one], FinishReason.LENGTH)
+    body = _render(nano, request, turn, top_logprobs=(((one, -0.5), (2, -1.5)),))
+
+    (entry,) = ChatCompletion.model_validate(body, strict=True).choices[0].logprobs.content
+
+    assert [(top.token, top.logprob) for top in entry.top_logprobs] == [("1", -0.5), (nano.raw_text([2]), -1.5)]
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error_event(nano):
+    (frame,) = ChunkStream(_request(stream=True), HEAD, nano).fail(EngineFailure("broke"))
+
+    assert frame.data["error"]["message"] == "broke"
 
 
 TEXTS = st.lists(
@@ -229,14 +296,13 @@ TEXTS = st.lists(
 def test_a_stream_adds_up_to_the_completion(nano, text, noise, widths, finish, tools, stop):
     request = _request(stream=True, tools=tools, stop=stop, logprobs=True, return_token_ids=True)
     turn = _turn(nano, request, [*_sampled(nano, text), *noise], finish)
-    completion = ChatCompletion.model_validate(render_completion(request, turn, nano, **NAMES), strict=True)
+    completion = ChatCompletion.model_validate(_render(nano, request, turn), strict=True)
 
-    stream, chunks = _stream(nano, request, turn, widths)
+    chunks = _stream(nano, request, turn, widths)
 
     (choice,) = completion.choices
     deltas = [chunk.choices[0].delta for chunk in chunks]
     calls = [call for delta in deltas for call in delta.tool_calls or ()]
-    assert stream.reply == turn.reply
     assert "".join(delta.content or "" for delta in deltas) == (choice.message.content or "")
     assert [(call.id, call.function.arguments) for call in calls] == [
         (call.id, call.function.arguments) for call in choice.message.tool_calls or ()

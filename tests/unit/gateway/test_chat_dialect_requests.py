@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from swarm.errors import BadRequest, UnknownParameter
-from swarm.gateway.dialects.chat import SamplingDefaults, parse_chat_request
-from swarm.types import SamplingParams
+from swarm.gateway.dialects.chat import parse_chat_request
+from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.types import Grammar, GrammarKind, SamplingParams, ToolChoice, ToolMode
 
 DEFAULTS = SamplingDefaults(temperature=0.9, top_p=0.8, max_tokens=33, stop_token_ids=(2,))
 MESSAGES = [{"role": "user", "content": "Reverse: ABC"}]
@@ -19,17 +20,40 @@ def parse(**fields):
 
 def test_a_silent_request_gets_the_defaults():
     request = parse()
+    call = request.call
+    (conversation,) = call.prompts
 
-    assert request.params == SamplingParams(max_tokens=33, temperature=0.9, top_p=0.8, stop_token_ids=(2,))
-    assert (request.model, request.messages, request.tools) == ("nano", tuple(MESSAGES), ())
+    assert call.params == SamplingParams(max_tokens=33, temperature=0.9, top_p=0.8, stop_token_ids=(2,))
+    assert (call.model, conversation.messages, conversation.tools) == ("nano", tuple(MESSAGES), ())
+    assert (call.choices, call.tool_choice, conversation.template_options) == (1, ToolChoice(), {})
     assert not (request.stream or request.include_usage or request.logprobs or request.return_token_ids)
     assert request.ignored_fields == ()
 
 
 def test_sampling_fields_are_taken_over():
-    request = parse(temperature=0, top_p=0.5, top_k=7, max_tokens=5, seed=11, stop=["a", "b"])
+    call = parse(
+        temperature=0,
+        top_p=0.5,
+        top_k=7,
+        max_tokens=5,
+        seed=11,
+        stop=["a", "b"],
+        n=3,
+        min_p=0.1,
+        presence_penalty=1,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.2,
+        logit_bias={"7": 1, "5": -100},
+        stop_token_ids=[9, 2],
+        min_tokens=2,
+        logprobs=True,
+        top_logprobs=4,
+    ).call
 
-    assert request.params == SamplingParams(5, 0.0, 0.5, 7, 11, ("a", "b"), (2,))
+    assert call.choices == 3
+    assert call.params == SamplingParams(
+        5, 0.0, 0.5, 7, 11, ("a", "b"), (2, 9), 0.1, 1.0, -0.5, 1.2, ((5, -100.0), (7, 1.0)), 2, top_logprobs=4
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,10 +65,26 @@ def test_sampling_fields_are_taken_over():
         ({"max_completion_tokens": 9, "max_tokens": 9}, ("max_tokens", 9)),
         ({"top_k": -1}, ("top_k", 0)),
         ({"temperature": None}, ("temperature", 0.9)),
+        ({"seed": -1}, ("seed", 2**63 - 1)),
+        ({"ignore_eos": True}, ("stop_token_ids", ())),
+        ({"ignore_eos": True, "stop_token_ids": [5]}, ("stop_token_ids", (5,))),
+        ({"response_format": {"type": "text"}}, ("grammar", None)),
+        ({"response_format": {"type": "json_object"}}, ("grammar", Grammar(GrammarKind.JSON_OBJECT))),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "array"}}}},
+            ("grammar", Grammar(GrammarKind.JSON_SCHEMA, '{"type": "array"}')),
+        ),
+        (
+            {"structured_outputs": {"json": {"type": "null"}}},
+            ("grammar", Grammar(GrammarKind.JSON_SCHEMA, '{"type": "null"}')),
+        ),
+        ({"structured_outputs": {"regex": "a+"}}, ("grammar", Grammar(GrammarKind.REGEX, "a+"))),
+        ({"structured_outputs": {"choice": ["a.", "b"]}}, ("grammar", Grammar(GrammarKind.REGEX, "a\\.|b"))),
+        ({"structured_outputs": {"grammar": "start: A"}}, ("grammar", Grammar(GrammarKind.LARK, "start: A"))),
     ],
 )
 def test_spellings_of_sampling_fields(fields, expected):
-    assert getattr(parse(**fields).params, expected[0]) == expected[1]
+    assert getattr(parse(**fields).call.params, expected[0]) == expected[1]
 
 
 def test_output_options_are_taken_over():
@@ -63,7 +103,7 @@ def test_messages_of_every_role_are_kept_with_their_text_joined():
         {"role": "tool", "tool_call_id": "call00000", "content": "12"},
     ]
 
-    parsed = parse(messages=messages, tools=[CALCULATOR]).messages
+    parsed = parse(messages=messages, tools=[CALCULATOR]).call.prompts[0].messages
 
     assert parsed[1] == {"role": "system", "content": "one two"}
     assert parsed[2] == messages[2]
@@ -71,11 +111,43 @@ def test_messages_of_every_role_are_kept_with_their_text_joined():
     assert parsed[4] == messages[4]
 
 
-def test_tools_are_callable_unless_the_choice_is_none():
-    assert parse(tools=[CALCULATOR]).callable_tools == (CALCULATOR,)
-    assert parse(tools=[CALCULATOR], tool_choice="auto").callable_tools == (CALCULATOR,)
-    refused = parse(tools=[CALCULATOR], tool_choice="none")
-    assert (refused.tools, refused.callable_tools) == ((CALCULATOR,), ())
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ToolChoice()),
+        ({"tool_choice": "auto"}, ToolChoice()),
+        ({"tool_choice": "none"}, ToolChoice(ToolMode.NONE)),
+        ({"tool_choice": "required"}, ToolChoice(ToolMode.REQUIRED)),
+        ({"parallel_tool_calls": False}, ToolChoice(parallel=False)),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "calculator"}}},
+            ToolChoice(ToolMode.REQUIRED, ("calculator",), parallel=False),
+        ),
+        (
+            {
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {
+                        "mode": "required",
+                        "tools": [{"type": "function", "function": {"name": "calculator"}}],
+                    },
+                }
+            },
+            ToolChoice(ToolMode.REQUIRED, ("calculator",)),
+        ),
+    ],
+)
+def test_which_tools_may_be_called_is_taken_over(fields, expected):
+    call = parse(tools=[CALCULATOR], **fields).call
+
+    assert call.prompts[0].tools == (CALCULATOR,)
+    assert call.tool_choice == expected
+
+
+def test_what_the_chat_template_reads_is_handed_on():
+    options = parse(reasoning_effort="high", chat_template_kwargs={"enable_thinking": False}).call.prompts[0]
+
+    assert options.template_options == {"reasoning_effort": "high", "enable_thinking": False}
 
 
 def test_fields_at_neutral_values_and_without_effect_are_accepted_in_silence():
@@ -94,8 +166,7 @@ def test_fields_at_neutral_values_and_without_effect_are_accepted_in_silence():
         service_tier="auto",
         safety_identifier="x",
         prompt_cache_key="y",
-        verbosity="low",
-        reasoning_effort="high",
+        verbosity="medium",
     )
 
     assert request.ignored_fields == ()
@@ -119,21 +190,14 @@ def test_names_of_unknown_fields_fit_into_a_response_header():
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"frequency_penalty": -1}, "frequency_penalty"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-        ({"tool_choice": "required", "tools": [CALCULATOR]}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"parallel_tool_calls": False, "tools": [CALCULATOR]}, "parallel_tool_calls"),
+        ({"n": 129}, "n"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"service_tier": "flex"}, "service_tier"),
+        ({"verbosity": "low"}, "verbosity"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"audio": {"voice": "x"}}, "audio"),
-        ({"min_p": 0.1}, "min_p"),
-        ({"repetition_penalty": 1.1}, "repetition_penalty"),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
@@ -143,7 +207,6 @@ def test_names_of_unknown_fields_fit_into_a_response_header():
         ({"top_k": -2}, "top_k"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),
-        ({"seed": -1}, "seed"),
         ({"seed": 2**63}, "seed"),
         ({"tools": [{"type": "retrieval"}]}, "tools"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
@@ -187,6 +250,13 @@ def test_other_content_parts_are_named(part):
         ({"stop": ["x"] * 17}, "stop"),
         ({"stop": 5}, "stop"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, None),
+        ({"top_logprobs": 3}, None),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": [1]}}, "structured_outputs"),
     ],
 )
 def test_malformed_fields_are_named(fields, param):

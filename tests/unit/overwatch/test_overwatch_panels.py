@@ -85,6 +85,8 @@ def busy_status(**changes: Any) -> Status:
         ],
         "recoveries": 2,
         "failures": {"idle_timeout": 41, HOSTILE: 1},
+        "calls": {},
+        "ignored_fields": {},
         "tokens_per_second": 1240.3,
         "last_metrics": {"critic/score/mean": 0.61, "actor/entropy": 1.32},
         "started_at": NOW - 7400,

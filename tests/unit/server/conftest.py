@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from swarm.backends import Backend, Backends
 from swarm.config import ServerConfig, TrainJob
 from swarm.engine.fake import FakeEngine
+from swarm.gateway.calls import CallIdentity, CallResult
 from swarm.gateway.dialects.chat import parse_chat_request
+from swarm.gateway.dialects.chat_reply import render_completion
 from swarm.ledger import Ledger
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.server import SwarmServer
@@ -133,8 +136,11 @@ class Hosted:
         assert service is not None
         messages = [{"role": "user", "content": text}]
         request = parse_chat_request({"model": "default", "messages": messages} | body, service.defaults())
+        identity = CallIdentity(uuid.uuid4().hex)
         async with asyncio.timeout(LIMIT_S):
-            return await service.complete(service.rollout.authorize(episode.api_key), request)
+            call = service.call(service.rollout.authorize(episode.api_key), request.call, identity, is_streamed=False)
+            result = CallResult(call.head(service.model_name), await call.completed())
+        return render_completion(request, result, service.codec)
 
     async def end(self, episode: Episode, task_id: str, reward: float) -> None:
         assert self.server.service is not None

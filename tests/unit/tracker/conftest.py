@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (templates read best unbroken)
-"""Small tokenizers with the chat templates of six model families, and turns as if sampled with them."""
+"""Small tokenizers with the chat templates of several model families, and turns as if sampled with them."""
 
 from __future__ import annotations
 
@@ -67,10 +67,77 @@ PLAIN = """
 {%- for message in messages %}{{- message.role + ': ' + message.content + '\\n\\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"""
 
+# As Qwen 3: reasoning is shown behind the last user message, tool results aside, and can be switched off.
+THINKING = """
+{%- set state = namespace(last=0) %}
+{%- for message in messages %}{%- if message.role == 'user' %}{%- set state.last = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.role == 'assistant' and loop.index0 > state.last and (loop.last or message.reasoning_content) %}
+        {{- '<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\\n' }}
+    {%- endif %}
+    {{- message.content or '' }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '\\n' if message.content or not loop.first }}
+        {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}"""
+
+# As DeepSeek R1: the prompt opens the reasoning, history never shows it.
+OPENED = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}{{- '<|assistant|>' + message.content.split('</think>')[-1] | trim + eos_token }}
+    {%- else %}{{- '<|user|>' + message.content }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|><think>\\n' }}{%- endif %}"""
+
+LLAMA3_TOOLS = """{{- bos_token }}
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '; ' if not loop.first }}{{- '{"name": "' + call.function.name + '", "parameters": ' + (call.function.arguments | tojson) + '}' }}
+    {%- else %}{{- message.content | trim }}{%- endfor %}
+    {{- '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"""
+
+MISTRAL_TOOLS = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{{- '[INST]' + message.content + '[/INST]' }}
+    {%- elif message.role == 'tool' %}{{- '[TOOL_RESULTS]' + message.content + '[/TOOL_RESULTS]' }}
+    {%- else %}
+        {{- message.content or '' }}
+        {%- if message.tool_calls %}
+            {{- '[TOOL_CALLS] [' }}
+            {%- for call in message.tool_calls %}
+                {{- ', ' if not loop.first }}{{- '{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}' }}
+            {%- endfor %}
+            {{- ']' }}
+        {%- endif %}
+        {{- eos_token }}
+    {%- endif %}
+{%- endfor %}"""
+
+MAGISTRAL = (
+    MISTRAL_TOOLS.replace("{{- '[TOOL_CALLS] [' }}", "")
+    .replace("{{- ']' }}", "")
+    .replace(
+        """{{- ', ' if not loop.first }}{{- '{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}' }}""",
+        "{{- '[TOOL_CALLS]' + call.function.name + '[ARGS]' + (call.function.arguments | tojson) }}",
+    )
+)
+
 _CHATML_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def _byte_level(special: Sequence[str], template: str, **names: str) -> PreTrainedTokenizerFast:
+def _byte_level(
+    special: Sequence[str], template: str, tags: Sequence[str] = ("<tool_call>", "</tool_call>"), **names: str
+) -> PreTrainedTokenizerFast:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -81,7 +148,7 @@ def _byte_level(special: Sequence[str], template: str, **names: str) -> PreTrain
             vocab_size=360, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
         ),
     )
-    bpe.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in ("<tool_call>", "</tool_call>")])
+    bpe.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
     return PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=template, **names)
 
 
@@ -118,6 +185,10 @@ def _without_special_bytes(serialized: str, special: Sequence[str]) -> str:
 def codecs() -> dict[str, Codec]:
     chatml_names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     llama3_tokens = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+    think = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+    opened = ("<s>", "</s>", "<|user|>", "<|assistant|>")
+    mistral = ("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]")
+    ends = {"bos_token": "<s>", "eos_token": "</s>"}
     tokenizers = {
         "chatml": _byte_level(_CHATML_TOKENS, CHATML, **chatml_names),
         # As in Llama 3, the end-of-text token is not the one that ends a reply.
@@ -125,6 +196,13 @@ def codecs() -> dict[str, Codec]:
         "mistral": _sentence_piece(MISTRAL, legacy=True),
         "zephyr": _sentence_piece(ZEPHYR, legacy=False),
         "qwen3": _byte_level(_CHATML_TOKENS, QWEN3, **chatml_names),
+        "thinking": _byte_level(_CHATML_TOKENS, THINKING, think, **chatml_names),
+        "opened": _byte_level(opened, OPENED, think, **ends),
+        "llama3_tools": _byte_level(
+            (*llama3_tokens, "<|python_tag|>"), LLAMA3_TOOLS, (), bos_token=llama3_tokens[0], eos_token=llama3_tokens[1]
+        ),
+        "mistral_tools": _byte_level(mistral, MISTRAL_TOOLS, (), **ends),
+        "magistral": _byte_level((*mistral, "[ARGS]", "[THINK]", "[/THINK]"), MAGISTRAL, (), **ends),
         "plain": _byte_level(("<|endoftext|>",), PLAIN, eos_token="<|endoftext|>"),
     }
     return {style: Codec(tokenizer) for style, tokenizer in tokenizers.items()}
@@ -154,17 +232,25 @@ def make_turn() -> MakeTurn:
         stop: tuple[str, ...] = (),
         **fields: Any,
     ) -> Turn:
+        prompt_ids = tuple(codec.render(messages, tools) if prompt_ids is None else prompt_ids)
         return Turn(
             episode_id="episode",
             index=index,
-            prompt_ids=tuple(codec.render(messages, tools) if prompt_ids is None else prompt_ids),
+            prompt_ids=prompt_ids,
             output_ids_T=tuple(output_ids),
             logprobs_T=tuple(-0.5 for _ in output_ids),
             weight_versions_T=tuple(0 for _ in output_ids),
             finish_reason=finish,
             params=SamplingParams(max_tokens=64, stop=stop),
             messages=tuple(messages),
-            reply=codec.parse_reply(output_ids, tools, turn_index=index, stop=stop),
+            reply=codec.parse_reply(
+                output_ids,
+                tools,
+                turn_index=index,
+                stop=stop,
+                prompt_ids=prompt_ids,
+                **{name: fields[name] for name in ("choice",) if name in fields},
+            ),
             tools=tuple(tools),
             parent=fields.get("parent"),
             fork_reason=fields.get("fork_reason"),

@@ -24,7 +24,7 @@ def _continued(turn, *messages):
 
 
 def _ids(codec, text):
-    return codec._encode(text)
+    return codec.encode_text(text)
 
 
 def _sampled_as_rendered(codec, messages, reply):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
+from swarm.tracker.conversation import fingerprint
 from swarm.tracker.tree import EpisodeTree
 from swarm.types import ForkReason
 
@@ -30,7 +32,7 @@ def take_turn(tree, chatml, make_turn):
         turn = make_turn(
             chatml,
             messages,
-            chatml._encode(answer),
+            chatml.encode_text(answer),
             tools=tools,
             index=prompt.index,
             prompt_ids=prompt.prompt_ids,
@@ -125,7 +127,7 @@ def test_changed_tools_fork(take_turn):
 def test_a_template_that_rewrites_history_forks(tree, codecs, make_turn):
     codec = codecs["qwen3"]
     prompt = tree.locate([QUESTION], (), codec)
-    tree.add(make_turn(codec, [QUESTION], codec._encode("<think>Hm</think>\nsunny<|im_end|>"), index=prompt.index))
+    tree.add(make_turn(codec, [QUESTION], codec.encode_text("<think>Hm</think>\nsunny<|im_end|>"), index=prompt.index))
 
     forked = tree.locate(_after(tree.turns[0], FOLLOW_UP), (), codec)
 
@@ -134,7 +136,7 @@ def test_a_template_that_rewrites_history_forks(tree, codecs, make_turn):
 
 def test_overlapping_requests_get_their_own_indices_and_only_finished_turns_are_extended(tree, chatml, make_turn):
     first, second = (tree.locate([QUESTION], (), chatml) for _ in range(2))
-    later = make_turn(chatml, [QUESTION], chatml._encode("rainy<|im_end|>"), index=second.index)
+    later = make_turn(chatml, [QUESTION], chatml.encode_text("rainy<|im_end|>"), index=second.index)
     tree.add(later)
 
     unfinished = [QUESTION, {"role": "assistant", "content": "sunny"}, FOLLOW_UP]
@@ -145,7 +147,7 @@ def test_overlapping_requests_get_their_own_indices_and_only_finished_turns_are_
 
 
 def test_a_turn_is_added_once_and_behind_its_parent(tree, chatml, make_turn):
-    turn = make_turn(chatml, [QUESTION], chatml._encode("sunny"))
+    turn = make_turn(chatml, [QUESTION], chatml.encode_text("sunny"))
     tree.add(turn)
 
     with pytest.raises(ValueError, match="added before"):
@@ -155,6 +157,15 @@ def test_a_turn_is_added_once_and_behind_its_parent(tree, chatml, make_turn):
 
 
 def test_turns_added_from_a_record_go_on_with_the_next_index(tree, chatml, make_turn):
-    tree.add(make_turn(chatml, [QUESTION], chatml._encode("sunny<|im_end|>"), index=4))
+    tree.add(make_turn(chatml, [QUESTION], chatml.encode_text("sunny<|im_end|>"), index=4))
 
     assert tree.locate([QUESTION], (), chatml).index == 5
+
+
+def test_arguments_spelled_anew_by_the_client_are_the_same_call() -> None:
+    def called(arguments: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+
+    assert fingerprint(called('{"a": 6, "b": [1]}')) == fingerprint(called('{"b":[1],"a":6}'))
+    assert fingerprint(called('{"a": 6}')) != fingerprint(called('{"a": 7}'))
+    assert fingerprint(called("{broken")) != fingerprint(called("broken}"))

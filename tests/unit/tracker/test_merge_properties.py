@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.tracker.merge import merge, report, unmerged
-from swarm.types import FinishReason, ForkReason, SamplingParams, Turn
+from swarm.types import ConstrainedTurn, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
 
 TOKENS = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+GRAMMARS = st.sampled_from([None, Grammar(GrammarKind.JSON_OBJECT), Grammar(GrammarKind.REGEX, "a+")])
 
 
-def _turn(index, prompt_ids, output_ids, *, parent=None, finish=FinishReason.STOP, reason=None):
+def _turn(index, prompt_ids, output_ids, *, parent=None, finish=FinishReason.STOP, reason=None, grammar=None):
     return Turn(
         episode_id="episode",
         index=index,
@@ -25,7 +26,7 @@ def _turn(index, prompt_ids, output_ids, *, parent=None, finish=FinishReason.STO
         logprobs_T=tuple(-float(f"{index}.{position:04d}") for position in range(len(output_ids))),
         weight_versions_T=tuple(100 * index + position for position in range(len(output_ids))),
         finish_reason=finish,
-        params=SamplingParams(max_tokens=8),
+        params=SamplingParams(max_tokens=8, stop_token_ids=(index,), grammar=grammar),
         messages=(),
         reply={},
         tools=(),
@@ -45,7 +46,8 @@ def episodes(draw):
         parent = draw(st.sampled_from([None, *turns]))
         before = () if parent is None else turns[parent].prompt_ids + turns[parent].output_ids_T
         finish = draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT]))
-        turns[index] = _turn(index, before + draw(TOKENS), draw(TOKENS), parent=parent, finish=finish)
+        prompt_ids, output_ids = before + draw(TOKENS), draw(TOKENS)
+        turns[index] = _turn(index, prompt_ids, output_ids, parent=parent, finish=finish, grammar=draw(GRAMMARS))
     return list(turns.values())
 
 
@@ -87,6 +89,22 @@ def test_fields_are_aligned_and_empty_where_nothing_is_trained(turns):
         assert sample.trained_tokens > 0
         for trained, *values in zip(*fields, strict=True):
             assert trained or values == [0.0, -1, -1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(episodes())
+def test_a_turn_sampled_under_a_grammar_stands_whole_in_the_sample_that_trains_it_and_says_so(turns):
+    expected = [turn for turn in _trainable(turns) if turn.params.grammar is not None]
+    for samples in (merge(turns), unmerged(turns)):
+        named = [(sample, constrained) for sample in samples for constrained in sample.constrained_turns]
+        assert Counter(constrained for _, constrained in named) == Counter(
+            ConstrainedTurn(turn.index, turn.params.grammar, turn.params.stop_token_ids) for turn in expected
+        )
+        for sample, constrained in named:
+            (turn,) = (turn for turn in expected if turn.index == constrained.index)
+            places = [place for place, index in enumerate(sample.turn_indices_T) if index == turn.index]
+            assert places == list(range(len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.output_ids_T)))
+            assert sample.token_ids_T[places[0] : places[-1] + 1] == turn.output_ids_T
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.tracker.hermes import HermesStream, ToolCall, parse_call
+from swarm.tracker.formats.base import ToolCall
+from swarm.tracker.formats.hermes import HermesStream
+from swarm.tracker.formats.json_text import parse_call
 from swarm.tracker.reply import call_id
+from swarm.types import TextPart
 
 TOOLS = ({"type": "function", "function": {"name": "calculator"}},)
 
@@ -76,7 +79,8 @@ def test_streamed_text_equals_text_at_once_for_random_tokens(chatml, ids, widths
     parts = _pushed(stream, _cut(ids, widths))
 
     assert stream.message == whole
-    assert "".join(part for part in parts if isinstance(part, str)) == (whole["content"] or "")
+    assert "".join(part.text for part in parts if isinstance(part, TextPart)) == (whole["content"] or "")
+    assert stream.is_exact(ids)
     if "tool_calls" not in whole:
         assert not any(mark in whole["content"] for mark in stop)
 
@@ -90,7 +94,7 @@ def test_text_without_stop_and_tools_is_the_decoded_ids(chatml, ids):
 
 
 def test_no_piece_holds_half_of_a_character(chatml):
-    ids = chatml._encode("🙂")
+    ids = chatml.encode_text("🙂")
     assert len(ids) > 1
     stream = chatml.text_stream()
 
@@ -100,12 +104,12 @@ def test_no_piece_holds_half_of_a_character(chatml):
 def test_an_unfinished_character_shows_as_a_replacement_at_the_end(chatml):
     stream = chatml.text_stream()
 
-    assert stream.push(chatml._encode("🙂")[:1]) == ""
+    assert stream.push(chatml.encode_text("🙂")[:1]) == ""
     assert stream.finish() == "\ufffd"
 
 
 def test_a_long_run_of_broken_bytes_is_shown_before_its_end(chatml):
-    broken = chatml._encode("🙂")[-1]
+    broken = chatml.encode_text("🙂")[-1]
     stream = chatml.text_stream()
 
     pieces = [stream.push([broken]) for _ in range(100)]
@@ -116,7 +120,7 @@ def test_a_long_run_of_broken_bytes_is_shown_before_its_end(chatml):
 
 @pytest.mark.parametrize("behind", range(6))
 def test_a_character_inside_a_run_of_broken_bytes_stays_whole(chatml, behind):
-    clef = chatml._encode("\U0001d11e")
+    clef = chatml.encode_text("\U0001d11e")
     assert len(clef) == 4
     ids = [clef[-1]] * 20 + [*clef] + [clef[-1]] * behind
     stream = chatml.text_stream()
@@ -126,7 +130,7 @@ def test_a_character_inside_a_run_of_broken_bytes_stays_whole(chatml, behind):
 
 def test_spaces_between_words_survive_a_tokenizer_that_drops_leading_spaces(codecs):
     codec = codecs["mistral"]
-    ids = codec._encode("It is sunny in Paris")
+    ids = codec.encode_text("It is sunny in Paris")
     stream = codec.text_stream()
 
     assert "".join([*(stream.push([token]) for token in ids), stream.finish()]) == codec.decode(ids)
@@ -135,7 +139,7 @@ def test_spaces_between_words_survive_a_tokenizer_that_drops_leading_spaces(code
 @pytest.mark.parametrize("style", ["chatml", "mistral"])
 def test_stop_strings_across_token_borders_are_not_shown(codecs, style):
     codec = codecs[style]
-    ids = codec._encode("The answer is 12.\nObservation: done")
+    ids = codec.encode_text("The answer is 12.\nObservation: done")
     stream = codec.text_stream(("\nObservation:",))
 
     pieces = [stream.push([token]) for token in ids]
@@ -145,18 +149,18 @@ def test_stop_strings_across_token_borders_are_not_shown(codecs, style):
 
 
 def test_of_several_stop_strings_the_first_complete_one_ends_the_text(chatml):
-    assert chatml.parse_reply(chatml._encode("xabc"), turn_index=0, stop=("abc", "b"))["content"] == "xa"
+    assert chatml.parse_reply(chatml.encode_text("xabc"), turn_index=0, stop=("abc", "b"))["content"] == "xa"
 
 
 def test_what_might_have_become_a_stop_string_is_shown_at_the_end(chatml):
-    assert chatml.parse_reply(chatml._encode("is END"), turn_index=0, stop=("END!",))["content"] == "is END"
+    assert chatml.parse_reply(chatml.encode_text("is END"), turn_index=0, stop=("END!",))["content"] == "is END"
 
 
 def test_content_before_a_call_streams_at_once(chatml):
     stream = chatml.reply_stream(TOOLS, turn_index=0)
 
-    assert stream.push(chatml._encode("Let me see")) == ["Let me see"]
-    assert stream.push(chatml._encode("\n<tool_call>\n{")) == []
+    assert stream.push(chatml.encode_text("Let me see")) == [TextPart("Let me see")]
+    assert stream.push(chatml.encode_text("\n<tool_call>\n{")) == []
 
 
 def test_parallel_calls_have_distinct_fixed_ids(chatml):
@@ -164,7 +168,7 @@ def test_parallel_calls_have_distinct_fixed_ids(chatml):
         '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "g"}\n</tool_call><|im_end|>'
     )
 
-    message = chatml.parse_reply(chatml._encode(text), TOOLS, turn_index=37)
+    message = chatml.parse_reply(chatml.encode_text(text), TOOLS, turn_index=37)
 
     assert message["content"] is None
     assert [(call["id"], call["function"]) for call in message["tool_calls"]] == [
@@ -176,7 +180,7 @@ def test_parallel_calls_have_distinct_fixed_ids(chatml):
 def test_without_tools_a_call_is_text(chatml):
     text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 
-    assert chatml.parse_reply(chatml._encode(text), turn_index=0) == {"role": "assistant", "content": text}
+    assert chatml.parse_reply(chatml.encode_text(text), turn_index=0) == {"role": "assistant", "content": text}
 
 
 @pytest.mark.parametrize(

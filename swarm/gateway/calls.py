@@ -1,0 +1,346 @@
+"""Logical calls: what a client asked once, however often it had to send it.
+
+Place in the flow: inference.py samples a call, the model routes read it, and an episode keeps its calls so that another
+attempt joins the first one while it runs and hears the same reply when it has ended. Knows nothing of HTTP, of engines
+or of the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import uuid
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from swarm.types import (
+    FinishReason,
+    Message,
+    ReasoningPart,
+    ReplyPart,
+    TextPart,
+    TokenDelta,
+    TokenLogprobs,
+    ToolCallPart,
+    Turn,
+)
+
+SILENCE_S = 15.0
+"""After which readers of a stream want a sign of life: proxies give up after 60 s, Claude Code after 300 s."""
+
+
+RETRY_WITHIN_S = 150.0
+"""After which nobody comes back for a call that came to nothing: client libraries wait for 120 s at most."""
+
+NAME_CHARACTERS = 16
+
+
+class NameKind(StrEnum):
+    """Who gave a call its name: its caller, to all attempts alike, or whoever passes requests on, to each anew."""
+
+    CALLER = "c"
+    CARRIER = "p"
+
+
+@dataclass(frozen=True, slots=True)
+class CallIdentity:
+    """What tells a logical call from the others of its episode.
+
+    `sha256` is of route and body. `name`, if it has one, is the same for copies of one attempt, and for all attempts if
+    its caller gave it. Else attempts belong together by their number, which client libraries count: attempt k is the
+    repetition of a call whose last attempt was k - 1.
+    """
+
+    sha256: str
+    attempt: int = 0
+    name: str = ""
+
+    @property
+    def is_named_by_caller(self) -> bool:
+        return self.name.startswith(NameKind.CALLER)
+
+
+def call_name(kind: NameKind, name: str) -> str:
+    """A short stand-in, since names are as long as callers like."""
+    return kind + hashlib.sha256(name.encode()).hexdigest()[:NAME_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The first token of a choice is there. `prompt_ids` is its whole prompt."""
+
+    choice: int
+    turn_index: int
+    prompt_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens as they were sampled, and the parts of the reply that are certain by now; either may be empty."""
+
+    choice: int
+    parts: tuple[ReplyPart, ...]
+    delta: TokenDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished choice; its turn is on record. `top_logprobs_T` is None unless it was asked for."""
+
+    choice: int
+    turn: Turn
+    top_logprobs_T: tuple[TokenLogprobs, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A choice is complete and on record."""
+
+    completion: Completion
+
+    @property
+    def choice(self) -> int:
+        return self.completion.choice
+
+
+CallEvent = Opened | Piece | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class CallHead:
+    """What every reply to a call says of it. `created` is in seconds since the epoch."""
+
+    call_id: str
+    created: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """A finished call; `completions` are by choice."""
+
+    head: CallHead
+    completions: tuple[Completion, ...]
+
+
+class LogicalCall:
+    """One call, in progress or finished. Used from one event loop.
+
+    It goes on as long as somebody reads it: with the last reader gone it is cancelled, and `is_abandoned`, unless it
+    `is_sampled`, from where on only its record is missing. Only of a streamed call events can be read before its end;
+    `has_left` says whether some were. `names` are those of its attempts so far.
+    """
+
+    def __init__(self, identity: CallIdentity, created: float, *, is_streamed: bool) -> None:
+        """`created` is in seconds since the epoch."""
+        self.call_id = uuid.uuid4().hex
+        self.identity = identity
+        self.attempt = identity.attempt
+        self.names = {identity.name} - {""}
+        self.created = created
+        self.is_streamed = is_streamed
+        self.has_left = False
+        self.is_abandoned = False
+        self.is_sampled = False
+        self.completions: tuple[Completion, ...] = ()
+        self._events: list[CallEvent] = []
+        self._news = asyncio.Event()
+        self._readers = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def recorded(cls, turns: Sequence[Turn]) -> LogicalCall:
+        """A finished call as its turns tell of it."""
+        first = turns[0]
+        sha256, *names = first.request_sha256.split()
+        call = cls(CallIdentity(sha256, first.attempt), first.started_at, is_streamed=False)
+        call.call_id = first.call_id
+        call.names.update(names)
+        call.completions = tuple(Completion(turn.choice, turn) for turn in turns)
+        return call
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.completions)
+
+    @property
+    def identity_on_record(self) -> str:
+        """What `recorded` knows the call by."""
+        return " ".join((self.identity.sha256, *sorted(self.names)))
+
+    @property
+    def is_named_by_caller(self) -> bool:
+        return any(name.startswith(NameKind.CALLER) for name in self.names)
+
+    def start(self, work: Coroutine[Any, Any, tuple[Completion, ...]]) -> None:
+        """Begin to sample. `work` publishes events on the way and returns the finished choices."""
+        self._task = asyncio.create_task(self._carry_out(work), name=f"call {self.call_id}")
+        # What it raises is for its readers, of whom there may be none.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def publish(self, event: CallEvent) -> None:
+        """To those who read events; they may see the reply from here on."""
+        self._events.append(event)
+        self._news.set()
+
+    def forget(self, choice: int) -> None:
+        """A choice is sampled again, and nobody has seen any of it."""
+        self._events = [event for event in self._events if event.choice != choice]
+
+    def head(self, model: str) -> CallHead:
+        return CallHead(self.call_id, int(self.created), model)
+
+    async def completed(self) -> tuple[Completion, ...]:
+        """Wait for the end. Raises what kept the call from it."""
+        if self._task is not None:
+            self._readers += 1
+            try:
+                await asyncio.shield(self._task)
+            finally:
+                self._leave()
+        return self.completions
+
+    async def events(self) -> AsyncGenerator[Sequence[CallEvent]]:
+        """All events from the first one, as many at once as there are; none after SILENCE_S seconds without one.
+
+        Raises what kept the call from its end.
+        """
+        if self._task is None or self.is_finished:
+            yield [event for completion in self.completions for event in _retold(completion)]
+            return
+        self._readers += 1
+        position = 0
+        try:
+            while True:
+                self._news.clear()
+                events = self._events[position:]
+                position += len(events)
+                if events:
+                    self.has_left = True
+                    yield events
+                elif self._task.done():
+                    self._task.result()
+                    return
+                else:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(SILENCE_S):
+                            await self._news.wait()
+                    if not self._news.is_set():
+                        yield ()
+        finally:
+            self._leave()
+
+    async def _carry_out(self, work: Coroutine[Any, Any, tuple[Completion, ...]]) -> None:
+        try:
+            self.completions = await work
+        finally:
+            self._news.set()
+
+    def _leave(self) -> None:
+        self._readers -= 1
+        if not self._readers and self._task is not None and not self._task.done() and not self.is_sampled:
+            self.is_abandoned = True
+            self._task.cancel()
+
+
+class EpisodeCalls:
+    """The calls of one episode, in the order they were first sent."""
+
+    def __init__(self) -> None:
+        self._by_sha256: dict[str, list[LogicalCall]] = {}
+        # Of calls that came to nothing: the last attempt, and when that was over.
+        self._lost: dict[str, list[tuple[int, float]]] = {}
+
+    @classmethod
+    def recorded(cls, turns: Iterable[Turn]) -> EpisodeCalls:
+        """Those that ended before this server began."""
+        by_id: dict[str, list[Turn]] = {}
+        for turn in turns:
+            if turn.call_id and turn.finish_reason is not FinishReason.ABORT:
+                by_id.setdefault(turn.call_id, []).append(turn)
+        calls = cls()
+        for of_call in by_id.values():
+            calls.add(LogicalCall.recorded(of_call))
+        return calls
+
+    def claim(self, identity: CallIdentity) -> LogicalCall | None:
+        """The call that this attempt repeats, if there is one."""
+        calls = self._by_sha256.get(identity.sha256, [])
+        call = _named(calls, identity.name) or self._numbered(calls, identity)
+        if call is not None:
+            call.attempt = max(call.attempt, identity.attempt)
+            call.names |= {identity.name} - {""}
+        return call
+
+    def add(self, call: LogicalCall) -> None:
+        self._by_sha256.setdefault(call.identity.sha256, []).append(call)
+
+    def drop(self, call: LogicalCall) -> None:
+        """A call came to nothing: another attempt of it begins anew."""
+        sha256 = call.identity.sha256
+        same = self._by_sha256.get(sha256, [])
+        if call in same:
+            same.remove(call)
+            self._lost[sha256] = [*self._lately_lost(sha256), (call.attempt, time.monotonic())]
+
+    def _numbered(self, calls: list[LogicalCall], identity: CallIdentity) -> LogicalCall | None:
+        """Libraries count attempts, so the last one of the call this repeats had the number before; one of them may
+        have been lost on the way here."""
+        if not identity.attempt or identity.is_named_by_caller or self._repeats_a_lost_one(calls, identity):
+            return None
+        earlier = [
+            call
+            for call in calls
+            if call.attempt < identity.attempt and not (call.is_abandoned or call.is_named_by_caller)
+        ]
+        return earlier[-1] if earlier else None
+
+    def _repeats_a_lost_one(self, calls: list[LogicalCall], identity: CallIdentity) -> bool:
+        """Of equal calls, one that came to nothing is sooner repeated than an answered one. True once for each."""
+        lost = self._lately_lost(identity.sha256)
+        for entry in reversed(lost):
+            if entry[0] < identity.attempt:
+                lost.remove(entry)
+                self._lost[identity.sha256] = lost
+                return True
+        for call in reversed(calls):
+            if call.is_abandoned and call.attempt < identity.attempt:
+                calls.remove(call)
+                return True
+        return False
+
+    def _lately_lost(self, sha256: str) -> list[tuple[int, float]]:
+        horizon = time.monotonic() - RETRY_WITHIN_S
+        return [entry for entry in self._lost.get(sha256, ()) if entry[1] > horizon]
+
+
+def _named(calls: Sequence[LogicalCall], name: str) -> LogicalCall | None:
+    return next((call for call in reversed(calls) if name in call.names and not call.is_abandoned), None)
+
+
+def _retold(completion: Completion) -> list[CallEvent]:
+    turn = completion.turn
+    delta = TokenDelta(
+        turn.output_ids_T, turn.logprobs_T, turn.weight_versions_T, turn.finish_reason, completion.top_logprobs_T
+    )
+    return [
+        Opened(completion.choice, turn.index, turn.prompt_ids),
+        Piece(completion.choice, tuple(parts_of(turn.reply)), delta),
+        Closed(completion),
+    ]
+
+
+def parts_of(reply: Message) -> list[ReplyPart]:
+    """A whole assistant message as parts."""
+    parts: list[ReplyPart] = []
+    if reasoning := reply.get("reasoning_content"):
+        parts.append(ReasoningPart(reasoning))
+    if content := reply.get("content"):
+        parts.append(TextPart(content))
+    for call in reply.get("tool_calls") or ():
+        parts.append(ToolCallPart(call["id"], call["function"]["name"], call["function"]["arguments"]))
+    return parts

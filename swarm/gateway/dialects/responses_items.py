@@ -1,0 +1,285 @@
+"""Items of OpenAI's Responses API as messages in the canonical chat shape.
+
+Place in the flow: below responses.py, which checks the rest of a body, and responses_reply.py, which shows replies as
+items. Knows nothing of tokens or of HTTP.
+
+One reply of the model is one message in a chat, and several items here. Their ids name the call they come from, so that
+the items of a reply that return are the message that was sampled, and a bare reference to one stands for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from swarm.errors import BadRequest, UnknownParameter
+from swarm.gateway.dialects.fields import Strict, shown, unsupported
+from swarm.tracker.conversation import canonical_message
+from swarm.types import FinishReason, Message, Turn
+
+MAX_ITEMS = 100_000
+
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+_TEXTS = ("input_text", "output_text")
+_ITEM_ID = re.compile(r"(rs|msg|fc)_([0-9a-f]+)(?:_([0-9]{1,6}))?")
+_RESPONSE_ID = re.compile(r"resp_([0-9a-f]+)(i?)(u?)")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseId:
+    """What the id of a response says. Turns tell of the rest, and outlive the server; these they do not tell.
+
+    `has_instructions`: the first message is the request's `instructions`, which the next response does not inherit.
+    """
+
+    call_id: str
+    has_instructions: bool
+    is_stored: bool
+
+    @classmethod
+    def read(cls, text: str) -> ResponseId | None:
+        match = _RESPONSE_ID.fullmatch(text)
+        return cls(match[1], bool(match[2]), not match[3]) if match else None
+
+    def __str__(self) -> str:
+        return f"resp_{self.call_id}{'i' * self.has_instructions}{'u' * (not self.is_stored)}"
+
+
+class RecordedResponses:
+    """The responses of one episode that can be referred to."""
+
+    def __init__(self, turns: Iterable[Turn] = (), deleted: Collection[str] = ()) -> None:
+        """`deleted` are ids of calls."""
+        self._turns = {turn.call_id: turn for turn in turns if turn.finish_reason is not FinishReason.ABORT}
+        self._deleted = deleted
+        self._callers: dict[str, str] | None = None
+
+    def find(self, response_id: str) -> tuple[ResponseId, Turn] | None:
+        """None if there is no such response, or it was not to be stored, or was deleted."""
+        named = ResponseId.read(response_id)
+        if named is None or not named.is_stored or named.call_id in self._deleted:
+            return None
+        turn = self._turns.get(named.call_id)
+        return None if turn is None else (named, turn)
+
+    def conversation(self, response_id: str) -> list[Message]:
+        """What was said up to and with a response, its instructions left aside. Raises BadRequest if there is none."""
+        found = self.find(response_id)
+        if found is None:
+            raise BadRequest(
+                f"no stored response {shown(response_id)} in this episode: send its items as input",
+                param="previous_response_id",
+            )
+        named, turn = found
+        return [*turn.messages[named.has_instructions :], canonical_message(turn.reply)]
+
+    def reply(self, call_id: str) -> Message | None:
+        turn = self._turns.get(call_id)
+        return None if turn is None else turn.reply
+
+    def caller(self, tool_call_id: str) -> str | None:
+        """The call whose reply calls a tool by this id."""
+        if self._callers is None:
+            self._callers = {
+                call["id"]: turn.call_id for turn in self._turns.values() for call in turn.reply.get("tool_calls") or ()
+            }
+        return self._callers.get(tool_call_id)
+
+
+def _joined(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    texts: list[str] = []
+    for part in cast("list[object]", content):
+        fields = cast("dict[str, object]", part) if isinstance(part, dict) else {}
+        kind, text = fields.get("type"), fields.get("text")
+        if kind not in _TEXTS:
+            raise unsupported("content parts of type {kind} are not supported: send text", kind=shown(kind))
+        if not isinstance(text, str):
+            raise PydanticCustomError("text", "a text part needs a string in its field text")
+        texts.append(text)
+    return "".join(texts)
+
+
+Text = Annotated[str, BeforeValidator(_joined)]
+
+
+class _Said(Strict):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Text
+    id: str | None = None
+
+
+class _Call(Strict):
+    type: Literal["function_call"] = "function_call"
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    arguments: str
+    id: str | None = None
+
+
+class _CallOutput(Strict):
+    type: Literal["function_call_output"]
+    call_id: str = Field(min_length=1)
+    output: Text
+
+
+class _Thought(Strict):
+    text: str
+
+
+class _Reasoning(Strict):
+    type: Literal["reasoning"] = "reasoning"
+    id: str | None = None
+    summary: list[_Thought] | None = None
+    content: list[_Thought] | None = None
+    encrypted_content: str | None = None
+
+
+class _Reference(Strict):
+    type: Literal["item_reference"]
+    id: str
+
+
+def _typed(item: object) -> object:
+    """Its type is left out of messages, and of references."""
+    if not isinstance(item, dict):
+        raise PydanticCustomError("item", "an input item is an object")
+    fields = cast("dict[str, object]", item)
+    kind = fields.get("type") or ("message" if "role" in fields else "item_reference" if "id" in fields else None)
+    if kind not in ITEM_TYPES:
+        raise unsupported("input items of type {kind} are not supported", kind=shown(kind))
+    return {**fields, "type": kind}
+
+
+InputItem = Annotated[
+    Annotated[_Said | _Call | _CallOutput | _Reasoning | _Reference, Field(discriminator="type")],
+    BeforeValidator(_typed),
+]
+
+
+@dataclass(slots=True)
+class _Reply:
+    """One message of the assistant, put together from items. `owner` is the call they come from, if that is known."""
+
+    owner: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def includes(self, item: _Said | _Call | _Reasoning, owner: str | None) -> bool:
+        """Whether the item goes on with this reply. Of unknown origin, it does if that gives one of the usual order."""
+        if self.owner and owner:
+            return self.owner == owner
+        if isinstance(item, _Call):
+            return True
+        if isinstance(item, _Said):
+            return self.content is None
+        return self.content is None and self.reasoning is None and not self.calls
+
+    def message(self) -> Message:
+        message: dict[str, Any] = {"role": "assistant", "content": self.content or ""}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message
+
+
+def chat_messages(items: Sequence[InputItem], recorded: RecordedResponses) -> list[Message]:
+    """Reasoning, text and calls of one reply are one message. Raises BadRequest for a reference to nothing known, and
+    UnknownParameter for reasoning that only another server can read."""
+    chat: list[Message] = []
+    reply: _Reply | None = None
+    for index, given in enumerate(items):
+        item = _resolved(given, recorded, index) if isinstance(given, _Reference) else given
+        if isinstance(item, _CallOutput) or (isinstance(item, _Said) and item.role != "assistant"):
+            if reply is not None:
+                chat.append(reply.message())
+                reply = None
+            chat.append(_heard(item))
+            continue
+        owner = _owner(item, recorded)
+        if reply is not None and not reply.includes(item, owner):
+            chat.append(reply.message())
+            reply = None
+        reply = reply or _Reply()
+        reply.owner = reply.owner or owner
+        _add(reply, item, recorded, index)
+    return chat if reply is None else [*chat, reply.message()]
+
+
+def _heard(item: _Said | _CallOutput) -> Message:
+    if isinstance(item, _CallOutput):
+        return {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
+    return {"role": item.role, "content": item.content}
+
+
+def _add(reply: _Reply, item: _Said | _Call | _Reasoning, recorded: RecordedResponses, index: int) -> None:
+    match item:
+        case _Said():
+            reply.content = (reply.content or "") + item.content
+        case _Call():
+            function = {"name": item.name, "arguments": item.arguments}
+            reply.calls.append({"id": item.call_id, "type": "function", "function": function})
+        case _Reasoning():
+            reply.reasoning = (reply.reasoning or "") + _thoughts(item, recorded, index)
+
+
+def _owner(item: _Said | _Call | _Reasoning, recorded: RecordedResponses) -> str | None:
+    named = _ITEM_ID.fullmatch(item.id or "")
+    # Ids of another server say nothing of what belongs together here.
+    if named and recorded.reply(named[2]):
+        return named[2]
+    if isinstance(item, _Call):
+        return recorded.caller(item.call_id)
+    if isinstance(item, _Reasoning) and item.encrypted_content and recorded.reply(item.encrypted_content):
+        return item.encrypted_content
+    return None
+
+
+def _thoughts(item: _Reasoning, recorded: RecordedResponses, index: int) -> str:
+    """Its text; where a client left that out, what was said by the call that the item's id, or what stands for its
+    encryption, names."""
+    if text := "".join(thought.text for thought in item.content or ()):
+        return text
+    owner = _owner(item, recorded)
+    if owner and (reply := recorded.reply(owner)):
+        # The first piece stands for all of it, the others for none.
+        return "" if _number(item.id) else reply.get("reasoning_content") or ""
+    if item.encrypted_content:
+        raise UnknownParameter(
+            f"input.{index}.encrypted_content is not of this episode: leave it out, or send content",
+            param=f"input.{index}.encrypted_content",
+        )
+    return "".join(thought.text for thought in item.summary or ())
+
+
+def _number(item_id: str | None) -> int:
+    named = _ITEM_ID.fullmatch(item_id or "")
+    return int(named[3] or 0) if named else 0
+
+
+def _resolved(item: _Reference, recorded: RecordedResponses, index: int) -> _Said | _Call | _Reasoning:
+    """The recorded item. The first piece of a text that calls interrupt stands for all of it, the others for none."""
+    named = _ITEM_ID.fullmatch(item.id)
+    reply = recorded.reply(named[2]) if named else None
+    if named is not None and reply is not None:
+        kind, number = named[1], _number(item.id)
+        calls = reply.get("tool_calls") or ()
+        if kind == "rs" and reply.get("reasoning_content"):
+            return _Reasoning(id=item.id, encrypted_content=named[2])
+        if kind == "msg":
+            return _Said(role="assistant", content="" if number else reply.get("content") or "", id=item.id)
+        if kind == "fc" and number < len(calls):
+            call = calls[number]
+            return _Call(call_id=call["id"], id=item.id, **call["function"])
+    raise BadRequest(
+        f"input.{index}: no item {shown(item.id)} in this episode: send the item itself", param=f"input.{index}.id"
+    )

@@ -1,0 +1,163 @@
+"""Sampling parameters that several APIs spell alike, and output formats as grammars.
+
+Place in the flow: below the dialects; the result is a `SamplingParams`. Knows nothing of messages or prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from swarm.errors import BadRequest, UnknownParameter
+from swarm.gateway.dialects.fields import StopStrings, Strict, StrictBody, shown
+from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.types import Grammar, GrammarKind, SamplingParams
+
+MAX_BIASES = 1024
+MAX_BIAS = 100.0
+MAX_TOP_LOGPROBS = 20
+MAX_ALTERNATIVES = 1024
+
+_STRUCTURES = ("json", "regex", "choice", "grammar", "json_object")
+
+
+def _to_number(value: object) -> object:
+    """An integer where the API documents a number; true is none, and one that no float holds is infinite."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+Number = Annotated[float, BeforeValidator(_to_number)]
+
+
+class SamplingBody(StrictBody):
+    """The fields that OpenAI's and vLLM's APIs share. None and absence mean the same."""
+
+    temperature: Number | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    top_p: Number | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    min_p: Number | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    presence_penalty: Number | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    frequency_penalty: Number | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    repetition_penalty: Number | None = Field(default=None, gt=0, le=10, allow_inf_nan=False)
+    logit_bias: dict[str, Number] | None = Field(default=None, max_length=MAX_BIASES)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: StopStrings | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = Field(default=None, max_length=128)
+    min_tokens: int | None = Field(default=None, ge=0, lt=2**31)
+    ignore_eos: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+    def sampling_params(
+        self,
+        defaults: SamplingDefaults,
+        *,
+        max_tokens: int | None,
+        grammar: Grammar | None = None,
+        top_logprobs: int = 0,
+    ) -> SamplingParams:
+        """Raises BadRequest for a bias of what is no token id, or for two grammars."""
+        structure = None if self.structured_outputs is None else structured_grammar(self.structured_outputs)
+        if grammar is not None and structure is not None:
+            raise BadRequest("response_format and structured_outputs exclude one another", param="structured_outputs")
+        own_stops = tuple(self.stop_token_ids or ())
+        return SamplingParams(
+            max_tokens=max_tokens or defaults.max_tokens,
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+            # vLLM's clients say -1 for off.
+            top_k=max(self.top_k or 0, 0),
+            seed=None if self.seed is None else self.seed % 2**63,
+            stop=tuple(self.stop or ()),
+            stop_token_ids=own_stops if self.ignore_eos else tuple(dict.fromkeys(defaults.stop_token_ids + own_stops)),
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=_biases(self.logit_bias or {}),
+            min_tokens=self.min_tokens or 0,
+            ignore_eos=bool(self.ignore_eos),
+            grammar=grammar or structure,
+            top_logprobs=top_logprobs,
+        )
+
+
+def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    biases: dict[int, float] = {}
+    for token, bias in given.items():
+        if not token.isdecimal() or not token.isascii() or len(token) > 10:
+            raise BadRequest(f"logit_bias: {shown(token)} is no token id", param="logit_bias")
+        if not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise UnknownParameter(f"logit_bias: {bias} is not between -100 and 100", param="logit_bias")
+        biases[int(token)] = bias
+    return tuple(sorted(biases.items()))
+
+
+class _JsonSchema(Strict):
+    name: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """OpenAI's `response_format`. A schema is always followed strictly."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_if_named(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise PydanticCustomError("missing", "type json_schema needs the field json_schema")
+        return self
+
+    def grammar(self) -> Grammar | None:
+        if self.type == "text":
+            return None
+        if self.type == "json_object" or self.json_schema is None or self.json_schema.schema_ is None:
+            return Grammar(GrammarKind.JSON_OBJECT)
+        return json_schema_grammar(self.json_schema.schema_)
+
+
+def json_schema_grammar(schema: Mapping[str, Any]) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False))
+
+
+def structured_grammar(given: Mapping[str, Any]) -> Grammar:
+    """vLLM's `structured_outputs`: exactly one of json, regex, choice, grammar and json_object."""
+    asked = {name: value for name, value in given.items() if value is not None}
+    name = next(iter(asked), "")
+    if len(asked) != 1 or name not in _STRUCTURES:
+        raise BadRequest(
+            f"structured_outputs takes exactly one of {', '.join(_STRUCTURES)}", param="structured_outputs"
+        )
+    value = asked[name]
+    match name, value:
+        case "json", dict():
+            return json_schema_grammar(cast("dict[str, Any]", value))
+        case "json", str():
+            return Grammar(GrammarKind.JSON_SCHEMA, value)
+        case "json_object", True:
+            return Grammar(GrammarKind.JSON_OBJECT)
+        case "regex", str():
+            return Grammar(GrammarKind.REGEX, value)
+        case "grammar", str():
+            return Grammar(GrammarKind.LARK, value)
+        case "choice", [*alternatives] if _are_texts(cast("list[object]", alternatives)):
+            return Grammar(GrammarKind.REGEX, "|".join(re.escape(str(each)) for each in alternatives))
+        case _:
+            raise BadRequest(f"structured_outputs.{name} has a value of the wrong type", param="structured_outputs")
+
+
+def _are_texts(alternatives: list[object]) -> bool:
+    return 0 < len(alternatives) <= MAX_ALTERNATIVES and all(isinstance(each, str) for each in alternatives)

@@ -1,0 +1,143 @@
+"""Calls written as JSON: where a value ends in a text that still grows, and the call that an object describes.
+
+Place in the flow: below the formats. Knows nothing of what stands around the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from json import JSONDecodeError, JSONDecoder
+from typing import Any
+
+from swarm.tracker.formats.base import ToolCall
+
+_SPACE = " \t\n\r"
+_OUTSIDE = re.compile(r'["{}\[\]]')
+_INSIDE = re.compile(r'["\\]')
+
+
+class JsonExtent:
+    """Finds the end of an object or array by its brackets, reading each character once."""
+
+    def __init__(self, begin: int = 0) -> None:
+        """The opening bracket is character `begin` of the text."""
+        self._position: int = begin
+        self._depth = 0
+        self._in_string = False
+
+    def find_end(self, text: str) -> int | None:
+        """The index behind the closing bracket; None while it is missing. `text` goes on from what it was before."""
+        while match := (_INSIDE if self._in_string else _OUTSIDE).search(text, self._position):
+            found = match.group()
+            if found == "\\":
+                if match.end() == len(text):
+                    self._position = match.start()
+                    return None
+                self._position = match.end() + 1
+                continue
+            self._position = match.end()
+            if found == '"':
+                self._in_string = not self._in_string
+                continue
+            self._depth += 1 if found in "{[" else -1
+            if self._depth == 0:
+                return match.end()
+        self._position = len(text)
+        return None
+
+
+def parse_call(body: str, keys: Collection[str] = ("arguments",), default: str | None = "{}") -> ToolCall | None:
+    """The call that the JSON object `body` describes, or None.
+
+    Its arguments stand under one of `keys`; without any of them they are `default`, and None makes it no call.
+    """
+    try:
+        return _call(top_level(body.strip(_SPACE)), keys, default)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def parse_arguments(name: str, arguments: str) -> ToolCall | None:
+    """The call of a name that stands apart from its arguments, or None."""
+    try:
+        return _call({"name": json.dumps(name), "arguments": arguments}, ("arguments",), None)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def parse_calls(body: str) -> list[ToolCall]:
+    """The calls of a JSON array of objects; none if one of them is no call."""
+    try:
+        items = [] if not isinstance(_DECODER.decode(body), list) else _items(body)
+    except (ValueError, RecursionError):
+        return []
+    calls = [parse_call(item) for item in items]
+    return [call for call in calls if call is not None] if None not in calls else []
+
+
+def ends_in_string(text: str) -> bool:
+    """Whether this is the beginning of a JSON value, cut off within a string."""
+    try:
+        _DECODER.decode(text.strip(_SPACE))
+    except JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+def top_level(text: str) -> dict[str, str]:
+    """The fields of a JSON object as the text of their values. Raises ValueError."""
+    if not isinstance(_DECODER.decode(text), dict):
+        raise ValueError("not an object")
+    fields: dict[str, str] = {}
+    position = _skip(text, 1)
+    while text[position] != "}":
+        key, position = _DECODER.raw_decode(text, position)
+        start = _skip(text, _skip(text, position) + 1)
+        _, end = _DECODER.raw_decode(text, start)
+        fields[key] = text[start:end]
+        position = _skip(text, end)
+        if text[position] == ",":
+            position = _skip(text, position + 1)
+    return fields
+
+
+def _call(fields: dict[str, str], keys: Collection[str], default: str | None) -> ToolCall | None:
+    name = json.loads(fields["name"])
+    arguments = next((fields[key] for key in keys if key in fields), default)
+    if arguments is None:
+        return None
+    value = _DECODER.decode(arguments)
+    if isinstance(value, str):
+        arguments, value = value, _DECODER.decode(value)
+    # Escapes can spell lone surrogates, which no response could carry.
+    (name + arguments).encode()
+    return ToolCall(name, arguments) if name and isinstance(value, dict) else None
+
+
+def _items(text: str) -> list[str]:
+    items: list[str] = []
+    position = _skip(text, 1)
+    while text[position] != "]":
+        _, end = _DECODER.raw_decode(text, position)
+        items.append(text[position:end])
+        position = _skip(text, end)
+        if text[position] == ",":
+            position = _skip(text, position + 1)
+    return items
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = JSONDecoder(parse_constant=_refuse)
+
+
+def _skip(text: str, position: int) -> int:
+    while text[position] in _SPACE:
+        position += 1
+    return position

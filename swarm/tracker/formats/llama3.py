@@ -1,0 +1,85 @@
+"""Llama 3's JSON calls: a reply that is `{"name": ..., "parameters": {...}}`, several of them separated by `;`.
+
+Place in the flow: one of the formats of registry.py. A call of an unknown tool is a call, and the agent's to answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from swarm.tracker.formats.json_text import JsonExtent, parse_call
+from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
+from swarm.tracker.formats.stream import CallStream, Place, Scanned, Scanner
+from swarm.tracker.text import overlap
+from swarm.types import Grammar, ToolChoice, ToolSpec
+
+PYTHON_TAG = "<|python_tag|>"
+
+_TAGGED = re.compile(rf"{re.escape(PYTHON_TAG)}\s*(?=\{{)")
+_AT_START = re.compile(rf"\s*((?:{re.escape(PYTHON_TAG)}\s*)?)(?=\{{)")
+_BEHIND_CALL = re.compile(rf"\s*(;?\s*(?:{re.escape(PYTHON_TAG)}\s*)?)(?=\{{)")
+
+
+class Llama3Format:
+    """A call opens the reply, stands behind another call, or behind the tag that Llama may put before it.
+
+    It must have parameters, so that an answer in JSON which happens to have a name is no call.
+    """
+
+    name = "llama3_json"
+    marks = (PYTHON_TAG,)
+
+    def open_stream(self) -> Llama3Stream:
+        return Llama3Stream()
+
+    def forced_call(
+        self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
+    ) -> Grammar:
+        """Without the tag, which Llama keeps for its built-in tools."""
+        form = CallForm(
+            first="",
+            before_name=literal('{"name": '),
+            before_arguments=literal(', "parameters": '),
+            behind_arguments=literal("}"),
+            between=literal("; "),
+        )
+        return forced_grammar(form, tools, choice, before)
+
+
+class Llama3Stream(CallStream):
+    def find_opening(self, text: str, place: Place) -> tuple[int, int] | None:
+        if place is not Place.TEXT:
+            bare = (_AT_START if place is Place.START else _BEHIND_CALL).match(text)
+            if bare is not None:
+                return bare.span(1)
+        tagged = _TAGGED.search(text)
+        return tagged.span() if tagged else None
+
+    def uncertain(self, text: str, place: Place) -> int:
+        """The beginning of the tag, or the whole of it while what follows it is not there."""
+        begin = text.rstrip().rfind(PYTHON_TAG)
+        if begin >= 0 and not text[begin + len(PYTHON_TAG) :].strip():
+            tagged = len(text) - begin
+        else:
+            tagged = overlap(text, PYTHON_TAG)
+        rest = text[: len(text) - tagged].strip()
+        return len(text) if rest == ";" and place is Place.BEHIND_CALL else tagged
+
+    def open_scanner(self) -> Scanner:
+        return _Object()
+
+
+class _Object:
+    def __init__(self) -> None:
+        self._extent = JsonExtent()
+
+    def scan(self, text: str) -> Scanned | None:
+        end = self._extent.find_end(text)
+        if end is None:
+            return None
+        call = parse_call(text[:end], keys=("parameters", "arguments"), default=None)
+        return Scanned([] if call is None else [call], end)
+
+    def finish(self, text: str) -> Scanned:
+        return Scanned([], len(text))

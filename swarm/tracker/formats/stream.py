@@ -1,0 +1,119 @@
+"""Text into content and tool calls, for formats whose calls open with something that can be recognized.
+
+Place in the flow: below the formats, which say how a call opens and where it ends. Knows no format itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from swarm.tracker.formats.base import ToolCall
+
+
+class Place(Enum):
+    """What came before: only white space, other text, or a call (and white space)."""
+
+    START = auto()
+    TEXT = auto()
+    BEHIND_CALL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What stood behind an opening: so many characters are these calls, or, without calls, are content."""
+
+    calls: Sequence[ToolCall]
+    used: int
+
+
+class Scanner(Protocol):
+    """Reads what follows one opening. `text` is all of it so far, so it only ever grows."""
+
+    def scan(self, text: str) -> Scanned | None:
+        """None while more text is needed. Must not depend on how much of what follows is there already."""
+        ...
+
+    def finish(self, text: str) -> Scanned:
+        """The same when no more text comes."""
+        ...
+
+
+class CallStream(ABC):
+    """A `ToolStream` over openings and scanners."""
+
+    def __init__(self) -> None:
+        self._buffer = ""
+        self._place = Place.START
+        self._gap = ""
+        self._opening = ""
+        self._scanner: Scanner | None = None
+        self._has_content = False
+        self._has_calls = False
+
+    @abstractmethod
+    def find_opening(self, text: str, place: Place) -> tuple[int, int] | None:
+        """Where the first opening in `text` begins and ends."""
+
+    @abstractmethod
+    def uncertain(self, text: str, place: Place) -> int:
+        """Of a text without an opening, how many characters at its end may begin one, white space aside."""
+
+    @abstractmethod
+    def open_scanner(self) -> Scanner:
+        """A scanner for what follows an opening."""
+
+    def push(self, text: str) -> list[str | ToolCall]:
+        self._buffer += text
+        parts: list[str | ToolCall] = []
+        while True:
+            if self._scanner is None and not self._open(parts):
+                return parts
+            assert self._scanner is not None
+            scanned = self._scanner.scan(self._buffer)
+            if scanned is None:
+                return parts
+            parts.extend(self._settle(scanned))
+
+    def finish(self) -> list[str | ToolCall]:
+        parts: list[str | ToolCall] = []
+        while self._scanner is not None:
+            parts.extend(self._settle(self._scanner.finish(self._buffer)))
+            parts.extend(self.push(""))
+        rest, self._buffer = self._buffer, ""
+        return parts + self._content(rest if rest.strip() or not self._has_calls else "")
+
+    def _open(self, parts: list[str | ToolCall]) -> bool:
+        """Pass content on, up to the next opening; False if there is none yet."""
+        text = self._buffer
+        found = self.find_opening(text, self._place)
+        if found is None:
+            certain = text[: len(text) - self.uncertain(text, self._place)].rstrip()
+            self._buffer = text[len(certain) :]
+            parts.extend(self._content(certain))
+            return False
+        begin, end = found
+        content = text[:begin].rstrip()
+        self._gap, self._opening, self._buffer = text[len(content) : begin], text[begin:end], text[end:]
+        parts.extend(self._content(content))
+        self._scanner = self.open_scanner()
+        return True
+
+    def _settle(self, scanned: Scanned) -> list[str | ToolCall]:
+        used, self._buffer = self._buffer[: scanned.used], self._buffer[scanned.used :]
+        self._scanner = None
+        if not scanned.calls:
+            return self._content(self._gap + self._opening + used)
+        self._has_calls, self._place = True, Place.BEHIND_CALL
+        return list(scanned.calls)
+
+    def _content(self, text: str) -> list[str | ToolCall]:
+        if self._has_calls and not self._has_content:
+            text = text.lstrip()
+        if not text:
+            return []
+        self._has_content, self._place = True, Place.TEXT
+        return [text]

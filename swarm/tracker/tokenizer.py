@@ -1,0 +1,57 @@
+"""A model's tokenizer, read from local files.
+
+Place in the flow: below codec.py. Knows nothing of chat templates.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from swarm.errors import JobInvalid
+
+
+def read_tokenizer(directory: Path) -> Any:
+    """A transformers tokenizer. Raises JobInvalid if it cannot be read."""
+    try:
+        return _tokenizer_class(directory).from_pretrained(str(directory), local_files_only=True)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise JobInvalid(f"tokenizer {directory} cannot be loaded: {reason}", param="model") from error
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    added: dict[int, Any] = tokenizer.added_tokens_decoder
+    return frozenset(tokenizer.all_special_ids) | {token for token, entry in added.items() if entry.special}
+
+
+def generation_stops(directory: Path) -> tuple[int, ...]:
+    """The `eos_token_id`s of a model directory's generation_config.json, if it has one."""
+    try:
+        config = json.loads((directory / "generation_config.json").read_text(encoding="utf-8"))
+        named: Any = config.get("eos_token_id")
+    except (OSError, ValueError, AttributeError):
+        return ()
+    if isinstance(named, int):
+        return (named,)
+    return tuple(cast("list[int]", named)) if isinstance(named, list) else ()
+
+
+def _tokenizer_class(directory: Path) -> Any:
+    """The transformers class to load with. Imported here because it pulls torch in, which takes seconds.
+
+    AutoTokenizer finds the right class of any model, at the price of importing every model's machinery, which doubles
+    that; a tokenizer that names no class of its own does not need it.
+    """
+    import transformers
+
+    try:
+        settings: Any = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = None
+    untyped: Any = transformers
+    named: object = cast("dict[str, Any]", settings).get("tokenizer_class") if isinstance(settings, dict) else None
+    if named in {"TokenizersBackend", "PreTrainedTokenizerFast"}:
+        return untyped.PreTrainedTokenizerFast
+    return untyped.AutoTokenizer

@@ -1,0 +1,158 @@
+"""Episodes sampled under grammars on the engine's own sampler, for the tests of the trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from swarm.engine.local.batching import BatchSampler, Limits
+from swarm.engine.local.grammar import GrammarCompiler
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
+from swarm.tracker.merge import merge
+from swarm.trainer.local.constraints import GrammarFollower
+from swarm.types import FinishedEpisode, FinishReason, Grammar, GrammarKind, Group, SamplingParams, TrainBatch, Turn
+
+TOKENIZER: Any = read_tokenizer(BUNDLED_DIRECTORY)
+VOCABULARY = 384
+CONTEXT = 2048
+END = TOKENIZER.token_to_id("<|im_end|>")
+OTHER_END = TOKENIZER.token_to_id("<|endoftext|>")
+PROMPT: list[int] = TOKENIZER.encode("<|im_start|>user\nReverse: abc<|im_end|>\n<|im_start|>assistant\n").ids
+NEXT: list[int] = TOKENIZER.encode("\n<|im_start|>user\nAgain<|im_end|>\n<|im_start|>assistant\n").ids
+
+TOOL_CALL = Grammar(
+    GrammarKind.LARK,
+    """start: "<tool_call>\\n" call "\\n</tool_call>"
+call: %json {
+  "x-guidance": {"whitespace_pattern": "[ \\n]{1,9}"},
+  "type": "object",
+  "properties": {
+    "name": {"const": "calculator"},
+    "arguments": {
+      "type": "object",
+      "properties": {"expression": {"type": "string", "maxLength": 9}},
+      "required": ["expression"],
+      "additionalProperties": false
+    }
+  },
+  "required": ["name", "arguments"],
+  "additionalProperties": false
+}
+""",
+)
+
+
+def schema(value: Mapping[str, Any]) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
+
+
+PERSON = schema(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 6},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+)
+
+
+def bundled_model() -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
+
+
+def make_turn(
+    episode_id: str, index: int, prompt_ids: Sequence[int], params: SamplingParams, sampled: Sampled, parent: int | None
+) -> Turn:
+    assert sampled.finish is not None
+    return Turn(
+        episode_id=episode_id,
+        index=index,
+        prompt_ids=tuple(prompt_ids),
+        output_ids_T=tuple(sampled.token_ids),
+        logprobs_T=tuple(sampled.logprobs),
+        weight_versions_T=tuple(sampled.versions),
+        finish_reason=sampled.finish,
+        params=params,
+        messages=(),
+        reply={},
+        tools=(),
+        parent=parent,
+        fork_reason=None,
+        started_at=0.0,
+        ended_at=1.0,
+    )
+
+
+@dataclass
+class Sampled:
+    """What a request got."""
+
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    versions: list[int] = field(default_factory=list[int])
+    finish: FinishReason | None = None
+
+
+class Stage:
+    """One model, its sampler and what the learner needs to follow grammars, all in this process."""
+
+    def __init__(self, module: torch.nn.Module, stop_ids: Sequence[int] = (END,)) -> None:
+        self.module = module
+        compiler = GrammarCompiler(TOKENIZER, VOCABULARY, stop_ids)
+        self.grammars = GrammarFollower(compiler, stop_ids)
+        decode = TOKENIZER.decode
+        self.sampler = BatchSampler(module, Limits(CONTEXT, VOCABULARY, 64), stop_ids, decode, grammars=compiler)
+
+    def sample(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Sampled]:
+        found = [Sampled() for _ in requests]
+        for handle, (prompt_ids, params) in enumerate(requests):
+            self.sampler.submit(handle, prompt_ids, params)
+        while not self.sampler.idle:
+            for piece in self.sampler.step():
+                assert piece.error is None and piece.token_id is not None
+                found[piece.handle].token_ids.append(piece.token_id)
+                found[piece.handle].logprobs.append(piece.logprob)
+                found[piece.handle].versions.append(self.sampler.weight_version)
+                found[piece.handle].finish = piece.finish_reason
+        return found
+
+    def play(self, rounds: Sequence[Sequence[SamplingParams]], prompt: Sequence[int] = PROMPT) -> list[list[Turn]]:
+        """One linear episode for each entry of a round; in round n it has its n-th turn, with these parameters."""
+        episodes: list[list[Turn]] = [[] for _ in rounds[0]]
+        for index, params in enumerate(rounds):
+            prompts = [
+                [*turns[-1].prompt_ids, *turns[-1].output_ids_T, *NEXT] if turns else list(prompt) for turns in episodes
+            ]
+            replies = self.sample(list(zip(prompts, params, strict=True)))
+            for number, turns in enumerate(episodes):
+                parent = index - 1 if turns else None
+                turns.append(
+                    make_turn(f"episode-{number}", index, prompts[number], params[number], replies[number], parent)
+                )
+        return episodes
+
+
+def make_batch(
+    episodes: Sequence[Sequence[Turn]], rewards: Sequence[float] | None = None, *, size: int = 4, step: int = 1
+) -> TrainBatch:
+    """Groups of `size` episodes in order; rewards 0, 1, 0, 1 ... if none are given."""
+    finished = [
+        FinishedEpisode(
+            turns[0].episode_id, f"task-{number // size}", "client", reward, None, merge(turns), ended_at=0.0
+        )
+        for number, (turns, reward) in enumerate(
+            zip(episodes, rewards or [float(number % 2) for number in range(len(episodes))], strict=True)
+        )
+    ]
+    groups = [
+        Group(f"task-{start // size}", tuple(finished[start : start + size])) for start in range(0, len(finished), size)
+    ]
+    return TrainBatch(f"batch-{step}", step, tuple(groups))

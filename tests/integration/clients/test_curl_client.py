@@ -1,0 +1,85 @@
+"""curl against a running server: what a person types, in the environment that an episode hands out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+from integration.clients.stage import Observed, Stage
+
+pytestmark = pytest.mark.timeout(60)
+
+LIMIT_S = 20
+
+
+def curl(episode: Observed, command: str) -> str:
+    """The output of a shell command that calls curl."""
+    environment = {"PATH": os.environ["PATH"], **episode.credentials.env()}
+    done = subprocess.run(
+        ["bash", "-ec", command], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_chat_completion(nano: Stage) -> None:
+    with nano.episode() as episode:
+        reply = curl(
+            episode,
+            """curl -sS --fail-with-body "$OPENAI_BASE_URL/chat/completions" \
+                -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \
+                -d '{"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]}'""",
+        )
+    assert json.loads(reply)["choices"][0]["message"]["content"] == episode.replies[0]["content"]
+
+
+def test_a_stream_of_chunks(nano: Stage) -> None:
+    with nano.episode() as episode:
+        lines = curl(
+            episode,
+            """curl -sSN --fail-with-body "$OPENAI_BASE_URL/chat/completions" \
+                -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \
+                -d '{"model": "default", "stream": true, "return_token_ids": true,
+                     "messages": [{"role": "user", "content": "Reverse: ABC"}]}'""",
+        ).split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+    ids = [token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"]]
+    assert ids == episode.turns[0].output_ids
+
+
+def test_a_message_of_anthropic_s_api(nano: Stage) -> None:
+    with nano.episode() as episode:
+        reply = curl(
+            episode,
+            """curl -sS --fail-with-body "$ANTHROPIC_BASE_URL/v1/messages" \
+                -H "x-api-key: $ANTHROPIC_AUTH_TOKEN" -H "anthropic-version: 2023-06-01" \
+                -H "Content-Type: application/json" -d '{"model": "default", "max_tokens": 50,
+                     "messages": [{"role": "user", "content": "Reverse: ABC"}]}'""",
+        )
+    assert json.loads(reply)["content"][0]["text"] == episode.replies[0]["content"]
+
+
+def test_a_response_of_openai_s_api(nano: Stage) -> None:
+    with nano.episode() as episode:
+        reply = curl(
+            episode,
+            """curl -sS --fail-with-body "$OPENAI_BASE_URL/responses" \
+                -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \
+                -d '{"model": "default", "input": "Reverse: ABC"}'""",
+        )
+    [message] = json.loads(reply)["output"]
+    assert message["content"][0]["text"] == episode.replies[0]["content"]
+
+
+def test_an_address_that_holds_the_key_is_enough(nano: Stage) -> None:
+    with nano.episode() as episode:
+        reply = curl(
+            episode,
+            f"""curl -sS --fail-with-body "{episode.credentials.path_base_url}/chat/completions" \
+                -H "Content-Type: application/json" \
+                -d '{{"model": "default", "messages": [{{"role": "user", "content": "Reverse: ABC"}}]}}'""",
+        )
+    assert json.loads(reply)["choices"][0]["message"]["content"] == episode.replies[0]["content"]

@@ -1,0 +1,149 @@
+"""LangChain's chat model and agents against a running server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+import pytest
+from integration.clients.stage import Observed, Stage
+from langchain.agents import create_agent
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+pytestmark = pytest.mark.timeout(60)
+
+Result = TypeVar("Result")
+
+LIMIT_S = 20
+CALL_MULTIPLY = '<tool_call>\n{"name": "multiply", "arguments": {"a": 6, "b": 7}}\n</tool_call>'
+
+
+@tool
+def multiply(a: int, b: int) -> int:
+    """The product of two numbers."""
+    return a * b
+
+
+class Verdict(BaseModel):
+    """What was found."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    colour: Literal["red", "green"]
+    is_sure: bool
+
+
+@contextmanager
+def model_of(episode: Observed, **settings: Any) -> Iterator[ChatOpenAI]:
+    # Its own clients are shared by all models of a process and never closed.
+    with DefaultHttpxClient() as http:
+        yield ChatOpenAI(
+            model="default",
+            base_url=episode.base_url,
+            api_key=SecretStr(episode.api_key),
+            timeout=LIMIT_S,
+            http_client=http,
+            **settings,
+        )
+
+
+def run_async(episode: Observed, read: Callable[[ChatOpenAI], Awaitable[Result]], **settings: Any) -> Result:
+    """What `read` makes of a model that is used by asyncio."""
+
+    async def main() -> Result:
+        async with DefaultAsyncHttpxClient() as http:
+            with model_of(episode, http_async_client=http, **settings) as model:
+                return await read(model)
+
+    return asyncio.run(main())
+
+
+def test_a_conversation_goes_on_from_what_the_model_said(nano: Stage) -> None:
+    with nano.episode() as episode, model_of(episode, temperature=0, seed=1) as model:
+        messages: list[Any] = [HumanMessage("Reverse: ABC")]
+        messages.append(model.invoke(messages))
+        messages += [HumanMessage("Reverse: XY")]
+        last = model.invoke(messages)
+    assert episode.parents == [None, 0]
+    assert last.content == episode.replies[1]["content"]
+    assert last.usage_metadata is not None
+    assert last.usage_metadata["output_tokens"] == len(episode.turns[1].output_ids)
+
+
+def test_chunks_of_an_async_stream_add_up_to_the_reply(nano: Stage) -> None:
+    async def read(model: ChatOpenAI) -> list[AIMessageChunk]:
+        return [chunk async for chunk in model.astream("Reverse: ABCD")]
+
+    with nano.episode() as episode:
+        chunks = run_async(episode, read, stream_usage=True)
+    [turn] = episode.turns
+    assert "".join(str(chunk.content) for chunk in chunks) == turn.reply["content"]
+    usage = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
+    assert [each["output_tokens"] for each in usage] == [len(turn.output_ids)]
+
+
+@pytest.mark.parametrize("by_responses", [False, True], ids=["chat", "responses"])
+def test_an_agent_with_tools_is_one_line_of_turns(scripted: Stage, by_responses: bool) -> None:
+    scripted.say(CALL_MULTIPLY, "It is 42.")
+    with scripted.episode() as episode, model_of(episode, use_responses_api=by_responses) as model:
+        agent = create_agent(model, [multiply], system_prompt="You are good with numbers.")
+        final = agent.invoke({"messages": [HumanMessage("6 * 7?")]})
+    assert [message.type for message in final["messages"]] == ["human", "ai", "tool", "ai"]
+    assert [message.text for message in final["messages"][2:]] == ["42", "It is 42."]
+    assert episode.parents == [None, 0]
+    assert episode.turns[1].messages[-1]["content"] == "42"
+
+
+def test_an_agent_streams_its_tokens_while_it_works(scripted: Stage) -> None:
+    async def read(model: ChatOpenAI) -> list[AIMessageChunk]:
+        agent = create_agent(model, [multiply])
+        stream = agent.astream({"messages": [HumanMessage("6 * 7?")]}, stream_mode="messages")
+        return [chunk async for chunk, _ in stream if isinstance(chunk, AIMessageChunk)]
+
+    scripted.say(f"One moment.\n{CALL_MULTIPLY}", "It is 42.")
+    with scripted.episode() as episode:
+        chunks = run_async(episode, read)
+    assert "".join(str(chunk.content) for chunk in chunks) == "One moment.It is 42."
+    assert [call["args"] for chunk in chunks for call in chunk.tool_calls if call["name"]] == [{"a": 6, "b": 7}]
+    assert all(exchange.is_streamed for exchange in episode.exchanges)
+    assert episode.parents == [None, 0]
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_structured_output_is_what_the_grammar_allowed(nano: Stage, method: Any) -> None:
+    with nano.episode() as episode, model_of(episode) as model:
+        found = model.with_structured_output(Verdict, method=method, include_raw=True).invoke("Which colour?")
+    assert isinstance(found, dict)
+    assert isinstance(found["parsed"], Verdict)
+    assert isinstance(found["raw"], AIMessage)
+    assert episode.turns[0].params["grammar"] is not None
+
+
+def test_json_mode_gives_an_object(scripted: Stage) -> None:
+    scripted.say('{"colour": "red", "is_sure": true}')
+    with scripted.episode() as episode, model_of(episode) as model:
+        found = model.with_structured_output(Verdict, method="json_mode").invoke("Answer in JSON.")
+    assert found == Verdict(colour="red", is_sure=True)
+
+
+@pytest.mark.parametrize("strategy", [ProviderStrategy, ToolStrategy])
+def test_an_agent_ends_with_a_structured_response(nano: Stage, strategy: Any) -> None:
+    with nano.episode() as episode, model_of(episode) as model:
+        agent = create_agent(model, response_format=strategy(Verdict))
+        final = agent.invoke({"messages": [HumanMessage("Which colour?")]}, {"recursion_limit": 5})
+    assert isinstance(final["structured_response"], Verdict)
+    assert len(episode.turns) == 1
+
+
+def test_log_probabilities_reach_the_response_metadata(nano: Stage) -> None:
+    with nano.episode() as episode, model_of(episode, logprobs=True, top_logprobs=3) as model:
+        reply = model.invoke("Reverse: AB")
+    told = [entry["logprob"] for entry in reply.response_metadata["logprobs"]["content"]]
+    assert told == episode.turns[0].logprobs

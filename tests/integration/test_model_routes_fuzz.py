@@ -1,0 +1,366 @@
+"""Hostile bodies at every model route: an answer that says what is wrong, never a fault of the server, and its memory
+stays where it was."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests_support import begin, wait_for_state
+
+EPISODE_BODIES = 400
+"""Bodies to one episode: what it holds of its turns is not what is looked for."""
+
+UNAVAILABLE = {503, 507}
+MAX_GROWTH = 150 * 2**20
+MAX_PEAK_GROWTH = 500 * 2**20
+"""Bytes. The largest body of nothing but empty lists takes 300 MiB once it is parsed."""
+
+ANSWERED_WITHIN_S = 10.0
+"""On a busy machine; it takes three seconds at most by itself."""
+
+SETTLED_WITHIN_S = 5.0
+"""After an answer, what it took is given back."""
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {}}}},
+}
+CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+SAMPLING: dict[str, Any] = {
+    "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0, "logit_bias": {"5": 1.0}, "seed": 7, "stop": ["zzz"], "stop_token_ids": [5],
+    "min_tokens": 0, "ignore_eos": False, "stream_options": {"include_usage": True}, "user": "me", "model": "default",
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+    "return_token_ids": True, "n": 2, "stream": False, "max_tokens": 8,
+}  # fmt: skip
+RICH: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        **SAMPLING,
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "u"}]},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call00000", "content": "1"},
+            {"role": "user", "content": "hi", "name": "n"},
+        ],
+        "tools": [TOOL],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "parallel_tool_calls": True,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "max_completion_tokens": 8,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "reasoning_effort": "low",
+        "structured_outputs": {"regex": "a+"},
+        "metadata": {"a": "b"},
+    },
+    "/v1/completions": {
+        **SAMPLING, "prompt": ["Once", [5, 6]], "echo": True, "logprobs": 2, "best_of": 2, "suffix": "",
+        "add_special_tokens": False, "return_tokens_as_token_ids": True, "structured_outputs": {"json": "{}"},
+    },
+    "/v1/messages": {
+        "model": "default",
+        "max_tokens": 8,
+        "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "u"}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "1"}]},
+        ],
+        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "thinking": {"type": "disabled"},
+        "metadata": {"user_id": "u"},
+        "stop_sequences": ["zzz"],
+        "temperature": 1.0,
+        "stream": False,
+    },
+    "/v1/responses": {
+        "model": "default",
+        "instructions": "s",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "u"}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        ],
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}],
+        "tool_choice": "auto",
+        "text": {"format": {"type": "text"}},
+        "reasoning": {"effort": "low"},
+        "max_output_tokens": 8,
+        "temperature": 1.0,
+        "stream": False,
+        "store": False,
+    },
+    "/tokenize": {
+        "model": "default", "prompt": "x", "messages": [{"role": "user", "content": "u"}], "tools": [TOOL],
+        "add_generation_prompt": True, "return_token_strs": True,
+    },
+    "/detokenize": {"model": "default", "tokens": [1, 2]},
+}  # fmt: skip
+"""By route: a body with every kind of thing it may hold. Not all of it goes together."""
+
+RICH["/v1/messages/count_tokens"] = RICH["/v1/messages"]
+
+
+@dataclass
+class Target:
+    """A server in a process of its own, with a running episode that is replaced now and then."""
+
+    http: httpx.Client
+    process: psutil.Process
+    routes: list[str]
+    key: str = ""
+    sent: int = 0
+    faults: list[str] = field(default_factory=list[str])
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+
+    def post(self, route: str, content: bytes) -> httpx.Response:
+        if self.sent % EPISODE_BODIES == 0:
+            self.key = begin(self.http, episode_type="eval", idle_timeout_s=600)["api_key"]
+        self.sent += 1
+        headers = {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
+        reply = self.http.post(route, content=content, headers=headers)
+        self.answers[route, reply.status_code] += 1
+        if reply.status_code >= 500 and reply.status_code not in UNAVAILABLE:
+            self.faults.append(f"{route}: {content[:300]!r}: {reply.status_code} {reply.text}")
+        elif reply.status_code >= 400:
+            check_error(reply, content)
+        return reply
+
+    def take_faults(self) -> list[str]:
+        """Those since the last time."""
+        faults, self.faults = self.faults, []
+        return faults
+
+    def rss(self) -> int:
+        return self.process.memory_info().rss
+
+    def peak(self) -> int:
+        """The most the process ever had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def check_error(reply: httpx.Response, content: bytes) -> None:
+    """In the shape of every API, in one line that does not repeat the body."""
+    error = reply.json()["error"]
+    assert isinstance(error["message"], str) and error["message"], content[:300]
+    assert len(error["message"]) < 1000 and "\n" not in error["message"], content[:300]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    home = tmp_path_factory.mktemp("fuzz")
+    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            with httpx.Client(base_url=url, timeout=60) as http:
+                http.put("/v1/swarm/job", json={"job": {"engine": "fake", "batch_size": 1000}}).raise_for_status()
+                http.post("/v1/swarm/engine/start", json={}).raise_for_status()
+                wait_for_state(http, "ROLLING")
+                target = Target(http, psutil.Process(server.pid), routes_of(http))
+                for route in target.routes:
+                    for _ in range(5):
+                        target.post(route, json.dumps(RICH[route]).encode())
+                yield target
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(timeout=30)
+
+
+def routes_of(http: httpx.Client) -> list[str]:
+    """Every model route that takes a body."""
+    paths = http.get("/openapi.json").json()["paths"]
+    posts = {path: each["post"] for path, each in paths.items() if "post" in each}
+    found = [path for path, post in posts.items() if "model" in post["tags"] and "requestBody" in post]
+    assert set(found) <= RICH.keys(), "a route without a body to begin with"
+    return sorted(found)
+
+
+LEAVES: list[Any] = [
+    None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf"),
+    "", "x", "\x00", "\ud800", "\udfff\ud800", "<|im_end|>", "e\u0301🙂", "x" * 3000, "default", "null", "NaN",
+    [], {}, [[]], [None], [True], ["x", 1], {"": None}, {"type": "text"}, {"type": None}, {"role": "user"},
+    {"$ref": "#"}, {"type": "object", "properties": {"a": {"$ref": "#"}}}, [{}] * 300, ["x"] * 300, [0] * 300,
+    {str(number): number for number in range(300)},
+]  # fmt: skip
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for level in range(depth):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+TEXTS = st.text(st.characters() | st.sampled_from("\ud800\udc00\x00{}[]\"'%<|>"), max_size=20)
+VALUES = (
+    st.sampled_from(LEAVES)
+    | st.integers(0, 250).map(nested)
+    | st.recursive(
+        st.sampled_from(LEAVES) | TEXTS | st.floats() | st.integers(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+        max_leaves=8,
+    )
+)
+
+
+def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Of everything in a body but the body itself."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield (*path, key)
+        yield from paths_of(inner, (*path, key))
+
+
+PATHS = {route: list(paths_of(body)) for route, body in RICH.items()}
+
+
+def replaced(body: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """Replaced, or put there. Nothing, where an earlier change took the place away."""
+    changed = copy.deepcopy(body)
+    place: Any = changed
+    try:
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+    except (KeyError, IndexError, TypeError):
+        pass
+    return changed
+
+
+NEEDED = {"model", "messages", "prompt", "input", "max_tokens", "tokens", "tools"}
+
+
+def some_of(route: str, generator: random.Random) -> dict[str, Any]:
+    """Part of a rich body: what goes together more often than all of it."""
+    body = {name: value for name, value in RICH[route].items() if name in NEEDED or generator.random() < 0.15}
+    if route == "/tokenize":
+        for name in generator.choice([["prompt"], ["messages", "tools", "add_generation_prompt"]]):
+            body.pop(name, None)
+    return body
+
+
+@st.composite
+def bodies(draw: st.DrawFn, route: str) -> bytes:
+    body = some_of(route, random.Random(draw(st.integers(0, 2**32))))
+    for path, value in draw(st.lists(st.tuples(st.sampled_from(PATHS[route]), VALUES), max_size=3)):
+        body = replaced(body, path, value)
+    text = json.dumps(body, ensure_ascii=True)
+    if draw(st.integers(0, 9)) == 0:
+        cut = draw(st.integers(0, len(text)))
+        text = text[:cut] + draw(TEXTS) + text[cut:]
+    return text.encode("utf-8", "surrogatepass")
+
+
+def fuzz(target: Target, examples: int) -> None:
+    before, peak = target.rss(), target.peak()
+    target.answers.clear()
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(data=st.data())
+    def send(data: st.DataObject) -> None:
+        route = data.draw(st.sampled_from(target.routes))
+        target.post(route, data.draw(bodies(route)))
+        assert target.take_faults() == []
+
+    send()
+    assert target.answers.total() >= examples
+    assert {(route, status) for route in target.routes for status in (200, 400)} <= target.answers.keys()
+    check_alive(target, before, peak)
+
+
+def check_alive(target: Target, before: int, peak: int) -> None:
+    assert target.take_faults() == []
+    deadline = time.monotonic() + SETTLED_WITHIN_S
+    while target.rss() - before > MAX_GROWTH and time.monotonic() < deadline:
+        time.sleep(0.1)
+        assert target.http.get("/v1/swarm/status").json()["state"] == "ROLLING"
+    assert target.rss() - before < MAX_GROWTH
+    assert target.peak() - peak < MAX_PEAK_GROWTH
+
+
+def test_any_body_is_answered(target: Target) -> None:
+    fuzz(target, examples=300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_bodies_are_answered(target: Target) -> None:
+    fuzz(target, examples=10_000)
+
+
+def test_every_place_of_every_body_takes_a_wrong_value(target: Target) -> None:
+    generator = random.Random(0)
+    before, peak = target.rss(), target.peak()
+    for route in target.routes:
+        for path in PATHS[route]:
+            for value in generator.sample(LEAVES, 4):
+                target.post(route, json.dumps(replaced(RICH[route], path, value)).encode())
+    check_alive(target, before, peak)
+
+
+MESSAGE = b'{"role":"user","content":"x"}'
+LARGE: dict[str, bytes] = {
+    "nesting": b'{"model":"default","messages":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
+    "nested objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "ten megabytes of text": b'{"model":"default","max_tokens":8,"messages":[{"role":"user","content":"'
+    + b"x " * 5_000_000
+    + b'"}],"prompt":"'
+    + b"y" * 10
+    + b'","input":"z","tokens":[1]}',
+    "ten megabytes of prompt": b'{"model":"default","prompt":"' + b"x y " * 2_500_000 + b'"}',
+    "a million token ids": b'{"model":"default","prompt":[' + b"5," * 1_000_000 + b'5],"tokens":['
+    + b"5," * 1_000_000 + b"5]}",
+    "100,000 messages": b'{"model":"default","max_tokens":8,"messages":[' + b",".join([MESSAGE] * 100_000)
+    + b'],"input":[' + b",".join([MESSAGE] * 100_000) + b"]}",
+    "100,000 tools": b'{"model":"default","max_tokens":8,"messages":[' + MESSAGE + b'],"input":"x","tools":['
+    + b",".join([json.dumps(TOOL).encode()] * 100_000) + b"]}",
+    "300,000 fields": b'{"model":"default",' + b",".join(b'"f%d":1' % number for number in range(300_000)) + b"}",
+    "empty lists": b'{"model":"default","messages":[' + b"[]," * 3_000_000 + b"[]]}",
+    "a long number": b'{"model":"default","seed":' + b"9" * 4_000_000 + b"}",
+    "over the limit": b'{"model":"' + b"x" * (17 * 2**20) + b'"}',
+}  # fmt: skip
+
+
+SLOW = {"ten megabytes of prompt", "100,000 tools", "empty lists"}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in LARGE]
+)
+def test_large_bodies_are_answered_soon(target: Target, kind: str) -> None:
+    before, peak = target.rss(), target.peak()
+    took = {}
+    for route in target.routes:
+        began = time.monotonic()
+        target.post(route, LARGE[kind])
+        took[route] = time.monotonic() - began
+    assert max(took.values()) < ANSWERED_WITHIN_S, took
+    check_alive(target, before, peak)

@@ -1,0 +1,66 @@
+"""Servers whose fake engine takes its time: so long per token, so long per weight update; what it gave is counted.
+
+Place in the flow: tests that start servers patch these backends in. They know nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
+from pathlib import Path
+
+from swarm.backends import Backend, Backends
+from swarm.config import ServerConfig, TrainJob
+from swarm.engine.fake import FakeEngine, Reply
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
+from swarm.trainer.fake import FakeTrainer
+from swarm.types import SamplingParams, TokenDelta
+
+
+@dataclass
+class Pace:
+    """`steps` counts the tokens that left the engine, by request."""
+
+    token_delay_s: float = 0.0
+    update_s: float = 0.0
+    reply: Reply | None = None
+    steps: dict[str, int] = field(default_factory=dict[str, int])
+
+    def backends(self) -> Callable[[ServerConfig, Path], Backends]:
+        return lambda config, log_path: _PacedBackends(config, log_path, self)
+
+
+def letters(count: int) -> Reply:
+    """So many of them, whatever the prompt."""
+    alphabet = read_tokenizer(BUNDLED_DIRECTORY).encode(string.ascii_lowercase, add_special_tokens=False).ids
+    ids = list(islice(cycle(alphabet), count))
+    return lambda prompt_ids: ids
+
+
+class _CountingEngine(FakeEngine):
+    def __init__(self, pace: Pace) -> None:
+        super().__init__(reply=pace.reply, token_delay_s=pace.token_delay_s)
+        self._pace = pace
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenDelta]:
+        self._pace.steps.setdefault(request_id, 0)
+        async with aclosing(super().generate(request_id, prompt_ids, params)) as deltas:
+            async for delta in deltas:
+                self._pace.steps[request_id] += 1
+                yield delta
+
+
+class _PacedBackends(Backends):
+    def __init__(self, config: ServerConfig, log_path: Path, pace: Pace) -> None:
+        super().__init__(config, log_path)
+        self._pace = pace
+
+    def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
+        engine = _CountingEngine(self._pace)
+        trainer = FakeTrainer(engine, step_delay_s=self._pace.update_s)
+        return replace(super().build(job, is_fresh=is_fresh), engine=engine, trainer=trainer)

@@ -1,0 +1,138 @@
+"""A text completion's body is honoured, or refused by the name of the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.errors import BadRequest, UnknownParameter
+from swarm.gateway.dialects.completions import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
+from swarm.gateway.dialects.request import RawPrompt, SamplingDefaults
+from swarm.types import Grammar, GrammarKind
+
+DEFAULTS = SamplingDefaults(temperature=0.7, top_p=1.0, max_tokens=99, stop_token_ids=(2,))
+
+
+def parse(**fields: Any) -> Any:
+    return parse_completion_request({"model": "default", "prompt": "Once", **fields}, DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("Once", [RawPrompt(text="Once")]),
+        (["Once", "Twice"], [RawPrompt(text="Once"), RawPrompt(text="Twice")]),
+        ([5, 6], [RawPrompt(token_ids=(5, 6))]),
+        ([[5, 6], [7]], [RawPrompt(token_ids=(5, 6)), RawPrompt(token_ids=(7,))]),
+        (["Once", [7]], [RawPrompt(text="Once"), RawPrompt(token_ids=(7,))]),
+    ],
+)
+def test_a_prompt_is_text_or_token_ids_or_a_list_of_them(prompt: Any, prompts: list[RawPrompt]) -> None:
+    assert list(parse(prompt=prompt).call.prompts) == prompts
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        None, "", 5, True, {}, [], [[]], [""], [5, "six"], [5, -1], [5, True], [True], [5.0], [2**31], [None], [[[5]]],
+        ["x"] * (MAX_PROMPTS + 1), [1] * (MAX_PROMPT_TOKENS + 1), [[1] * (MAX_PROMPT_TOKENS + 1)],
+    ],
+)  # fmt: skip
+def test_what_is_no_prompt_is_refused_in_one_short_line(prompt: Any) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        parse(prompt=prompt)
+    assert refusal.value.param == "prompt"
+    assert len(refusal.value.message) < 120 and "\n" not in refusal.value.message
+
+
+def test_a_silent_request_gets_the_defaults_of_the_job() -> None:
+    request = parse()
+    assert (request.stream, request.echo, request.logprobs, request.include_usage) == (False, False, None, False)
+    params = request.call.params
+    assert (params.temperature, params.max_tokens, params.stop_token_ids) == (0.7, 99, (2,))
+    assert request.call.choices == 1
+
+
+def test_sampling_fields_reach_the_sampler() -> None:
+    request = parse(
+        max_tokens=5, temperature=0, seed=7, stop="\n", n=3, best_of=3, logprobs=5, top_p=0.5, logit_bias={"5": 1}
+    )
+    params = request.call.params
+    assert (params.max_tokens, params.temperature, params.seed, params.stop) == (5, 0.0, 7, ("\n",))
+    assert (params.top_logprobs, params.top_p, params.logit_bias) == (5, 0.5, ((5, 1.0),))
+    assert (request.call.choices, request.logprobs) == (3, 5)
+
+
+def test_logprobs_of_the_sampled_tokens_alone_are_not_no_logprobs() -> None:
+    assert parse(logprobs=0).logprobs == 0
+    assert parse(logprobs=None).logprobs is None
+
+
+def test_a_format_becomes_a_grammar() -> None:
+    assert parse(response_format={"type": "json_object"}).call.params.grammar == Grammar(GrammarKind.JSON_OBJECT)
+    assert parse(structured_outputs={"regex": "a+"}).call.params.grammar == Grammar(GrammarKind.REGEX, "a+")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("suffix", {"suffix": "the end"}),
+        ("best_of", {"best_of": 2}),
+        ("best_of", {"best_of": 3, "n": 2}),
+        ("logprobs", {"logprobs": 6}),
+        ("logprobs", {"logprobs": -1}),
+        ("add_special_tokens", {"add_special_tokens": True}),
+        ("skip_special_tokens", {"skip_special_tokens": False}),
+        ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
+        ("use_beam_search", {"use_beam_search": True}),
+        ("priority", {"priority": 1}),
+        ("prompt_logprobs", {"prompt_logprobs": 1}),
+        ("stream_options.continuous_usage_stats", {"stream_options": {"continuous_usage_stats": True}}),
+        ("temperature", {"temperature": 3}),
+        ("n", {"n": 0}),
+        ("max_tokens", {"max_tokens": 0}),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(name: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(UnknownParameter) as refusal:
+        parse(**fields)
+    assert refusal.value.param == name
+
+
+def test_echo_and_logprobs_exclude_one_another() -> None:
+    with pytest.raises(UnknownParameter, match="echo and logprobs"):
+        parse(echo=True, logprobs=0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"suffix": None}, {"suffix": ""}, {"best_of": 1}, {"best_of": 2, "n": 2}, {"length_penalty": 1.0}, {"user": "me"}],
+)
+def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
+    assert parse(**fields).ignored_fields == ()
+
+
+def test_unknown_fields_are_named() -> None:
+    assert parse(zebra=1, temprature=2).ignored_fields == ("temprature", "zebra")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(["prompt", "n", "best_of", "echo", "logprobs", "stop", "stream_options", "logit_bias", "seed"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(fields=st.dictionaries(NAMES, JSON, max_size=3))
+def test_any_json_is_parsed_or_refused(fields: dict[str, Any]) -> None:
+    try:
+        request = parse(**fields)
+    except BadRequest as refusal:
+        assert refusal.param
+    else:
+        assert all((prompt.text is None) != (prompt.token_ids is None) for prompt in request.call.prompts)

@@ -1,0 +1,208 @@
+"""What a responses body asks for is honoured or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+from swarm.errors import BadRequest, UnknownParameter
+from swarm.gateway.dialects.fields import Handling
+from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.gateway.dialects.responses import RESPONSE_FIELDS, parse_response_request
+from swarm.gateway.dialects.responses_items import RecordedResponses
+from swarm.types import Grammar, GrammarKind, ToolChoice, ToolMode
+
+DEFAULTS = SamplingDefaults(0.7, 1.0, 64, (2,))
+SCHEMA = {"type": "object", "properties": {}}
+TOOL = {"type": "function", "name": "f", "description": "Does.", "parameters": SCHEMA, "strict": None}
+ALLOWED = {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}
+
+
+def _parse(*, reads=frozenset(), **fields):
+    body = {"model": "nano", "input": "Hello", **fields}
+    return parse_response_request(body, DEFAULTS, RecordedResponses(), reads.__contains__)
+
+
+def _conversation(**fields):
+    (conversation,) = _parse(**fields).call.prompts
+    return conversation
+
+
+def _call(name="f", call_id="c1", **fields):
+    return {"type": "function_call", "name": name, "call_id": call_id, "arguments": "{}", **fields}
+
+
+def test_every_documented_field_is_in_the_table():
+    documented = ResponseCreateParamsBase.__annotations__.keys() | {"stream"}
+    assert documented <= RESPONSE_FIELDS.keys()
+
+
+def test_a_text_is_a_message_of_the_user_behind_the_instructions():
+    assert _conversation(instructions="Be brief.").messages == (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+    )
+
+
+def test_items_of_one_reply_are_one_message():
+    items = [
+        {
+            "role": "developer",
+            "content": [{"type": "input_text", "text": "Be "}, {"type": "input_text", "text": "kind."}],
+        },
+        {"type": "message", "role": "user", "content": "Hello"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Look:"}], "id": "msg_1"},
+        _call(),
+        _call(call_id="c2"),
+        {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "2"}]},
+        {"role": "assistant", "content": "Done."},
+        {"role": "assistant", "content": "Really."},
+    ]
+    function = {"name": "f", "arguments": "{}"}
+    assert _conversation(input=items).messages == (
+        {"role": "developer", "content": "Be kind."},
+        {"role": "user", "content": "Hello"},
+        {
+            "role": "assistant",
+            "content": "Look:",
+            "reasoning_content": "Hm.",
+            "tool_calls": [{"id": call_id, "type": "function", "function": function} for call_id in ("c1", "c2")],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "1"},
+        {"role": "tool", "tool_call_id": "c2", "content": "2"},
+        {"role": "assistant", "content": "Done."},
+        {"role": "assistant", "content": "Really."},
+    )
+
+
+def test_a_summary_stands_for_reasoning_that_has_no_other_text():
+    items = [{"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}]}, _call()]
+    assert _conversation(input=items).messages[0]["reasoning_content"] == "Hm."
+
+
+def test_tools_take_the_shape_of_chat():
+    function = {"name": "f", "description": "Does.", "parameters": SCHEMA}
+    assert _conversation(tools=[TOOL]).tools == ({"type": "function", "function": function},)
+
+
+@pytest.mark.parametrize(
+    ("fields", "choice"),
+    [
+        ({}, ToolChoice()),
+        ({"tool_choice": "none"}, ToolChoice(ToolMode.NONE)),
+        ({"tool_choice": "auto", "parallel_tool_calls": False}, ToolChoice(parallel=False)),
+        ({"tool_choice": "required"}, ToolChoice(ToolMode.REQUIRED)),
+        ({"tool_choice": {"type": "function", "name": "f"}}, ToolChoice(ToolMode.REQUIRED, ("f",), parallel=False)),
+        ({"tool_choice": {**ALLOWED, "mode": "required"}}, ToolChoice(ToolMode.REQUIRED, ("f",))),
+    ],
+)
+def test_tool_choices(fields, choice):
+    assert _parse(tools=[TOOL], **fields).call.tool_choice == choice
+
+
+@pytest.mark.parametrize(
+    ("wanted", "grammar"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, Grammar(GrammarKind.JSON_OBJECT)),
+        (
+            {"type": "json_schema", "name": "s", "schema": {"type": "object"}},
+            Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}'),
+        ),
+    ],
+)
+def test_formats_are_grammars(wanted, grammar):
+    request = _parse(text={"format": wanted})
+    assert request.call.params.grammar == grammar
+    assert request.shown.settings["text"]["format"] == wanted
+
+
+def test_sampling_parameters():
+    params = _parse(
+        temperature=1, top_p=0.5, max_output_tokens=9, top_logprobs=3, include=["message.output_text.logprobs"], seed=4
+    ).call.params
+    assert (params.temperature, params.top_p, params.max_tokens, params.top_logprobs, params.seed) == (1, 0.5, 9, 3, 4)
+    silent = _parse().call.params
+    assert (silent.temperature, silent.max_tokens, silent.stop_token_ids) == (0.7, 64, (2,))
+
+
+def test_effort_goes_to_templates_that_read_it():
+    effort = {"effort": "low", "summary": "auto"}
+    assert _conversation(reasoning=effort, reads={"reasoning_effort"}).template_options == {"reasoning_effort": "low"}
+    with pytest.raises(UnknownParameter) as refusal:
+        _parse(reasoning=effort)
+    assert refusal.value.param == "reasoning.effort"
+
+
+NEUTRAL = {
+    "service_tier": "auto",
+    "truncation": "disabled",
+    "background": False,
+    "context_management": [],
+    "conversation": None,
+    "prompt": None,
+    "moderation": None,
+    "access_programs": None,
+    "image": None,
+}
+
+
+def test_what_is_refused_is_refused_by_name():
+    refused = {name for name, field in RESPONSE_FIELDS.items() if field.handling is Handling.NEUTRAL_ONLY}
+    assert refused == NEUTRAL.keys()
+    _parse(**NEUTRAL)
+    for name in refused:
+        with pytest.raises(UnknownParameter) as refusal:
+            _parse(**{name: "other"})
+        assert refusal.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "kind"),
+    [
+        ({"input": []}, "input", BadRequest),
+        ({"input": None}, "input", BadRequest),
+        ({"input": 3}, "input", BadRequest),
+        ({"input": [3]}, "input.0", BadRequest),
+        ({"input": [{"type": ["x"]}]}, "input.0", UnknownParameter),
+        ({"input": [{"type": "web_search_call", "id": "w"}]}, "input.0", UnknownParameter),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input.0.role", BadRequest),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content", UnknownParameter),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input.0.content", BadRequest),
+        ({"input": [_call(arguments=None)]}, "input.0.arguments", BadRequest),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.id", BadRequest),
+        ({"input": [{"id": "msg_1"}]}, "input.0.id", BadRequest),
+        (
+            {"input": [{"type": "reasoning", "encrypted_content": "else"}]},
+            "input.0.encrypted_content",
+            UnknownParameter,
+        ),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", BadRequest),
+        ({"tools": [{"type": "web_search"}]}, "tools.0", UnknownParameter),
+        ({"tools": [{"type": "function"}]}, "tools.0.name", BadRequest),
+        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools.0.defer_loading", UnknownParameter),
+        ({"tool_choice": "must"}, "tool_choice", BadRequest),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice", UnknownParameter),
+        ({"tool_choice": {**ALLOWED, "mode": "auto"}}, "tool_choice.mode", UnknownParameter),
+        ({"text": {"verbosity": "low"}}, "text.verbosity", UnknownParameter),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format", BadRequest),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", UnknownParameter),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", UnknownParameter),
+        ({"include": ["everything"]}, "include.0", BadRequest),
+        ({"top_logprobs": 2}, None, BadRequest),
+        ({"top_logprobs": 21}, "top_logprobs", UnknownParameter),
+        ({"max_output_tokens": 0}, "max_output_tokens", UnknownParameter),
+        ({"temperature": "1"}, "temperature", BadRequest),
+        ({"metadata": {"a": 1}}, "metadata.a", BadRequest),
+    ],
+)
+def test_bad_fields_are_named(fields, param, kind):
+    with pytest.raises(kind) as refusal:
+        _parse(**fields)
+    assert (refusal.value.param, type(refusal.value)) == (param, kind)
+
+
+def test_unknown_fields_are_named_and_no_more():
+    assert _parse(flux=1, user="u", store=False).ignored_fields == ("flux",)

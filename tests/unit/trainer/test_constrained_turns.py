@@ -1,0 +1,329 @@
+"""Turns sampled under a grammar are trained in the distribution they were drawn from, or not at all."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from constrained_rollouts import (
+    END,
+    OTHER_END,
+    PERSON,
+    TOKENIZER,
+    TOOL_CALL,
+    VOCABULARY,
+    Stage,
+    bundled_model,
+    make_batch,
+    schema,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_gradients import group_advantages, learner_gradient, nudged, plain_gradient, plain_logprobs, relative_error
+from plain_gradients import ppo_term as plain_term
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from swarm.config import TrainJob
+from swarm.errors import EngineFailure
+from swarm.trainer.local.learner import Learner
+from swarm.trainer.local.rows import build_rows, collate
+from swarm.trainer.local.scoring import TokenScorer
+from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
+
+WORDS = ("ab", "abcab", "b c", "cc", "ca")
+WORDS_ONLY = Grammar(GrammarKind.REGEX, "|".join(WORDS))
+RANDOM_MODEL = Qwen3Config(
+    vocab_size=VOCABULARY,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    max_position_embeddings=2048,
+    pad_token_id=None,
+    eos_token_id=None,
+)
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    return Stage(bundled_model())
+
+
+@pytest.fixture(scope="module")
+def stages(stage: Stage) -> list[Stage]:
+    """The bundled model, and two whose logits are random."""
+    return [stage, *(Stage(build_random(seed)) for seed in range(2))]
+
+
+def build_random(seed: int) -> torch.nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = AutoModelForCausalLM.from_config(RANDOM_MODEL)
+        with torch.no_grad():
+            for weight in module.parameters():
+                if weight.dim() > 1:
+                    weight.normal_(std=0.15)
+    return module.eval()
+
+
+def gap(module: torch.nn.Module, stage: Stage, batch: TrainBatch) -> float:
+    """The largest distance between recorded logprobs and the trainer's."""
+    followed = stage.grammars.follow(batch)
+    rows = build_rows(followed.batch, followed.masks)
+    micro = collate(rows, range(len(rows)), torch.zeros(len(rows), 9999), torch.device("cpu"))
+    with torch.no_grad():
+        scores = TokenScorer(module)(micro)
+    assert torch.isfinite(scores.entropies_N).all()
+    return (micro.spread(scores.logprobs_N) - micro.rollout_logprobs_RL).abs().max().item()
+
+
+texts = st.text("abc {:", min_size=1, max_size=3)
+expressions = st.recursive(
+    texts.map(lambda text: text.replace("{", r"\{")),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
+        st.lists(inner, min_size=2, max_size=3).map("".join),
+        st.tuples(inner, st.integers(0, 2), st.integers(1, 3)).map(lambda p: f"({p[0]}){{{p[1]},{p[1] + p[2]}}}"),
+    ),
+    max_leaves=5,
+).map(lambda text: Grammar(GrammarKind.REGEX, text))
+values = st.one_of(
+    st.lists(st.text(max_size=5) | st.integers(), min_size=1, max_size=4, unique_by=str).map(lambda v: {"enum": v}),
+    st.integers(0, 6).map(lambda length: {"type": "string", "maxLength": length}),
+    st.just({"type": "integer", "minimum": -5, "maximum": 120}),
+)
+schemas = st.dictionaries(st.text("xyz", min_size=1, max_size=3), values, max_size=3).map(
+    lambda properties: schema(
+        {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties)[:1],
+            "additionalProperties": False,
+        }
+    )
+)
+grammars = st.one_of(st.none(), expressions, schemas, st.sampled_from([TOOL_CALL, PERSON]))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=draw(st.sampled_from([3, 40])),
+        temperature=draw(st.sampled_from([0.0, 0.4, 1.0, 1.7])),
+        seed=draw(st.integers(0, 2**32)),
+        stop_token_ids=draw(st.sampled_from([(), (OTHER_END,)])),
+        grammar=draw(grammars),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(requests(), min_size=3, max_size=3), min_size=1, max_size=3), st.integers(0, 2))
+def test_the_trainer_gives_each_token_the_logprob_that_the_engine_recorded(
+    stages: list[Stage], rounds: list[list[SamplingParams]], number: int
+) -> None:
+    played = stages[number]
+    batch = make_batch(played.play(rounds))
+    largest = gap(played.module, played, batch)
+    assert largest < 1e-5, f"largest logprob gap {largest:.2e}"
+
+
+def test_without_the_masks_the_logprobs_would_be_far_off(stage: Stage) -> None:
+    batch = make_batch(stage.play([[SamplingParams(40, seed=seed, grammar=PERSON) for seed in range(4)]]))
+    free = [replace(sample, constrained_turns=()) for episode in batch.episodes for sample in episode.samples]
+    group = replace(
+        batch.groups[0],
+        episodes=tuple(replace(e, samples=(s,)) for e, s in zip(batch.episodes, free, strict=True)),
+    )
+    assert gap(stage.module, stage, replace(batch, groups=(group,))) > 1
+
+
+def text_of(token_ids: Sequence[int]) -> str:
+    return TOKENIZER.decode(list(token_ids), skip_special_tokens=False)
+
+
+@functools.cache
+def begins_a_word(before: str) -> list[int]:
+    """Tokens after which the text still begins one of `WORDS`; the end where it is one."""
+    fitting = [
+        token
+        for token in range(TOKENIZER.get_vocab_size())
+        if (piece := text_of([token])) and any(word.startswith(before + piece) for word in WORDS)
+    ]
+    return [*fitting, END] if before in WORDS else fitting
+
+
+def allowed(sample: Sample, position: int) -> list[int] | None:
+    """What `WORDS_ONLY` allows, by comparing strings."""
+    turn = sample.turn_indices_T[position]
+    if turn not in [each.index for each in sample.constrained_turns]:
+        return None
+    return begins_a_word(text_of(sample.token_ids_T[sample.turn_indices_T.index(turn) : position]))
+
+
+def plain_objective(
+    module: torch.nn.Module, reference: torch.nn.Module, batch: TrainBatch, temperature: float
+) -> torch.Tensor:
+    """Token-mean GRPO with the k3 estimate of the KL divergence and the entropy of the constrained distributions."""
+    terms = []
+    for group in batch.groups:
+        advantages = group_advantages([episode.reward for episode in group.episodes], normalise=True)
+        for episode, advantage in zip(group.episodes, advantages, strict=True):
+            with torch.no_grad():
+                frozen = plain_logprobs(reference, episode, temperature, allowed)
+            now = plain_logprobs(module, episode, temperature, allowed)
+            for (logprob, entropy, old), (ref, _, _) in zip(now, frozen, strict=True):
+                k3 = (ref - logprob).exp() - (ref - logprob) - 1
+                terms.append(plain_term(logprob, old, advantage) + 0.1 * k3 - 0.03 * entropy)
+    return torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_gradient_equals_a_plain_implementation_over_the_allowed_tokens(
+    stages: list[Stage], temperature: float
+) -> None:
+    stage = stages[1]
+    params = [
+        SamplingParams(9, temperature, seed=seed, grammar=None if seed % 4 == 3 else WORDS_ONLY) for seed in range(16)
+    ]
+    episodes = stage.play([params[:8], params[8:]])
+    batch = make_batch(episodes)
+    # Off the sampling policy, so that ratios differ from 1 and some are clipped.
+    module, reference = nudged(stage.module), nudged(nudged(stage.module))
+    job = TrainJob(temperature=temperature, use_kl_loss=True, kl_loss_coef=0.1, entropy_coeff=0.03)
+    _, gradient = learner_gradient(module, job, batch, reference, grammars=stage.grammars)
+    _, plain = plain_gradient(module, lambda: plain_objective(module, reference, batch, temperature))
+    error = relative_error(gradient, plain)
+    assert torch.isfinite(gradient).all()
+    assert error < 1e-5, f"relative gradient error {error:.2e}"
+
+
+def test_importance_weights_are_one_on_constrained_tokens_of_the_present_weights(stage: Stage) -> None:
+    params = [SamplingParams(40, seed=seed, grammar=[PERSON, TOOL_CALL, None][seed % 3]) for seed in range(8)]
+    batch = make_batch(stage.play([params]))
+    job = TrainJob(rollout_is="token", mini_batch_num=2, max_staleness=1, lr=1e-6)
+    report = Learner(bundled_model(), job, stage.grammars).step(batch, weight_version=0)
+    assert report.metrics["training/rollout_logprob_gap_max"] < 1e-5
+    assert report.metrics["rollout_corr/rollout_is_min"] == pytest.approx(1, abs=1e-4)
+    assert report.metrics["rollout_corr/rollout_is_max"] == pytest.approx(1, abs=1e-4)
+
+
+def with_turn(batch: TrainBatch, episode_id: str, change: Callable[[Sample], Sample]) -> TrainBatch:
+    groups = [
+        replace(
+            group,
+            episodes=tuple(
+                replace(each, samples=tuple(map(change, each.samples))) if each.episode_id == episode_id else each
+                for each in group.episodes
+            ),
+        )
+        for group in batch.groups
+    ]
+    return replace(batch, groups=tuple(groups))
+
+
+def under(grammar: Grammar) -> Callable[[Sample], Sample]:
+    """Says of a sample's turns that they were sampled under another grammar than they were."""
+    return lambda sample: replace(
+        sample, constrained_turns=tuple(ConstrainedTurn(turn.index, grammar) for turn in sample.constrained_turns)
+    )
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"), [(WORDS_ONLY, "does not allow its token 0"), (Grammar(GrammarKind.REGEX, "("), "enforced")]
+)
+def test_a_turn_whose_grammar_cannot_be_followed_is_left_out_and_counted(
+    stage: Stage, caplog: pytest.LogCaptureFixture, grammar: Grammar, reason: str
+) -> None:
+    free = [SamplingParams(12, seed=seed) for seed in range(4)]
+    bound = [SamplingParams(12, seed=seed, grammar=PERSON) for seed in range(4)]
+    episodes = stage.play([free, bound])
+    batch = with_turn(make_batch(episodes), "episode-1", under(grammar))
+    with caplog.at_level(logging.WARNING):
+        report = Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
+    left_out = len(episodes[1][1].output_ids_T)
+    assert report.metrics["grammar/turns"] == 3
+    assert report.metrics["grammar/turns_left_out"] == 1
+    assert report.metrics["grammar/tokens_left_out"] == left_out
+    assert report.metrics["rollout/trained_tokens"] == sum(e.trained_tokens for e in batch.episodes) - left_out
+    assert report.metrics["training/rollout_logprob_gap_max"] < 1e-5
+    assert "turn 1 of episode episode-1 is not trained" in caplog.text
+    assert reason in caplog.text
+    without = make_batch([turns[: 1 if number == 1 else 2] for number, turns in enumerate(episodes)])
+    again = Learner(bundled_model(), TrainJob(), stage.grammars).step(without, weight_version=0)
+    assert report.metrics["actor/grad_norm"] == pytest.approx(again.metrics["actor/grad_norm"], rel=1e-5)
+
+
+def test_what_has_nothing_else_to_train_is_left_out_with_the_turn(stage: Stage) -> None:
+    batch = make_batch(stage.play([[SamplingParams(12, seed=seed, grammar=PERSON) for seed in range(8)]]))
+    for episode in ("episode-1", "episode-4", "episode-5", "episode-6", "episode-7"):
+        batch = with_turn(batch, episode, under(WORDS_ONLY))
+    report = Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
+    assert (report.metrics["rollout/episodes"], report.metrics["rollout/groups"]) == (3, 1)
+    assert set(report.advantages) == {"episode-0", "episode-2", "episode-3"}
+    for episode in ("episode-0", "episode-2", "episode-3"):
+        batch = with_turn(batch, episode, under(WORDS_ONLY))
+    report = Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
+    assert (report.metrics["rollout/episodes"], report.metrics["grammar/turns_left_out"]) == (0, 8)
+
+
+def test_a_learner_that_cannot_follow_grammars_refuses_constrained_turns(stage: Stage) -> None:
+    batch = make_batch(stage.play([[SamplingParams(12, seed=seed, grammar=PERSON) for seed in range(4)]]))
+    with pytest.raises(EngineFailure, match="turn 0 of episode episode-0 was sampled under a grammar"):
+        Learner(bundled_model(), TrainJob()).step(batch)
+
+
+def test_constrained_turns_stand_whole_in_the_sample_that_trains_them(stage: Stage) -> None:
+    bound = [SamplingParams(20, seed=seed, stop_token_ids=(OTHER_END,), grammar=PERSON) for seed in range(3)]
+    free = [SamplingParams(6, seed=seed) for seed in range(3)]
+    for turns in stage.play([bound, free, bound]):
+        (sample,) = make_batch([turns], size=1).episodes[0].samples
+        assert sample.constrained_turns == (
+            ConstrainedTurn(0, PERSON, (OTHER_END,)),
+            ConstrainedTurn(2, PERSON, (OTHER_END,)),
+        )
+        for turn in (turns[0], turns[2]):
+            places = [place for place, index in enumerate(sample.turn_indices_T) if index == turn.index]
+            assert places == list(range(places[0], places[-1] + 1))
+            assert tuple(sample.token_ids_T[place] for place in places) == turn.output_ids_T
+
+
+def answers_no(turn: Turn) -> float:
+    text = text_of([token for token in turn.output_ids_T if token != END])
+    try:
+        return float(json.loads(text)["answer"] == "no")
+    except json.JSONDecodeError:
+        # The limit came before the end.
+        return 0.0
+
+
+def test_learning_to_choose_among_what_a_schema_allows() -> None:
+    stage = Stage(bundled_model())
+    learner = Learner(stage.module, TrainJob(), stage.grammars)
+    grammar = schema(
+        {
+            "type": "object",
+            "properties": {"answer": {"enum": ["yes", "no", "maybe"]}},
+            "required": ["answer"],
+            "additionalProperties": False,
+        }
+    )
+    means: list[float] = []
+    for step in range(1, 31):
+        episodes = stage.play([[SamplingParams(90, seed=100 * step + number, grammar=grammar) for number in range(32)]])
+        rewards = [answers_no(turns[0]) for turns in episodes]
+        means.append(statistics.mean(rewards))
+        report = learner.step(make_batch(episodes, rewards, size=32, step=step), weight_version=step - 1)
+        assert report.metrics.get("training/rollout_logprob_gap_max", 0.0) < 1e-5
+        stage.sampler.publish(step)
+        if min(means[-3:]) > 0.9:
+            break
+    assert means[0] < 0.6, means
+    assert min(means[-3:]) > 0.9, means

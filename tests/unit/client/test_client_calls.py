@@ -31,7 +31,8 @@ def status(state: str = "ROLLING", **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "server_version": "0", "state": state, "reason": None, "project_name": None, "experiment_name": None,
         "model": None, "step": 0, "total_steps": None, "weight_version": 0, "pool": None, "policy": None, "clients": [],
-        "running": [], "warnings": [], "recoveries": 0, "failures": {}, "calls": {}, "ignored_fields": {}, "tokens_per_second": 0.0, "last_metrics": {},
+        "running": [], "warnings": [], "recoveries": 0, "failures": {}, "calls": {}, "ignored_fields": {},
+        "tokens_per_second": 0.0, "last_metrics": {},
         "started_at": 0.0, "now": 0.0,
     }  # fmt: skip
     return {**base, **changes}

@@ -28,7 +28,8 @@ def status_with(
     return {
         "server_version": "0", "state": state, "reason": None, "project_name": None, "experiment_name": None,
         "model": None, "step": step, "total_steps": 9, "weight_version": 0, "clients": list(clients), "running": [],
-        "warnings": [], "recoveries": 0, "failures": {}, "calls": {}, "ignored_fields": {}, "tokens_per_second": 0.0, "last_metrics": {},
+        "warnings": [], "recoveries": 0, "failures": {}, "calls": {}, "ignored_fields": {},
+        "tokens_per_second": 0.0, "last_metrics": {},
         "started_at": 0.0, "now": 0.0,
         "pool": {
             "stop_rule": rule, "episodes_target": target * repeat, "tasks_target": target, "running_eval": 0,

@@ -5,20 +5,29 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VERSIONS := constraints.txt
+EXTRAS := server,researcher,ui,dev
 AI_SDK := tests/integration/clients/ai_sdk
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup system ai-sdk study test test-slow faults check bench ui clean
+.PHONY: setup upgrade system ai-sdk study test test-slow faults check bench ui clean
 
 setup: $(STAMP)
 
-# torch goes first and pinned, so that no later resolution swaps its build.
-$(STAMP): pyproject.toml
+# torch goes first and pinned, so that no later resolution swaps its build. All else is held at the versions that the
+# tests last passed with, so that a release of a dependency breaks nobody's checkout.
+$(STAMP): pyproject.toml $(VERSIONS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable ".[server,researcher,ui,dev]"
+	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --editable ".[$(EXTRAS)]"
 	@touch $@
+
+# Takes the newest releases that pyproject.toml allows; `make check test` then says whether they do.
+upgrade: setup
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager $(TORCH) --editable ".[$(EXTRAS)]"
+	$(BIN)/python -m pip freeze --exclude-editable | grep -Ev '^((torch|triton)==|nvidia-|cuda-)|@' > $(VERSIONS)
+	@touch $(STAMP)
 
 # A browser for the explorer's tests, a sandbox for code written by language models, node for a client in JavaScript.
 system:

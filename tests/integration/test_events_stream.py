@@ -29,6 +29,11 @@ STREAM = {"accept": "text/event-stream"}
 def http(start_server: Any) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=start_server(JOB).url, timeout=20) as client:
         wait_for_state(client, "ROLLING")
+        # The state is told before it is on record.
+        deadline = time.monotonic() + 20
+        while page(client)[-1]["detail"].get("state") != "ROLLING":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         yield client
 
 

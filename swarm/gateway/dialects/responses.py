@@ -63,6 +63,7 @@ RESPONSE_FIELDS: FieldTable = MappingProxyType(
     | refused("service_tier", "auto", "default")
     | refused("truncation", "disabled")
     | refused("background", False)
+    | refused("background_options")
     | refused("context_management", [])
     | refused("conversation", note="send `previous_response_id`")
     | refused("prompt")

@@ -140,6 +140,7 @@ NEUTRAL = {
     "service_tier": "auto",
     "truncation": "disabled",
     "background": False,
+    "background_options": None,
     "context_management": [],
     "conversation": None,
     "prompt": None,

@@ -55,7 +55,9 @@ class TrainJob(BaseModel):
     """One training run of one model. Names and defaults are verl's wherever verl has the setting.
 
     `algorithm` is the advantage estimator. `batch_size` counts tasks and `num_repeat` episodes per task. Settings
-    that are None are filled in by `resolve`. A sequence, in the aggregation modes, is an episode.
+    that are None are filled in by `resolve`. A sequence, in the aggregation modes, is an episode. `n_gpu` counts the
+    trainer's GPUs, 0 is the CPU. `verl` holds settings of verl's own configuration, by its names, for what the job has
+    no field for; verl's engine alone reads them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,9 +65,9 @@ class TrainJob(BaseModel):
     algorithm: AdvantageEstimator = "grpo"
     project_name: Identifier = "swarm"
     experiment_name: Identifier = "default"
-    engine: Literal["local", "fake"] = "local"
+    engine: Literal["local", "verl", "fake"] = "local"
     model: str = Field(default=BUNDLED_MODEL, min_length=1)
-    n_gpu: int = Field(default=0, ge=0, le=1)
+    n_gpu: int = Field(default=0, ge=0, le=100_000)
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     batch_size: int = Field(default=16, ge=1, le=100_000)
@@ -111,6 +113,8 @@ class TrainJob(BaseModel):
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
 
+    verl: dict[str, Any] = Field(default_factory=dict[str, Any])
+
     @field_validator("betas")
     @classmethod
     def _betas_in_unit_interval(cls, betas: tuple[float, float]) -> tuple[float, float]:
@@ -126,6 +130,11 @@ class TrainJob(BaseModel):
             check_mixture(self.mixture)
         if self.mini_batch_num > self.batch_size * self.num_repeat:
             raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
+        if self.engine != "verl":
+            if self.n_gpu > 1:
+                raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
+            if self.verl:
+                raise ValueError(f"settings of verl need engine: verl, not {self.engine}")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
         if own is not None and self.loss_agg_mode not in {None, own}:
             raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")
@@ -183,6 +192,8 @@ class ServerConfig(BaseModel):
     `token` is the commander's, who may do everything; `rollout_token` allows episodes, `observer_token` reading.
     `recovery_overhead` is the share of training time spent on the checkpoints that crash recovery starts from. `peers`
     are the base URLs of the servers that this one may ask how a transaction over several of them was decided.
+    `ray_address` is the cluster that the verl engine uses instead of one of its own, `vllm_python` the interpreter with
+    vLLM if that is not this one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -202,6 +213,8 @@ class ServerConfig(BaseModel):
     max_running_episodes: int = Field(default=20_000, ge=1)
     recovery_overhead: float = Field(default=0.05, gt=0, le=1)
     peers: tuple[str, ...] = ()
+    ray_address: str | None = Field(default=None, min_length=1)
+    vllm_python: Path | None = None
 
     @field_validator("peers")
     @classmethod
@@ -228,14 +241,18 @@ class ServerConfig(BaseModel):
 
     @classmethod
     def from_environment(cls, **flags: Any) -> ServerConfig:
-        """Flags that are not None win over SWARM_HOME, SWARM_TOKEN, SWARM_ROLLOUT_TOKEN, SWARM_OBSERVER_TOKEN and
-        SWARM_PEERS (separated by commas), which win over defaults. Raises JobInvalid."""
+        """Flags that are not None win over SWARM_HOME, SWARM_TOKEN, SWARM_ROLLOUT_TOKEN, SWARM_OBSERVER_TOKEN,
+        SWARM_RAY_ADDRESS, SWARM_VLLM_PYTHON and SWARM_PEERS (separated by commas), which win over defaults. Raises
+        JobInvalid."""
         values: dict[str, Any] = {}
         if home := home_from_environment():
             values["home"] = home
         for name in ("token", "rollout_token", "observer_token"):
             if token := os.environ.get(f"SWARM_{name.upper()}"):
                 values[name] = token
+        for name in ("ray_address", "vllm_python"):
+            if value := os.environ.get(f"SWARM_{name.upper()}"):
+                values[name] = value
         if peers := os.environ.get("SWARM_PEERS"):
             values["peers"] = tuple(peer.strip() for peer in peers.split(",") if peer.strip())
         values.update({name: value for name, value in flags.items() if value is not None})

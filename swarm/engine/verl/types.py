@@ -1,0 +1,65 @@
+"""What the sampler side and the trainer side of the verl engine tell each other.
+
+Place in the flow: settings are cut from a job by swarm/trainer/verl and read by the replicas; weights travel from the
+trainer's driver to the replicas. Plain data: it knows nothing of HTTP, Ray or tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerLayout:
+    """How many vLLM replicas run, and on how many devices each.
+
+    A `colocated` sampler lives on the trainer's devices and sleeps while those train.
+    """
+
+    replicas: int = 1
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    colocated: bool = False
+    device: Device = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSettings:
+    """One job's sampler. `max_model_len` counts prompt plus completion, in tokens; None is what the model allows.
+
+    `flags` are further options of `vllm serve` by its own names, laid over ours.
+    """
+
+    model_directory: Path
+    layout: SamplerLayout
+    dtype: str
+    max_num_seqs: int
+    max_model_len: int | None = None
+    seed: int = 0
+    flags: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFile:
+    """One set of weights as a safetensors file in shared memory, whole: tied output heads are in it by name as well."""
+
+    path: Path
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBroadcast:
+    """One set of weights that rank 0 of the trainer sends over NCCL to all that join. Ranks from 1 on are samplers."""
+
+    version: int
+    master_address: str
+    master_port: int
+    world_size: int
+
+
+WeightSource = WeightFile | WeightBroadcast

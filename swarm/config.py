@@ -130,11 +130,8 @@ class TrainJob(BaseModel):
             check_mixture(self.mixture)
         if self.mini_batch_num > self.batch_size * self.num_repeat:
             raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
-        if self.engine != "verl":
-            if self.n_gpu > 1:
-                raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
-            if self.verl:
-                raise ValueError(f"settings of verl need engine: verl, not {self.engine}")
+        if self.engine != "verl" and self.n_gpu > 1:
+            raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
         if own is not None and self.loss_agg_mode not in {None, own}:
             raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")

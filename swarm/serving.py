@@ -47,6 +47,12 @@ class HttpServer(uvicorn.Server):
         self._on_shutdown()
         await super().shutdown(sockets)
 
+    async def hang_up(self) -> None:
+        """End the connections that outlived the shutdown, or that a cancelled server has left."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
 
 class PortInUse(SwarmError):
     """The address cannot be bound."""
@@ -138,6 +144,7 @@ async def _serve(
         await serving
     finally:
         watching.cancel()
+        await http.hang_up()
         await server.close()
 
 

@@ -79,7 +79,9 @@ async def test_a_batch_of_schema_turns_and_forced_tool_calls_shows_no_gap(
             episodes = await asyncio.gather(*plays)
             report = await trainer.train(make_batch(episodes, size=5, step=step))
             constrained = [turn for turns in episodes for turn in turns if turn.params.grammar is not None]
-            assert report.metrics["training/rollout_logprob_gap_max"] < 1e-5
+            # A wrong set of allowed tokens would show in tenths; the rest is rounding, which depends on the batch.
+            assert report.metrics["training/rollout_logprob_gap_max"] < 1e-4
+            assert report.metrics["training/rollout_logprob_gap_mean"] < 1e-6
             assert report.metrics["grammar/turns"] == len(constrained) == 40
             assert report.metrics["grammar/tokens"] == sum(len(turn.output_ids_T) for turn in constrained)
             assert report.metrics["grammar/turns_left_out"] == 0

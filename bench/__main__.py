@@ -35,6 +35,7 @@ class Benchmark(StrEnum):
     LEARNER = "learner"
     CONTROL_PLANE = "control_plane"
     OPEN_EPISODES = "open_episodes"
+    SCALE = "scale"
 
 
 def main(
@@ -42,26 +43,29 @@ def main(
     seconds: Annotated[float, typer.Option(min=0.2, max=900, help="How long each case is measured.")] = 3.0,
     results: Annotated[Path, typer.Option(help="JSON lines file that the figures are appended to.")] = DEFAULT_RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout instead of a table.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Of scale: measure small cases on a real server too.")] = False,
 ) -> None:
     """Measure how fast the service is on this machine."""
+    if live and Benchmark.SCALE not in (names or Benchmark):
+        raise typer.BadParameter("only scale has a live part: name it as well", param_hint="--live")
     # A benchmark ends its child processes on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    finished = [_measure(name, seconds, results, as_json=as_json) for name in names or list(Benchmark)]
+    finished = [_measure(name, seconds, results, as_json=as_json, live=live) for name in names or list(Benchmark)]
     raise typer.Exit(0 if all(finished) else 1)
 
 
-def _measure(name: Benchmark, seconds: float, results: Path, *, as_json: bool) -> bool:
+def _measure(name: Benchmark, seconds: float, results: Path, *, as_json: bool, live: bool) -> bool:
     """Run, show and keep one benchmark. False if something went wrong, which is then said in one line."""
     typer.echo(f"bench: {name}, {seconds:g} s per case", err=True)
     conditions = read_conditions(seconds)
     try:
-        rows = [to_row(result, conditions) for result in _run(name, seconds)]
+        rows = [to_row(result, conditions) for result in _run(name, seconds, live=live)]
     except (SwarmError, httpx.HTTPError, OSError) as error:  # TimeoutError is an OSError
         typer.echo(f"bench: {name} failed: {str(error) or type(error).__name__}", err=True)
         return False
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    _show(rows, conditions, as_json=as_json)
+    _show(name, rows, conditions, as_json=as_json)
     try:
         append_rows(results, rows)
     except OSError as error:
@@ -71,18 +75,26 @@ def _measure(name: Benchmark, seconds: float, results: Path, *, as_json: bool) -
     return True
 
 
-def _run(name: Benchmark, seconds: float) -> list[Result]:
+def _run(name: Benchmark, seconds: float, *, live: bool) -> list[Result]:
     # Only the benchmarks that are run load what they measure.
-    return importlib.import_module(f"bench.{name}").run(seconds)
+    run = importlib.import_module(f"bench.{name}").run
+    return run(seconds, live=live) if name is Benchmark.SCALE else run(seconds)
 
 
-def _show(rows: list[dict[str, Any]], conditions: Conditions, *, as_json: bool) -> None:
+def _show(name: Benchmark, rows: list[dict[str, Any]], conditions: Conditions, *, as_json: bool) -> None:
     if as_json:
         for row in rows:
             print(json.dumps(row), flush=True)
         return
     where = f"swarm {conditions.version} ({conditions.git_sha or 'no git'}), {conditions.cores} x {conditions.cpu}"
     print(f"{rows[0]['benchmark']}: {where}, load average {conditions.load_1m:.2f} before")
+    tables = importlib.import_module(f"bench.{name}").tables(rows) if name is Benchmark.SCALE else [_table(rows)]
+    for table in tables:
+        Console().print(table)
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    """One figure per line."""
     table = Table()
     for heading in ("case", "metric", "value", "unit"):
         table.add_column(heading, justify="right" if heading == "value" else "left")
@@ -93,7 +105,7 @@ def _show(rows: list[dict[str, Any]], conditions: Conditions, *, as_json: bool) 
             case = row["case"]
         value = f"{row['value']:,.0f}" if row["value"] >= 1000 else f"{row['value']:.4g}"
         table.add_row(row["case"], row["metric"], value, row["unit"])
-    Console().print(table)
+    return table
 
 
 if __name__ == "__main__":

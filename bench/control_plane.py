@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ from swarm import ConnectionStack, EngineFailure, SwarmClient, Task, TrainJob, W
 BENCHMARK = "control_plane"
 THREADS = (1, 16, 64)
 JOB = TrainJob(engine="fake", project_name="bench", batch_size=16, num_repeat=8)
+PROGRAM = ("swarm.cli", "start", "--port", "0", "--json")
 WARM_UP = 0.25
 """The part of `seconds` that each case runs before it is measured."""
 START_LIMIT_S = 60.0
@@ -133,10 +134,13 @@ def _summarize(threads: int, seconds: float, tally: _Tally) -> list[Result]:
 
 
 @contextmanager
-def start_server(directory: Path) -> Iterator[tuple[str, int]]:
-    """URL and process id of a new server without a job; it is ended with the block. Raises EngineFailure."""
+def start_server(directory: Path, program: Sequence[str] = PROGRAM) -> Iterator[tuple[str, int]]:
+    """URL and process id of a new server without a job; it is ended with the block. Raises EngineFailure.
+
+    `program` is the module with its arguments that announces itself as `swarm start --json` does.
+    """
     log = directory / "server.log"
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json", "--home", str(directory / "home")]
+    command = [sys.executable, "-m", *program, "--home", str(directory / "home")]
     environment = {name: value for name, value in os.environ.items() if name != "SWARM_TOKEN"}
     with (
         log.open("w", encoding="utf-8") as stderr,

@@ -20,6 +20,8 @@ from swarm.engine.local.process import WorkerProcess
 from swarm.trainer.base import Trainer
 from swarm.trainer.fake import FakeTrainer
 from swarm.trainer.local.trainer import build_local, build_worker
+from swarm.trainer.verl.pair import build_verl
+from swarm.trainer.verl.settings import merge_settings
 
 FAKE_CONTEXT_LENGTH = 4096
 
@@ -46,10 +48,13 @@ class Backends:
 
     def __init__(self, config: ServerConfig, log_path: Path) -> None:
         self._config = config
+        self._log_path = log_path
         self._worker: WorkerProcess = build_worker(config, log_path)
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
-        """The backend of a resolved job, not yet started. Raises EngineFailure for a model that is not there.
+        """The backend of a resolved job, not yet started.
+
+        Raises EngineFailure for a model that is not there, JobInvalid for settings that the engine refuses.
 
         The engine of a fresh run draws from the job's seed. One that goes on must not: it would give the second half
         of a group the same completions as the first.
@@ -57,8 +62,18 @@ class Backends:
         if job.engine == "fake":
             return self._build_fake(job)
         tokenizer_path = resolve_model(job.model)
+        if job.engine == "verl":
+            pair = build_verl(
+                job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
+            )
+            return Backend(pair, pair.trainer, tokenizer_path, pair.driver.start, pair.died, pair.stop)
         engine, trainer = build_local(job, self._config, self._worker, _sampling_seeds(job.seed, is_fresh))
         return Backend(engine, trainer, tokenizer_path, self._worker.start, self._worker_died, self._worker.stop)
+
+    def check(self, job: TrainJob) -> None:
+        """Raises JobInvalid for what the job's engine is known to refuse before it is started."""
+        if job.engine == "verl":
+            merge_settings(job, Path(job.model))
 
     async def close(self) -> None:
         await self._worker.stop()

@@ -294,13 +294,13 @@ def doctor(
 
     Changes nothing. Exit code 1 if a check fails, 0 otherwise.
     """
-    from swarm.config import ServerConfig, home_from_environment
+    from swarm.config import ServerConfig, cluster_from_environment, home_from_environment
     from swarm.doctor.checks import Place, checks_of
     from swarm.doctor.examination import Verdict, examine, worst
 
     _configure_logging(verbose)
     directory = home or home_from_environment() or ServerConfig().home
-    place = Place(host, port, directory, token_of("observer", "commander", "rollout"))
+    place = Place(host, port, directory, token_of("observer", "commander", "rollout"), *cluster_from_environment())
     outcomes = examine(checks_of(place))
     if as_json:
         shown = {"verdict": worst(outcomes), "checks": [outcome.as_json() for outcome in outcomes]}

@@ -26,9 +26,10 @@ LR_DEFAULT = 1e-6
 
 AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
-    "rloo", "rloo_vectorized", "opo", "gpg",
+    "rloo", "rloo_vectorized", "opo", "gpg", "gae",
 ]  # fmt: skip
-"""verl's names. Its other estimators need a critic, greedy rollouts or per-token statistics, which are not served."""
+"""verl's names; `gae` has a critic, which only verl's engine trains. Its other estimators need greedy rollouts or
+per-token statistics, which are not served."""
 
 PolicyLoss = Literal["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
 LossAggregation = Literal[
@@ -41,6 +42,8 @@ ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
 """How the model writes tool calls, and its reasoning before a reply; "auto" is what its chat template shows, or else
 its vocabulary."""
+BOOT_TIMEOUT_S = {"local": 120.0, "fake": 120.0, "verl": 1800.0}
+"""Of each engine. Many processes on many hosts that read a large model from shared storage take their time."""
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
 
 AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
@@ -132,6 +135,8 @@ class TrainJob(BaseModel):
             raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
         if self.engine != "verl" and self.n_gpu > 1:
             raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
+        if self.algorithm == "gae" and self.engine == "local":
+            raise ValueError("algorithm gae needs a critic, which engine local has not: set engine to verl")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
         if own is not None and self.loss_agg_mode not in {None, own}:
             raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")
@@ -204,7 +209,7 @@ class ServerConfig(BaseModel):
     max_running_requests: int = Field(default=128, ge=1, le=4096)
     torch_threads: int = Field(default=1, ge=1)
     hold_s: float = Field(default=100.0, gt=0, le=600)
-    boot_timeout_s: float = Field(default=120.0, gt=0)
+    boot_timeout_s: float | None = Field(default=None, gt=0)
     train_timeout_s: float = Field(default=3600.0, gt=0)
     max_body_bytes: int = Field(default=16 * 2**20, ge=1024)
     max_running_episodes: int = Field(default=20_000, ge=1)
@@ -236,6 +241,10 @@ class ServerConfig(BaseModel):
             )
         return self
 
+    def boot_limit_s(self, engine: str) -> float:
+        """How long an engine of this kind may take to start."""
+        return self.boot_timeout_s or BOOT_TIMEOUT_S[engine]
+
     @classmethod
     def from_environment(cls, **flags: Any) -> ServerConfig:
         """Flags that are not None win over SWARM_HOME, SWARM_TOKEN, SWARM_ROLLOUT_TOKEN, SWARM_OBSERVER_TOKEN,
@@ -247,9 +256,8 @@ class ServerConfig(BaseModel):
         for name in ("token", "rollout_token", "observer_token"):
             if token := os.environ.get(f"SWARM_{name.upper()}"):
                 values[name] = token
-        for name in ("ray_address", "vllm_python"):
-            if value := os.environ.get(f"SWARM_{name.upper()}"):
-                values[name] = value
+        ray_address, vllm_python = cluster_from_environment()
+        values |= {"ray_address": ray_address, "vllm_python": vllm_python}
         if peers := os.environ.get("SWARM_PEERS"):
             values["peers"] = tuple(peer.strip() for peer in peers.split(",") if peer.strip())
         values.update({name: value for name, value in flags.items() if value is not None})
@@ -282,6 +290,12 @@ def home_from_environment() -> Path | None:
     """The directory of servers under SWARM_HOME; None if that is not set."""
     home = os.environ.get("SWARM_HOME")
     return Path(home) / "swarm" if home else None
+
+
+def cluster_from_environment() -> tuple[str | None, Path | None]:
+    """SWARM_RAY_ADDRESS and SWARM_VLLM_PYTHON, each None if it is not set."""
+    python = os.environ.get("SWARM_VLLM_PYTHON")
+    return os.environ.get("SWARM_RAY_ADDRESS") or None, Path(python) if python else None
 
 
 def is_loopback(host: str) -> bool:

@@ -135,7 +135,7 @@ class Run:
                 self._count_death(error.message)
 
     async def _start_engine(self) -> None:
-        limit_s = self.config.boot_timeout_s
+        limit_s = self.config.boot_limit_s(self.loop.job.engine)
         try:
             async with asyncio.timeout(limit_s):
                 self.rollout.info = await self.backend.engine.start()

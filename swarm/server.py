@@ -104,6 +104,7 @@ class SwarmServer:
     async def sync_job(self, data: dict[str, Any]) -> TrainJob:
         """Take a job while no engine runs. Raises JobInvalid, or IllegalTransition while another job runs."""
         job = build_job(data)
+        await asyncio.to_thread(self._backends.check, job)
         async with self._commands:
             if job == self._job:
                 return job

@@ -12,6 +12,7 @@ import logging
 import resource
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 
@@ -81,17 +82,20 @@ async def serve(
     *,
     resume: bool = True,
     on_resume: Callable[[TrainJob], None] | None = None,
+    build_backends: Callable[[ServerConfig, Path], Backends] | None = None,
 ) -> None:
     """Serve until SIGINT, SIGTERM or the shutdown route. `announce` gets the URL once requests are answered.
 
     With `resume` the job that was interrupted in this home goes on, unless a `job` is given; `on_resume` gets it
-    before the announcement. Raises PortInUse, LedgerError (another server on the same home), JobInvalid.
+    before the announcement. `build_backends` stands for `Backends`, whose arguments it gets. Raises PortInUse,
+    LedgerError (another server on the same home), JobInvalid.
     """
     with (
         contextlib.closing(bind(config.host, config.port)) as listener,
         contextlib.closing(Ledger.open(config.home / "ledger.db")) as ledger,
     ):
-        await _serve(config, job, announce, listener, ledger, resume, on_resume)
+        backends = (build_backends or Backends)(config, config.home / "worker.log")
+        await _serve(config, job, announce, listener, ledger, backends, resume, on_resume)
 
 
 async def _serve(
@@ -100,10 +104,11 @@ async def _serve(
     announce: Callable[[str], None],
     listener: socket.socket,
     ledger: Ledger,
+    backends: Backends,
     resume: bool,
     on_resume: Callable[[TrainJob], None] | None,
 ) -> None:
-    server = SwarmServer(config, ledger, Backends(config, config.home / "worker.log"))
+    server = SwarmServer(config, ledger, backends)
     events = EventStreams(ledger)
     app = create_app(
         Deps(

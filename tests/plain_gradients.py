@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from swarm.config import AGGREGATION_BY_LOSS, TrainJob
-from swarm.trainer.local.advantages import compute_advantages
+from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.local.constraints import FollowedBatch, GrammarFollower
 from swarm.trainer.local.correction import RolloutCorrection
 from swarm.trainer.local.optimizer import PolicyOptimizer
-from swarm.trainer.local.rows import build_rows
 from swarm.trainer.local.scoring import TokenScorer
 from swarm.trainer.local.updater import MiniBatchUpdater, StepInput
+from swarm.trainer.rows import build_rows
 from swarm.types import FinishedEpisode, Sample, TrainBatch
 
 EVERY_LOSS = ["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]

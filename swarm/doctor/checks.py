@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from swarm.doctor import home, installation, service
+from swarm.doctor import home, installation, service, verl
 from swarm.doctor.examination import Check, Finding, fail, warn
 
 QUICK_S = 10.0
@@ -29,6 +29,8 @@ class Place:
     port: int
     home: Path
     token: str | None
+    ray_address: str | None = None
+    vllm_python: Path | None = None
 
 
 def checks_of(place: Place) -> list[Check]:
@@ -36,9 +38,8 @@ def checks_of(place: Place) -> list[Check]:
     return [
         _quick("python", installation.check_python),
         _quick("server packages", installation.check_server_packages),
-        _quick("verl packages", installation.check_verl_packages),
-        _quick("researcher packages", installation.check_researcher_packages),
-        _quick("ui packages", installation.check_ui_packages),
+        _quick("researcher packages", partial(installation.check_optional_extra, "researcher")),
+        _quick("ui packages", partial(installation.check_optional_extra, "ui")),
         Check("torch", installation.check_tensors, PROBE_S, _STUCK),
         Check("bundled model", installation.check_bundled_model, PROBE_S, _STUCK),
         _quick("open files", installation.check_open_files),
@@ -48,6 +49,10 @@ def checks_of(place: Place) -> list[Check]:
         _quick("port", partial(service.check_port, *address)),
         _quick("tokens", partial(service.check_tokens, place.host)),
         _quick("clock", partial(service.check_clock, *address, place.home)),
+        _quick("verl trainer", verl.check_trainer),
+        _quick("verl sampler", partial(verl.check_sampler, place.vllm_python)),
+        _quick("ray cluster", partial(verl.check_ray, place.ray_address)),
+        _quick("shared memory", verl.check_shared_memory),
         Check("bubblewrap", installation.check_bubblewrap, 2 * QUICK_S, _STUCK),
     ]
 

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -22,7 +21,6 @@ from swarm.doctor.examination import Finding, fail, ok, warn
 
 DISTRIBUTION = "swarm-researcher"
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
-VERL_ENGINE_MODULES = ("verl", "ray", "vllm")
 # One connection per episode under way and some for the rest: thousands are what one server is built for.
 ENOUGH_OPEN_FILES = 4096
 PROBE_LIMIT_S = 60.0
@@ -41,20 +39,8 @@ def check_server_packages() -> Finding:
     return _check_extra("server", is_optional=False)
 
 
-def check_researcher_packages() -> Finding:
-    return _check_extra("researcher", is_optional=True)
-
-
-def check_ui_packages() -> Finding:
-    return _check_extra("ui", is_optional=True)
-
-
-def check_verl_packages() -> Finding:
-    """What training at the scale of a cluster needs on top; every other engine does without."""
-    missing = [name for name in VERL_ENGINE_MODULES if find_spec(name) is None]
-    if missing:
-        return warn(f"not installed: {', '.join(missing)} (optional)", 'for it: pip install "verl[vllm]" ray')
-    return ok(_versions(VERL_ENGINE_MODULES))
+def check_optional_extra(extra: str) -> Finding:
+    return _check_extra(extra, is_optional=True)
 
 
 def check_tensors() -> Finding:
@@ -143,10 +129,6 @@ def _compare(wanted: Iterable[Requirement]) -> tuple[list[str], list[str]]:
         if not requirement.specifier.contains(version, prereleases=True):
             wrong.append(f"{requirement.name} {version} (wanted {requirement.specifier})")
     return missing, wrong
-
-
-def _versions(names: Iterable[str]) -> str:
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
 def _probe(what: str) -> tuple[dict[str, Any], str]:

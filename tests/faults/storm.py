@@ -30,7 +30,7 @@ CLIENTS = 3
 SERVING = {"ROLLING", "DRAINING", "TRAINING", "EXPORTING"}
 WORKER_MODULE = "swarm.trainer.local.worker"
 RECOVERY_LIMIT_S = 90.0
-PROGRESS_LIMIT_S = 120.0
+PROGRESS_LIMIT_S = 200.0
 SERVER_PROGRAM = (sys.executable, "-m", "swarm.cli", "start")
 CLIENT_PROGRAM = Path(__file__).with_name("storm_client.py")
 
@@ -68,11 +68,14 @@ class Losses:
 
 @dataclass
 class Storm:
-    """One server directory with its clients, and the kills it went through."""
+    """One server directory with its clients, and the kills it went through. `worker` marks the command line of the
+    engine's process."""
 
     home: Path
     job: Mapping[str, Any]
     dice: random.Random
+    worker: str = WORKER_MODULE
+    recovery_limit_s: float = RECOVERY_LIMIT_S
     kills: list[Kill] = field(default_factory=list[Kill])
     _server: subprocess.Popen[bytes] | None = None
     _clients: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
@@ -87,15 +90,17 @@ class Storm:
 
     def begin(self) -> None:
         self._start_server("--job", str(self._job_path))
-        self._wait_until(lambda status: status.get("state") in SERVING, RECOVERY_LIMIT_S)
+        self._wait_until(lambda status: status.get("state") in SERVING, self.recovery_limit_s)
         self._clients = [self._start_client(index) for index in range(CLIENTS)]
         self.wait_for_step(1)
 
-    def strike(self) -> Kill:
+    def strike(self, target: Target | None = None) -> Kill:
         """Kill something after a moment, bring it back if that is not the server's own doing, and wait for it."""
         time.sleep(self.dice.choice((0.05, 0.3, 1.0, 2.0)) * self.dice.random())
-        target = self.dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        present = self._wait_until(lambda status: "state" in status and bool(self._worker_pids()), RECOVERY_LIMIT_S)
+        target = target or self.dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        present = self._wait_until(
+            lambda status: "state" in status and bool(self.pids(self.worker)), self.recovery_limit_s
+        )
         state, recoveries = present["state"], present["recoveries"]
         if target is Target.CLIENT:
             self._replace_client(self.dice.randrange(CLIENTS))
@@ -104,7 +109,7 @@ class Storm:
         struck_at = time.monotonic()
         self._kill(target)
         self._wait_until(
-            lambda status: status.get("state") in SERVING and status["recoveries"] > recoveries, RECOVERY_LIMIT_S
+            lambda status: status.get("state") in SERVING and status["recoveries"] > recoveries, self.recovery_limit_s
         )
         self.kills.append(Kill(target, state, time.monotonic() - struck_at))
         return self.kills[-1]
@@ -114,7 +119,7 @@ class Storm:
 
     def calm_down(self) -> None:
         """Two more batches without a kill, then everybody goes in order."""
-        self.wait_for_step(self._peek()["step"] + 2)
+        self.wait_for_step(self.peek()["step"] + 2)
         for client in self._clients:
             end_process(client, signal.SIGKILL)
         assert self._server is not None
@@ -169,7 +174,7 @@ class Storm:
 
     def _kill(self, target: Target) -> None:
         if target in {Target.WORKER, Target.BOTH}:
-            for pid in self._worker_pids():
+            for pid in self.pids(self.worker):
                 kill_pid(pid)
         if target in {Target.SERVER, Target.BOTH}:
             assert self._server is not None
@@ -199,23 +204,25 @@ class Storm:
                 stderr=log,
             )
 
-    def _worker_pids(self) -> set[int]:
+    def pids(self, mark: str) -> set[int]:
+        """Processes below the server with this word on their command line."""
         assert self._server is not None
         try:
             children = psutil.Process(self._server.pid).children(recursive=True)
-            return {child.pid for child in children if WORKER_MODULE in child.cmdline()}
+            return {child.pid for child in children if mark in child.cmdline()}
         except psutil.NoSuchProcess:
             return set()
 
     def _wait_until(self, is_reached: Callable[[dict[str, Any]], bool], limit_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s
-        while not is_reached(present := self._peek()):
+        while not is_reached(present := self.peek()):
             assert present.get("state") != "FAILED", present
             assert time.monotonic() < deadline, f"waited {limit_s:.0f} s: {present}"
             time.sleep(0.02)
         return present
 
-    def _peek(self) -> dict[str, Any]:
+    def peek(self) -> dict[str, Any]:
+        """The present status; empty while nobody answers."""
         try:
             answer = self._http.get("/v1/swarm/status")
         except httpx.TransportError:
@@ -224,8 +231,8 @@ class Storm:
 
 
 @contextmanager
-def storm(home: Path, job: Mapping[str, Any], seed: int) -> Iterator[Storm]:
-    weather = Storm(home, job, random.Random(seed))
+def storm(home: Path, job: Mapping[str, Any], seed: int, **options: Any) -> Iterator[Storm]:
+    weather = Storm(home, job, random.Random(seed), **options)
     try:
         weather.begin()
         yield weather

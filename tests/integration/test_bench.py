@@ -48,7 +48,7 @@ def test_control_plane_figures_are_printed_and_appended_with_their_conditions(tm
         assert datetime.fromisoformat(row["date"]).tzinfo is not None
 
 
-@pytest.mark.parametrize("arguments", [["warp"], ["control_plane", "--seconds", "0"]])
+@pytest.mark.parametrize("arguments", [["warp"], ["control_plane", "--seconds", "0"], ["engine", "--live"]])
 def test_wrong_usage_is_exit_code_2_and_writes_nothing(arguments: list[str], tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     done = run_bench(*arguments, "--results", str(path))

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 Device = Literal["cpu", "cuda"]
+WeightTransport = Literal["shm_file", "nccl"]
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerLayout:
     """How many vLLM replicas run, and on how many devices each.
 
-    A `colocated` sampler lives on the trainer's devices and sleeps while those train.
+    A `colocated` sampler lives on the trainer's devices and sleeps while those train. `first_device` is the number of
+    the first GPU that is the sampler's, among those that the server sees.
     """
 
     replicas: int = 1
@@ -26,13 +28,14 @@ class SamplerLayout:
     data_parallel: int = 1
     colocated: bool = False
     device: Device = "cpu"
+    first_device: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerSettings:
     """One job's sampler. `max_model_len` counts prompt plus completion, in tokens; None is what the model allows.
 
-    `flags` are further options of `vllm serve` by its own names, laid over ours.
+    `transport` is how new weights come. `flags` are further options of `vllm serve` by its own names, laid over ours.
     """
 
     model_directory: Path
@@ -41,6 +44,7 @@ class SamplerSettings:
     max_num_seqs: int
     max_model_len: int | None = None
     seed: int = 0
+    transport: WeightTransport = "shm_file"
     flags: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -54,12 +58,18 @@ class WeightFile:
 
 @dataclass(frozen=True, slots=True)
 class WeightBroadcast:
-    """One set of weights that rank 0 of the trainer sends over NCCL to all that join. Ranks from 1 on are samplers."""
+    """One set of weights that rank 0 of the trainer sends over NCCL to all that join. Ranks from 1 on are samplers.
+
+    The tensors come one by one, in this order, of these dtypes (torch's names) and shapes.
+    """
 
     version: int
     master_address: str
     master_port: int
     world_size: int
+    names: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 WeightSource = WeightFile | WeightBroadcast

@@ -2,18 +2,14 @@
 
 Place in the flow: the learner saves and loads through this. A checkpoint is a directory in the Hugging Face layout
 (weights, config, tokenizer) plus `trainer_state.pt` (optimizer and counters) and `manifest.json` (step, weight
-version, job, and size and SHA-256 of every file). It is written beside its place, flushed to disk, and renamed. This
-module knows nothing of losses or batches.
+version, job, and size and SHA-256 of every file). This module knows nothing of losses or batches.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +21,7 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from swarm.errors import CheckpointError
+from swarm.trainer.drafts import draft_of, fingerprint
 
 MANIFEST = "manifest.json"
 TRAINER_STATE = "trainer_state.pt"
@@ -59,27 +56,20 @@ def write_checkpoint(
     Killed at any point, `directory` is either the old checkpoint, the new one or, between two renames, absent with
     the old one beside it as `.<name>.replaced`.
     """
-    draft = directory.parent / f".{directory.name}.draft"
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        model.save_pretrained(str(draft))
-        tokenizer.save_pretrained(str(draft))
-        torch.save(trainer_state, draft / TRAINER_STATE)
-        manifest = {
-            "format": FORMAT,
-            "step": info.step,
-            "weight_version": info.weight_version,
-            "job": job,
-            "files": {path.name: _fingerprint(path) for path in sorted(draft.iterdir()) if path.is_file()},
-        }
-        (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        for path in (*draft.rglob("*"), draft):
-            _flush(path)
-        _put_in_place(draft, directory)
+        with draft_of(directory) as draft:
+            model.save_pretrained(str(draft))
+            tokenizer.save_pretrained(str(draft))
+            torch.save(trainer_state, draft / TRAINER_STATE)
+            manifest = {
+                "format": FORMAT,
+                "step": info.step,
+                "weight_version": info.weight_version,
+                "job": job,
+                "files": {path.name: fingerprint(path) for path in sorted(draft.iterdir()) if path.is_file()},
+            }
+            (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
     except (OSError, RuntimeError, SafetensorError) as error:
-        shutil.rmtree(draft, ignore_errors=True)
         raise CheckpointError(f"checkpoint {directory} was not written: {_one_line(error)}") from error
 
 
@@ -90,7 +80,7 @@ def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
         path = directory / name
         if not path.is_file():
             raise CheckpointError(f"checkpoint {directory} is incomplete: {name} is missing")
-        if _fingerprint(path) != expected:
+        if fingerprint(path) != expected:
             raise CheckpointError(f"checkpoint {directory} is damaged: {name} is not the file that was written")
     try:
         state = torch.load(directory / TRAINER_STATE, map_location="cpu", weights_only=True)
@@ -128,34 +118,6 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {directory} was written in another format: {MANIFEST} must have {FORMAT=}")
     return manifest
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _put_in_place(draft: Path, directory: Path) -> None:
-    replaced = directory.parent / f".{directory.name}.replaced"
-    shutil.rmtree(replaced, ignore_errors=True)
-    if directory.exists():
-        directory.rename(replaced)
-    try:
-        draft.rename(directory)
-    except OSError:
-        if replaced.exists():
-            replaced.rename(directory)
-        raise
-    _flush(directory.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _one_line(error: BaseException) -> str:

@@ -19,17 +19,12 @@ import torch
 
 from swarm.engine.local.grammar import GrammarCompiler
 from swarm.errors import BadRequest, SwarmError
+from swarm.trainer.rows import TokenMask, TurnMasks
 from swarm.types import ConstrainedTurn, FinishedEpisode, Group, Sample, TrainBatch
 
 logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
-
-TokenMask = bytes
-"""One bit per token id, lowest bit first: 1 if the token was allowed."""
-
-TurnMasks = Mapping[tuple[str, int], Sequence[TokenMask]]
-"""By episode id and turn index: a mask for each of the turn's tokens."""
 
 FORBIDDEN_LOGIT = -1e30
 """Probability 0 after softmax, and finite: in an entropy, 0 times minus infinity would not be 0."""

@@ -20,7 +20,8 @@ from verl.trainer.ppo.rollout_corr_helper import (
 )
 
 from swarm.config import TrainJob
-from swarm.trainer.local.rows import MicroBatch, Row
+from swarm.trainer.local.microbatches import MicroBatch
+from swarm.trainer.rows import Row
 
 
 @dataclass(frozen=True, slots=True)

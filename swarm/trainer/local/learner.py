@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 
 from swarm.config import TrainJob
-from swarm.trainer.local.advantages import compute_advantages
+from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.description import describe_batch, mean_advantages
 from swarm.trainer.local.checkpoint import (
     CheckpointInfo,
     Pretrained,
@@ -33,11 +33,12 @@ from swarm.trainer.local.checkpoint import (
 )
 from swarm.trainer.local.constraints import FollowedBatch, GrammarFollower
 from swarm.trainer.local.correction import RolloutCorrection
-from swarm.trainer.local.metrics import Meter, describe_batch, mean_advantages
+from swarm.trainer.local.metrics import Meter
 from swarm.trainer.local.optimizer import PolicyOptimizer
-from swarm.trainer.local.rows import build_rows
 from swarm.trainer.local.scoring import TokenScorer
 from swarm.trainer.local.updater import MiniBatchUpdater, Pulse, StepInput
+from swarm.trainer.minibatches import draw_minibatches, step_generator
+from swarm.trainer.rows import build_rows
 from swarm.types import TrainBatch
 
 
@@ -153,7 +154,7 @@ class Learner:
         several = self._job.ppo_epochs * self._job.mini_batch_num > 1
         before = self._optimizer.snapshot() if several else None
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(_generator(self._job, step).integers(2**63)))
+            torch.default_generator.manual_seed(int(step_generator(self._job, step).integers(2**63)))
             try:
                 yield
             except BaseException:
@@ -161,21 +162,6 @@ class Learner:
                 if before is not None:
                     self._optimizer.restore(before)
                 raise
-
-
-def draw_minibatches(rows: int, job: TrainJob, step: int) -> Iterator[list[int]]:
-    """Row numbers of each minibatch of the step: every epoch shuffles anew and splits into `mini_batch_num` parts.
-
-    Parts differ in size by at most one row; with fewer rows than parts, the empty ones are left out.
-    """
-    generator = _generator(job, step)
-    for _epoch in range(job.ppo_epochs):
-        for part in np.array_split(generator.permutation(rows), min(job.mini_batch_num, rows)):
-            yield [int(number) for number in part]
-
-
-def _generator(job: TrainJob, step: int) -> np.random.Generator:
-    return np.random.default_rng([job.seed, step])
 
 
 def _no_pulse() -> None:

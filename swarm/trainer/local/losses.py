@@ -19,7 +19,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from swarm.config import TrainJob
 from swarm.trainer.local.correction import Correction
-from swarm.trainer.local.rows import MicroBatch
+from swarm.trainer.local.microbatches import MicroBatch
 
 BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
 """Losses that compare each token with all others of the call: a minibatch must be one microbatch, nothing left out."""

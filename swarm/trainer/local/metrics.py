@@ -1,21 +1,13 @@
-"""The numbers a step reports: flat names, verl's wherever verl has the number.
+"""The numbers that the updates of a step measure, collected under one flat set of names.
 
-Place in the flow: the learner describes each batch here and collects what its updates measured. This module knows
-nothing of models or optimizers.
+Place in the flow: the learner reads out at the end of a step what its updates added here. Knows nothing of models,
+batches or optimizers.
 """
-
-# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-
-import numpy as np
-import torch
-
-from swarm.trainer.local.rows import Row
-from swarm.types import TrainBatch
+from collections.abc import Mapping
 
 
 class Meter:
@@ -54,73 +46,3 @@ class Meter:
     def read(self) -> dict[str, float]:
         means = {name: total / self._weights[name] for name, total in self._totals.items()}
         return {**self._sums, **means, **self._maxima}
-
-
-def describe_batch(
-    batch: TrainBatch, rows: Sequence[Row], advantages_EL: torch.Tensor, weight_version: int | None
-) -> dict[str, float]:
-    """Scores, advantages, lengths, age, and what merging saved, of a batch with at least one row.
-
-    Returns, of whole episodes, are there if turn rewards were given, and staleness if `weight_version` is known.
-    """
-    rewards = torch.tensor([row.reward for row in rows], dtype=torch.float64)
-    lengths = torch.tensor([float(row.tokens) for row in rows])
-    mask_EL = torch.arange(advantages_EL.shape[1])[None] < lengths[:, None]
-    informative = {row.group for row, advantages_L in zip(rows, advantages_EL, strict=True) if advantages_L.any()}
-    samples = [sample for episode in batch.episodes for sample in episode.samples]
-    return {
-        **_spread("critic/score", rewards),
-        "critic/score/std": rewards.std(correction=0).item(),
-        **_describe_returns(rows),
-        **_spread("critic/advantages", advantages_EL[mask_EL]),
-        **_describe_staleness(rows, weight_version),
-        **_spread("response_length", lengths),
-        "num_turns/mean": sum(row.turns for row in rows) / len(rows),
-        "rollout/episodes": float(len(rows)),
-        "rollout/groups": float(len(batch.groups)),
-        "rollout/groups_zero_advantage": float(len(batch.groups) - len(informative)),
-        "rollout/turns": float(sum(row.turns for row in rows)),
-        "rollout/trained_tokens": lengths.sum().item(),
-        "merge/samples": float(len(samples)),
-        "merge/tokens": float(sum(len(sample.token_ids_T) for sample in samples)),
-        "merge/tokens_unmerged": float(sum(_unmerged_tokens(sample.turn_indices_T) for sample in samples)),
-    }
-
-
-def mean_advantages(rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[str, float]:
-    """Episode id to the mean advantage of its tokens."""
-    return {
-        row.episode_id: advantages_L[: row.tokens].mean().item()
-        for row, advantages_L in zip(rows, advantages_EL, strict=True)
-    }
-
-
-def _describe_returns(rows: Sequence[Row]) -> dict[str, float]:
-    if all(row.turn_rewards is None for row in rows):
-        return {}
-    return _spread("critic/return", torch.tensor([row.returns(1)[0] for row in rows], dtype=torch.float64))
-
-
-def _describe_staleness(rows: Sequence[Row], weight_version: int | None) -> dict[str, float]:
-    """In versions, over the trained tokens."""
-    if weight_version is None:
-        return {}
-    staleness_N = weight_version - np.concatenate([row.weight_versions_L for row in rows])
-    return {"staleness/mean": float(staleness_N.mean()), "staleness/max": float(staleness_N.max())}
-
-
-def _spread(name: str, values: torch.Tensor) -> dict[str, float]:
-    return {
-        f"{name}/mean": values.mean().item(),
-        f"{name}/max": values.max().item(),
-        f"{name}/min": values.min().item(),
-    }
-
-
-def _unmerged_tokens(turn_indices_T: Sequence[int]) -> int:
-    """Length of this sample's turns if each were a sample of its own: its whole prefix up to its last token."""
-    ends: dict[int, int] = {}
-    for position, turn in enumerate(turn_indices_T):
-        if turn >= 0:
-            ends[turn] = position + 1
-    return sum(ends.values())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from swarm.trainer.local.rows import MicroBatch
+from swarm.trainer.local.microbatches import MicroBatch
 
 PROBE_TOKENS = 8
 

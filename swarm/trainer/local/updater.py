@@ -17,9 +17,10 @@ from swarm.config import TrainJob
 from swarm.trainer.local.correction import RolloutCorrection
 from swarm.trainer.local.losses import MiniBatchSize, Objective, Scores
 from swarm.trainer.local.metrics import Meter
+from swarm.trainer.local.microbatches import MicroBatch, collate, plan_microbatches
 from swarm.trainer.local.optimizer import PolicyOptimizer
-from swarm.trainer.local.rows import MicroBatch, Row, collate, plan_microbatches
 from swarm.trainer.local.scoring import TokenScorer
+from swarm.trainer.rows import Row
 
 Pulse = Callable[[], None]
 """Called after every microbatch, so that a caller can show life, or raise to give the step up."""

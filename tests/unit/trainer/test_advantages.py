@@ -13,8 +13,8 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.config import TrainJob
-from swarm.trainer.local.advantages import compute_advantages
-from swarm.trainer.local.rows import Row, ScoredSample
+from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.rows import Row, ScoredSample
 
 EVERY_ESTIMATOR = [
     "grpo",

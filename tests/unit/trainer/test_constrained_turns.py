@@ -32,8 +32,9 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from swarm.config import TrainJob
 from swarm.errors import EngineFailure
 from swarm.trainer.local.learner import Learner
-from swarm.trainer.local.rows import build_rows, collate
+from swarm.trainer.local.microbatches import collate
 from swarm.trainer.local.scoring import TokenScorer
+from swarm.trainer.rows import build_rows
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
 
 WORDS = ("ab", "abcab", "b c", "cc", "ca")

@@ -25,7 +25,8 @@ from plain_gradients import (
 from swarm.config import TrainJob
 from swarm.trainer.local.correction import RolloutCorrection
 from swarm.trainer.local.learner import Learner
-from swarm.trainer.local.rows import Row, ScoredSample, build_rows, collate
+from swarm.trainer.local.microbatches import collate
+from swarm.trainer.rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

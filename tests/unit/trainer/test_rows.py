@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import EngineFailure
-from swarm.trainer.local.rows import Row, build_rows, collate, plan_microbatches
+from swarm.trainer.local.microbatches import collate, plan_microbatches
+from swarm.trainer.rows import Row, build_rows
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
 
 MakeBatch = Callable[..., TrainBatch]

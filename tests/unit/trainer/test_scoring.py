@@ -10,11 +10,12 @@ import torch
 from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
 from swarm.config import TrainJob
-from swarm.trainer.local.advantages import compute_advantages
+from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.local.learner import Learner
+from swarm.trainer.local.microbatches import collate
 from swarm.trainer.local.optimizer import PolicyOptimizer
-from swarm.trainer.local.rows import build_rows, collate
 from swarm.trainer.local.scoring import TokenScorer
+from swarm.trainer.rows import build_rows
 from swarm.types import Group, Sample, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

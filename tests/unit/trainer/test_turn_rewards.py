@@ -23,9 +23,9 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.config import TrainJob
-from swarm.trainer.local.advantages import compute_advantages
+from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.local.learner import Learner
-from swarm.trainer.local.rows import Row, ScoredSample, build_rows
+from swarm.trainer.rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

@@ -1,0 +1,69 @@
+"""How large a cluster is to be for so many clients of a kind of workload.
+
+Place in the flow: proposes a `Setup` for scale.py, which has the model and the simulation say what becomes of it. The
+hardware is an example; its figures are the first thing to replace with one's own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from bench.scale_model import Rollout, predict
+from bench.scale_setup import Batching, Cluster, Setup, Workload
+
+WORKLOADS = {
+    "math": Workload(turns=1, turn_tokens=2_000, read_tokens=200, tool_s=0.5, length_sigma=0.5),
+    "tools": Workload(turns=6, turn_tokens=500, read_tokens=400, tool_s=4.0, length_sigma=0.5),
+    "coding": Workload(turns=40, turn_tokens=250, read_tokens=600, tool_s=8.0, length_sigma=0.5),
+}
+"""One long answer; a few calls of quick tools; a long session with slow tools. Groups of 512 tasks vary like that: the
+longest of 512 episodes is four times the mean."""
+
+EXAMPLE = Cluster(
+    replicas=8,
+    token_s=0.015,
+    token_per_request_s=0.0002,
+    max_num_seqs=256,
+    ranks=8,
+    rank_tokens_per_s=5_000,
+    step_overhead_s=10.0,
+    publish_s=3.0,
+    gateway_call_s=0.0012,
+    gateway_token_s=24e-6,
+)
+"""One GPU each, of a model of some 7 B parameters: 65 tokens/s for one request, 3,900 for 256; 5,000 trained tokens/s
+per rank. Assumed, but for the gateway's times, which were measured (one core of a 2-core server)."""
+
+NUM_REPEAT = 8
+MAX_STALENESS = 4
+"""Also the default of SkyRL and ART; AReaL names 2 to 8, verl and prime-rl take 8."""
+RUNNING_BATCHES = 1.6
+"""How many batches of episodes run at once; the rest of the room of `MAX_STALENESS` batches is taken by those that wait
+for their group or for the seal."""
+PACE = 0.85
+"""Of the trainer's time, how much is to be used: at 1, batches grow."""
+SLOWDOWN = 2.0
+"""How many times as long a token may take on a shared replica as alone."""
+
+
+def propose(workload: Workload, clients: int) -> Setup:
+    """A batch, replicas and trainer ranks for so many clients, bounded-asynchronous.
+
+    The batch is such that all clients have something to do. A replica serves as many requests as slow each one down by
+    `SLOWDOWN`; how many are open at once follows from the share of an episode that is sampling. Ranks are as many as
+    keep pace.
+    """
+    tasks = max(1, math.ceil(clients / (RUNNING_BATCHES * NUM_REPEAT)))
+    batching = Batching(tasks, NUM_REPEAT, MAX_STALENESS, ahead=float(MAX_STALENESS))
+    each = (SLOWDOWN - 1) * EXAMPLE.token_s / EXAMPLE.token_per_request_s
+    sampling_s = SLOWDOWN * EXAMPLE.token_s * workload.turn_tokens
+    replicas = max(1, math.ceil(clients * sampling_s / (sampling_s + workload.tool_s) / each))
+    setup = Setup(workload, replace(EXAMPLE, replicas=replicas, ranks=1), batching, clients)
+    rate = Rollout(setup).rate(clients)
+    ranks = max(1, math.ceil(rate * workload.trained_tokens / EXAMPLE.rank_tokens_per_s))
+    while True:
+        setup = replace(setup, cluster=replace(setup.cluster, ranks=ranks))
+        if predict(setup).trainer_utilization <= PACE:
+            return setup
+        ranks = math.ceil(1.05 * ranks + 0.1)

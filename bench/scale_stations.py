@@ -1,0 +1,176 @@
+"""Simulated time, and what costs time in it: sampler replicas, the gateway, clients that keep themselves back.
+
+Place in the flow: scale_simulation.py builds its simulated cluster of these. They know of tokens and calls, and nothing
+of episodes, weights or training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import selectors
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from bench.scale_setup import Cluster
+from swarm.batch import BatchPool
+
+T = TypeVar("T")
+Place = asyncio.Future[None]
+"""Of one who waits."""
+
+SIGNAL_S = 0.01
+"""How often a loop with nothing due looks for a signal, in real seconds."""
+LEAST_TOKENS = 1e-6
+"""What is left of a request that is done, but for rounding."""
+
+
+class _Instant(selectors.SelectSelector):
+    """Never waits: the time that it was to wait for has passed at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            # Nothing is due: only a signal can still come.
+            return super().select(SIGNAL_S)
+        self.now += max(0.0, timeout)
+        return []
+
+
+class _SimulatedLoop(asyncio.SelectorEventLoop):
+    """Its time is simulated and begins at 0."""
+
+    def __init__(self) -> None:
+        self._instant = _Instant()
+        super().__init__(self._instant)
+
+    def time(self) -> float:
+        return self._instant.now
+
+
+def run_simulated(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, whose seconds pass at once. It must not wait for threads, sockets or processes."""
+    with asyncio.Runner(loop_factory=_SimulatedLoop) as runner:
+        return runner.run(work)
+
+
+@dataclass(slots=True)
+class Replica:
+    """Requests that share one sampler evenly. Work is in tokens that each open request has been given so far."""
+
+    cluster: Cluster
+    loop: asyncio.AbstractEventLoop
+    tokens: float = 0.0
+    paused: bool = False
+    _given: float = 0.0
+    _at: float = 0.0
+    _served: list[tuple[float, int, Place]] = field(default_factory=list[tuple[float, int, Place]])
+    _queue: deque[tuple[float, Place]] = field(default_factory=deque[tuple[float, Place]])
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _timer: asyncio.TimerHandle | None = None
+
+    @property
+    def open(self) -> int:
+        return len(self._served) + len(self._queue)
+
+    def add(self, tokens: float) -> Place:
+        self._advance()
+        done: Place = self.loop.create_future()
+        self._queue.append((tokens, done))
+        self._refill()
+        return done
+
+    def pause(self, paused: bool) -> None:
+        self._advance()
+        self.paused = paused
+        self._schedule()
+
+    def _advance(self) -> None:
+        now = self.loop.time()
+        if self._served and not self.paused:
+            each = (now - self._at) / self.cluster.token_s_at(len(self._served))
+            self._given += each
+            self.tokens += each * len(self._served)
+        self._at = now
+
+    def _refill(self) -> None:
+        while self._queue and len(self._served) < self.cluster.max_num_seqs:
+            tokens, done = self._queue.popleft()
+            heapq.heappush(self._served, (self._given + tokens, next(self._numbers), done))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._served and not self.paused:
+            left = self._served[0][0] - self._given
+            self._timer = self.loop.call_later(
+                max(0.0, left) * self.cluster.token_s_at(len(self._served)), self._complete
+            )
+
+    def _complete(self) -> None:
+        self._timer = None
+        self._advance()
+        while self._served and self._served[0][0] <= self._given + LEAST_TOKENS:
+            done = heapq.heappop(self._served)[2]
+            if not done.done():
+                done.set_result(None)
+        self._refill()
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One call after the other. `spent_s` sums what calls waited and were worked on."""
+
+    calls: int = 0
+    spent_s: float = 0.0
+    _free_at: float = 0.0
+
+    def enter(self, now: float, work_s: float) -> float:
+        """Seconds until a call that comes now leaves towards the samplers."""
+        self._free_at = max(self._free_at, now) + work_s
+        self.calls += 1
+        self.spent_s += self._free_at - now
+        return self._free_at - now
+
+
+@dataclass(slots=True)
+class Throttle:
+    """`Throttler(ahead=...)` of all clients, with a view that is never old: first come, first let in."""
+
+    pool: BatchPool
+    room: float
+    running: Callable[[], int]
+    _line: deque[Place] = field(default_factory=deque[Place])
+    _pending: int = 0
+
+    async def enter(self) -> None:
+        if math.isinf(self.room):
+            return
+        place: Place = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        self.release()
+        await place
+
+    def entered(self) -> None:
+        """The episode counts as running now."""
+        self._pending -= not math.isinf(self.room)
+
+    def release(self) -> None:
+        if not self._line:
+            return
+        progress = self.pool.progress()
+        lacking = max(math.ceil(self.room) - progress.episodes, progress.tasks_target - progress.tasks)
+        free = lacking - self.running() - self._pending
+        while self._line and free > 0:
+            self._line.popleft().set_result(None)
+            self._pending += 1
+            free -= 1

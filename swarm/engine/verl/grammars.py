@@ -1,0 +1,69 @@
+"""Grammars in the form that vLLM's guidance backend takes them, with the same meaning as in the local engine.
+
+Place in the flow: wire.py asks when a request has one. vLLM compiles what comes out with llguidance. Knows nothing of
+HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any, Final, cast
+
+from swarm.engine.local.grammar import LARGEST_TEXT, WHITESPACE
+from swarm.errors import BadRequest
+from swarm.types import Grammar, GrammarKind
+
+STRICT: Final = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
+"""What cannot be enforced is refused; blanks between the tokens of JSON are bounded."""
+
+
+def structured_outputs(grammar: Grammar, end_ids: Collection[int], eos_id: int | None) -> dict[str, str]:
+    """vLLM's field of that name. Where the grammar may end, any of `end_ids` may come. `eos_id` is the tokenizer's own.
+
+    Raises BadRequest for a grammar that is too large or no JSON schema at all.
+    """
+    if len(grammar.text.encode()) > LARGEST_TEXT:
+        raise BadRequest(f"{_name(grammar)} is larger than {LARGEST_TEXT} bytes: make it smaller")
+    # By itself, vLLM allows only that one there.
+    if set(end_ids) - {eos_id}:
+        ends = " | ".join(f"<[{token_id}]>" for token_id in sorted(end_ids))
+        return {"grammar": f"start: whole_text end_token?\nwhole_text: {_expression(grammar)}\nend_token: {ends}\n"}
+    if grammar.kind is GrammarKind.LARK:
+        return {"grammar": grammar.text}
+    return {"grammar": f"start: {_expression(grammar)}\n"}
+
+
+def _expression(grammar: Grammar) -> str:
+    """In llguidance's Lark."""
+    match grammar.kind:
+        case GrammarKind.REGEX:
+            return f"/{_as_literal(grammar.text)}/"
+        case GrammarKind.LARK:
+            return f"%lark {{\n{grammar.text}\n}}"
+        case GrammarKind.JSON_OBJECT:
+            return _of_schema({"type": "object"})
+        case GrammarKind.JSON_SCHEMA:
+            try:
+                schema = json.loads(grammar.text)
+            except (ValueError, RecursionError) as error:
+                raise BadRequest(f"{_name(grammar)} is malformed: {error}") from error
+            if not isinstance(schema, dict):
+                raise BadRequest(f"{_name(grammar)} is malformed: a JSON schema must be an object")
+            return _of_schema(cast("dict[str, Any]", schema))
+
+
+def _of_schema(schema: dict[str, Any]) -> str:
+    own = cast("dict[str, Any]", schema.get("x-guidance") or {})
+    return "%json " + json.dumps({**schema, "x-guidance": {**own, **STRICT}})
+
+
+def _as_literal(pattern: str) -> str:
+    """A pattern as it stands between slashes: those inside are escaped, what is escaped already stays."""
+    written = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+    return re.sub(r"\\.|/|\n", lambda found: written.get(found[0], found[0]), pattern, flags=re.DOTALL)
+
+
+def _name(grammar: Grammar) -> str:
+    return f"the {grammar.kind.value.replace('_', ' ')} to follow"

@@ -1,0 +1,87 @@
+"""Runs a command, and ends it with all that it has started when the command ends or our standard input closes.
+
+Place in the flow: the parent of a replica's processes. The server holds the other end of our input, so that no death of
+the server, however sudden, leaves processes behind. Knows nothing of what the command does.
+
+Usage: swarm_guard.py SECONDS COMMAND...    SECONDS are what the command may take to end in order. Its process id goes
+to standard output, what it prints to standard error. The exit status is the command's, or 128 and the signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LOOK_INTERVAL_S = 0.05
+LAST_PATIENCE_S = 10.0
+"""How long killed processes may take to be gone: one that is writing a core, or waits for a device."""
+
+
+def main() -> int:
+    grace_s, command = float(sys.argv[1]), sys.argv[2:]
+    libc = ctypes.CDLL(None)
+    # Descendants whose parents have died are ours to wait for.
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            start_new_session=True,
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+        )
+    except OSError as error:
+        sys.stderr.write(f"{command[0]} cannot be run: {error.strerror}\n")
+        return 127
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(f"{process.pid}\n")
+        sys.stdout.flush()
+    ended = os.pidfd_open(process.pid)
+    if _wait_for_end(ended):
+        _signal_group(process.pid, signal.SIGTERM)
+        select.select([ended], [], [], grace_s)
+    _signal_group(process.pid, signal.SIGKILL)
+    status = process.wait()
+    _reap(process.pid)
+    if own := os.environ.get("TMPDIR"):
+        shutil.rmtree(own, ignore_errors=True)
+    return 128 - status if status < 0 else status
+
+
+def _wait_for_end(ended: int) -> bool:
+    """True if our input was closed first, False if the command has ended."""
+    while True:
+        ready, _, _ = select.select([ended, sys.stdin.fileno()], [], [])
+        if ended in ready:
+            return False
+        if not os.read(sys.stdin.fileno(), 4096):
+            return True
+
+
+def _signal_group(group: int, signal_number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal_number)
+
+
+def _reap(group: int) -> None:
+    give_up_at = time.monotonic() + LAST_PATIENCE_S
+    while time.monotonic() < give_up_at:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                _signal_group(group, signal.SIGKILL)
+                time.sleep(LOOK_INTERVAL_S)
+        except ChildProcessError:
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

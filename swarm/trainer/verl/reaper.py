@@ -1,0 +1,66 @@
+"""Ends every process of a driver's session once the driver is gone, however it went.
+
+Place in the flow: started by the driver, before it starts anything else, with a pipe that closes when the driver dies.
+Ray's daemons end with the driver, but some of its helpers only after a minute, and workers when they notice. Imports
+nothing: it must be there at once and stay small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+def start_reaper() -> None:
+    """Watch this process. It becomes the first of a session if it is not; raises OSError if it cannot."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    # The pipe's end stays open in this process alone, so it closes when this process ends.
+    watched, kept = os.pipe()
+    subprocess.Popen([sys.executable, "-S", "-E", __file__], stdin=watched, close_fds=True)
+    os.close(watched)
+    os.set_inheritable(kept, False)
+
+
+def _members(session: int) -> list[int]:
+    """Ids of the running processes of a session."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if os.getsid(int(entry.name)) == session:
+                    found.append(int(entry.name))
+    return found
+
+
+def end_others() -> None:
+    """Kill all others of this session until none is left."""
+    session = os.getsid(0)
+    while others := [pid for pid in _members(session) if pid != os.getpid() and not _is_zombie(pid)]:
+        for pid in others:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _wait() -> None:
+    """Until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while os.read(0, 1):
+        pass
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[-1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+if __name__ == "__main__":
+    _wait()
+    end_others()

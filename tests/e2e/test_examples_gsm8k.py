@@ -1,0 +1,67 @@
+"""The example for verl: its client on the local engine, for nothing in it depends on who trains."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from swarm import TrainJob
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gsm8k_verl"
+
+
+def write_questions(path: Path, count: int) -> Path:
+    records = [{"question": f"What is {n} + 1?", "answer": f"One more than {n}.\n#### {n + 1:,}"} for n in range(count)]
+    path.write_text("\n".join(json.dumps(record) for record in records) + "\n")
+    return path
+
+
+def test_the_job_changes_its_engine_by_one_line_but_for_the_count_of_gpus(tmp_path: Path) -> None:
+    text = (EXAMPLE / "job.yaml").read_text()
+    job = TrainJob.build_job_from_yaml(EXAMPLE / "job.yaml")
+    assert (job.engine, job.n_gpu) == ("verl", 4)
+    path = tmp_path / "job.yaml"
+    path.write_text(text.replace("n_gpu: 4", "n_gpu: 1").replace("engine: verl", "engine: local", 1))
+    assert TrainJob.build_job_from_yaml(path).engine == "local"
+
+
+@pytest.mark.parametrize(
+    ("reply", "right"),
+    [
+        ("4 and 5 make 9.\n#### 1,009", True),
+        ("#### 1008 #### 1009.0", True),
+        ("It is 1009", False),
+        ("#### none", False),
+        ("#### 1008", False),
+    ],
+)
+def test_the_number_behind_the_mark_is_what_counts(reply: str, right: bool) -> None:
+    assert runpy.run_path(str(EXAMPLE / "client.py"))["is_right"](reply, "1,009") is right
+
+
+def test_a_model_by_path_is_trained_on_questions_by_path(swarm_process: str, tmp_path: Path) -> None:
+    settings = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
+    for name in ("n_gpu", "verl", "max_model_len"):
+        del settings[name]
+    settings |= {"engine": "local", "model": "nano", "batch_size": 2, "num_repeat": 4, "total_steps": 2}
+    settings |= {"max_response_length": 8, "lr": 1e-4, "save_freq": 0}
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump(settings))
+    train, test = write_questions(tmp_path / "train.jsonl", 6), write_questions(tmp_path / "test.jsonl", 5)
+    command = [sys.executable, str(EXAMPLE / "client.py"), "--url", swarm_process, "--job", str(job)]
+    command += ["--train", str(train), "--test", str(test), "--workers", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"test accuracy (before|after 2 steps): [\d.]+ \(n=5, failed 0\)", done.stdout) == [
+        "before",
+        "after 2 steps",
+    ]
+    assert httpx.get(f"{swarm_process}/v1/swarm/status", timeout=20).json()["step"] == 2

@@ -1,0 +1,54 @@
+"""The doctor on the verl engine: what is missing is named, with what to do, and never keeps a server from starting."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarm.doctor.examination import Verdict
+from swarm.doctor.verl import check_ray, check_sampler, check_shared_memory, check_trainer
+
+
+def test_the_packages_of_the_trainer_are_those_of_its_extra() -> None:
+    finding = check_trainer()
+    assert (finding.verdict, finding.message) == (Verdict.OK, "2 packages fit")
+
+
+@pytest.mark.parametrize(
+    ("python", "complaint"),
+    [(Path("/no/such/python"), "does not run"), (Path(sys.executable), "vLLM is not installed for")],
+)
+def test_an_interpreter_without_vllm_is_named(python: Path, complaint: str) -> None:
+    finding = check_sampler(python)
+    assert finding.verdict is Verdict.WARN
+    assert complaint in finding.message and str(python) in finding.message
+    assert finding.remedy is not None and "SWARM_VLLM_PYTHON" in finding.remedy
+
+
+def test_without_vllm_the_interpreter_of_the_server_itself_is_asked() -> None:
+    assert sys.executable in check_sampler(None).message
+
+
+def test_a_cluster_that_listens_is_ok() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert check_ray(address).message == check_ray(f"ray://{address}").message == f"{address} answers"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "host:many", "//:5"])
+def test_a_cluster_that_cannot_be_reached_is_a_warning(address: str) -> None:
+    finding = check_ray(address)
+    assert finding.verdict is Verdict.WARN
+    assert finding.remedy is not None and "RAY_ADDRESS" in finding.remedy
+
+
+def test_no_cluster_and_any_cluster_need_no_check() -> None:
+    assert {check_ray(address).verdict for address in (None, "auto")} == {Verdict.OK}
+
+
+def test_free_shared_memory_is_told() -> None:
+    finding = check_shared_memory()
+    assert "GiB free in /dev/shm" in finding.message

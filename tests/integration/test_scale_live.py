@@ -1,0 +1,48 @@
+"""The live part of bench scale: a real server and real clients on a small case, held against what is predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.scale_live import measure, slowed
+from bench.scale_model import predict
+from bench.scale_setup import Batching, Cluster, Setup, Workload
+from bench.scale_simulation import simulate
+
+SETUP = Setup(
+    Workload(turns=2, turn_tokens=6, read_tokens=6, tool_s=0.15, length_sigma=0.3),
+    Cluster(
+        replicas=1,
+        token_s=0.02,
+        token_per_request_s=0.001,
+        max_num_seqs=16,
+        ranks=1,
+        rank_tokens_per_s=1_000,
+        step_overhead_s=0.2,
+        publish_s=0.05,
+    ),
+    Batching(4, 2, 2, ahead=2.0),
+    clients=6,
+)
+
+
+@pytest.mark.parametrize("batching", [Batching(4, 2, 0, by_quota=True), Batching(4, 2, 2, ahead=2.0)])
+def test_what_a_real_server_does_is_near_what_is_predicted(batching: Batching) -> None:
+    setup = replace(SETUP, batching=batching)
+    live = measure(setup, steps=3, warm_up=1)
+    told = replace(setup, cluster=replace(setup.cluster, gateway_call_s=live.cpu_s_per_call))
+    # A busy machine makes all of it slower, never faster.
+    for other in (predict(told), simulate(told, steps=20)):
+        assert 0.7 < live.outcome.step_s / other.step_s < 2.5
+    assert live.outcome.batch_episodes == pytest.approx(8, abs=2)
+    assert live.outcome.staleness_max <= batching.max_staleness
+    assert 0 < live.outcome.trainer_utilization < 1
+    assert 0 < live.outcome.sampler_utilization < 1
+    assert 0 < live.cpu_s_per_call < 1
+
+
+def test_a_slowed_setup_takes_so_many_times_as_long() -> None:
+    assert predict(slowed(SETUP, 3.0)).step_s == pytest.approx(3 * predict(SETUP).step_s)
+    assert predict(slowed(SETUP, 3.0)).trainer_utilization == pytest.approx(predict(SETUP).trainer_utilization)

@@ -1,0 +1,141 @@
+"""The simulation of bench scale: it loses no episode, repeats itself, and obeys the bounds of what it simulates."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bench.scale_setup import Batching, Cluster, Setup, Workload
+from bench.scale_simulation import Simulation, simulate
+from bench.scale_stations import Gateway, Replica, run_simulated
+
+WORKLOAD = Workload(turns=2, turn_tokens=100, read_tokens=50, tool_s=2.0, length_sigma=0.6)
+CLUSTER = Cluster(
+    replicas=2,
+    token_s=0.02,
+    token_per_request_s=0.001,
+    max_num_seqs=32,
+    ranks=1,
+    rank_tokens_per_s=3_000,
+    step_overhead_s=1.0,
+    publish_s=0.5,
+    gateway_call_s=0.002,
+)
+SYNC = Batching(4, 4, 0, by_quota=True)
+MODES = {
+    "sync": SYNC,
+    "sync, nobody held": Batching(4, 4, 0),
+    "quota": Batching(4, 4, 1, by_quota=True),
+    "ahead": Batching(4, 4, 2, ahead=2.0),
+    "tight": Batching(4, 4, 1, ahead=3.0),
+    "free": Batching(4, 4, 4),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("clients", [1, 7, 64])
+def test_every_begun_episode_is_trained_dropped_waiting_or_running(mode: str, clients: int) -> None:
+    async def work() -> None:
+        simulation = Simulation(Setup(WORKLOAD, CLUSTER, MODES[mode], clients), seed=3)
+        await simulation.run(2, 6)
+        tally = simulation.tally()
+        assert tally.begun == tally.trained + tally.dropped + simulation.waiting + simulation.running
+        assert len(tally.staleness) == tally.trained
+        assert simulation.running <= clients
+
+    run_simulated(work())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_staleness_stays_within_the_bound_of_the_job(mode: str) -> None:
+    outcome = simulate(Setup(WORKLOAD, CLUSTER, MODES[mode], 48), steps=8, warm_up=2)
+    assert outcome.staleness_mean <= outcome.staleness_max <= MODES[mode].max_staleness
+    assert 0 <= outcome.trainer_utilization <= 1
+    assert 0 < outcome.sampler_utilization <= 1
+
+
+def test_the_same_seed_gives_the_same_outcome_and_another_one_does_not() -> None:
+    setup = Setup(WORKLOAD, CLUSTER, MODES["ahead"], 16)
+    assert simulate(setup, steps=4, seed=5) == simulate(setup, steps=4, seed=5) != simulate(setup, steps=4, seed=6)
+
+
+def test_a_quota_makes_batches_of_exactly_their_size() -> None:
+    outcome = simulate(Setup(WORKLOAD, CLUSTER, SYNC, 64), steps=5)
+    assert outcome.batch_episodes == SYNC.episodes
+    assert outcome.dropped_share == 0
+
+
+def test_clients_that_nobody_holds_make_synchronous_batches_as_large_as_they_are_many() -> None:
+    outcome = simulate(Setup(WORKLOAD, CLUSTER, MODES["sync, nobody held"], 64), steps=5)
+    assert outcome.batch_episodes > 2 * SYNC.episodes
+
+
+def test_clients_that_nobody_holds_outgrow_a_slow_trainer() -> None:
+    """Why asynchronous clients need a throttler: each batch holds whatever came while the one before was trained."""
+    slow = replace(CLUSTER, rank_tokens_per_s=1_000)
+    setup = Setup(WORKLOAD, slow, MODES["free"], 64)
+    early, late = simulate(setup, steps=1, warm_up=1), simulate(setup, steps=1, warm_up=4)
+    assert late.batch_episodes > 2 * early.batch_episodes
+    held = simulate(replace(setup, batching=MODES["ahead"]), steps=2, warm_up=4)
+    assert held.batch_episodes <= 2 * MODES["ahead"].episodes
+
+
+def test_more_staleness_trains_more_episodes() -> None:
+    rates = [
+        simulate(Setup(WORKLOAD, CLUSTER, batching, 64), steps=10).episodes_per_s
+        for batching in (SYNC, Batching(4, 4, 2, ahead=2.0), Batching(4, 4, 4, ahead=4.0))
+    ]
+    assert rates == sorted(rates)
+    assert rates[-1] > 1.3 * rates[0]
+
+
+def test_requests_share_a_replica_evenly_and_wait_for_a_place() -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        replica = Replica(replace(CLUSTER, token_s=1.0, token_per_request_s=1.0, max_num_seqs=2), loop)
+        ends: dict[str, float] = {}
+
+        async def ask(name: str, tokens: float) -> None:
+            await replica.add(tokens)
+            ends[name] = loop.time()
+
+        await asyncio.gather(ask("short", 2), ask("long", 4), ask("late", 1))
+        # Two at a time, 3 s per token each: short ends at 6; then long's last 2 tokens beside late's one, which ends
+        # at 9; the last token alone takes 2 s.
+        assert ends == pytest.approx({"short": 6.0, "late": 9.0, "long": 11.0})
+        assert replica.tokens == pytest.approx(7.0)
+
+    run_simulated(work())
+
+
+def test_a_paused_replica_gives_nothing() -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        replica = Replica(replace(CLUSTER, token_s=1.0, token_per_request_s=0.0), loop)
+        done = replica.add(4.0)
+        await asyncio.sleep(1.0)
+        replica.pause(True)
+        await asyncio.sleep(10.0)
+        assert replica.tokens == pytest.approx(1.0)
+        replica.pause(False)
+        await done
+        assert loop.time() == pytest.approx(14.0)
+
+    run_simulated(work())
+
+
+def test_the_gateway_works_on_one_call_after_the_other() -> None:
+    gateway = Gateway()
+    assert [gateway.enter(0.0, 2.0), gateway.enter(1.0, 2.0), gateway.enter(10.0, 2.0)] == [2.0, 3.0, 2.0]
+    assert (gateway.calls, gateway.spent_s) == (3, 7.0)
+
+
+def test_simulated_seconds_pass_at_once_and_failures_come_through() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(1e7)
+        raise ValueError("after a while")
+
+    with pytest.raises(ValueError, match="after a while"):
+        run_simulated(fail())

@@ -1,0 +1,148 @@
+"""verl's workers evaluate the local trainer's objective, however a minibatch is cut over ranks and microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from plain_gradients import EVERY_COMBINATION, flat_gradient, learner_gradient, nudged, relative_error
+from tensordict import TensorDict
+from verl.utils.tensordict_utils import assign_non_tensor
+from verl.workers.config import ActorConfig, PolicyLossConfig
+
+from swarm.config import TrainJob
+from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.rows import build_rows
+from swarm.trainer.verl.losses import policy_loss
+from swarm.trainer.verl.sequences import Fields, build_sequences, padding_fields
+from swarm.types import TrainBatch
+
+MakeModel = Callable[..., torch.nn.Module]
+MakeBatch = Callable[..., TrainBatch]
+
+OF_SEQUENCES = {"gspo", "geo_mean"}
+"""Losses whose ratio is that of a sequence: of a sample here, of an episode in the local trainer."""
+OF_WHOLE_CALLS = {"clip_cov", "kl_cov"}
+"""Losses that compare the tokens of one call with one another; clip_cov draws among them."""
+COMPARED = [pair for pair in EVERY_COMBINATION if pair[0] != "clip_cov"]
+
+
+def without_forks(batch: TrainBatch) -> TrainBatch:
+    groups = tuple(
+        replace(group, episodes=tuple(replace(each, samples=each.samples[:1]) for each in group.episodes))
+        for group in batch.groups
+    )
+    return replace(batch, groups=groups)
+
+
+def token_logprobs(module: torch.nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each position, the logprob of the token after it (0 for the last) and the entropy, as verl's engine gives."""
+    logprobs = torch.log_softmax(module(input_ids=ids[None]).logits[0], -1)
+    picked = logprobs[:-1].gather(1, ids[1:, None])[:, 0]
+    return torch.cat([picked, picked.new_zeros(1)]), -(logprobs.exp() * logprobs).sum(-1)
+
+
+def actor_config(job: TrainJob) -> ActorConfig:
+    return ActorConfig(
+        strategy="fsdp",
+        rollout_n=job.num_repeat,
+        use_dynamic_bsz=True,
+        clip_ratio_low=job.clip_ratio_low or job.clip_ratio,
+        clip_ratio_high=job.clip_ratio_high or job.clip_ratio,
+        policy_loss=PolicyLossConfig(loss_mode=job.policy_loss),
+        loss_agg_mode=str(job.loss_agg_mode),
+        loss_scale_factor=job.loss_scale_factor or job.max_response_length,
+        entropy_coeff=job.entropy_coeff,
+        use_kl_loss=job.use_kl_loss,
+        kl_loss_coef=job.kl_loss_coef,
+        kl_loss_type=job.kl_loss_type,
+    )
+
+
+def shares(rows: list[Fields], ranks: int, per_call: int) -> list[list[list[Fields]]]:
+    """For each rank its microbatches, filled up so that all ranks have the same number of rows."""
+    filled = rows + [padding_fields(rows[0])] * (-len(rows) % ranks)
+    dealt = [filled[rank::ranks] for rank in range(ranks)]
+    return [[own[start : start + per_call] for start in range(0, len(own), per_call)] for own in dealt]
+
+
+def verl_gradient(
+    module: torch.nn.Module,
+    job: TrainJob,
+    batch: TrainBatch,
+    reference: torch.nn.Module | None,
+    *,
+    ranks: int,
+    per_call: int,
+) -> tuple[float, torch.Tensor]:
+    """Policy loss and gradient as the ranks would average them."""
+    job = job.resolve()
+    rows = build_rows(batch)
+    sequences = build_sequences(
+        rows, compute_advantages(rows, job), {}, loss_agg_mode=str(job.loss_agg_mode), per_token_temperature=True
+    )
+    tokens = sum(sequence.tokens for sequence in sequences.trained)
+    config, losses = actor_config(job), list[torch.Tensor]()
+    module.zero_grad()
+    for own in shares([sequence.fields for sequence in sequences.trained], ranks, per_call):
+        for fields in own:
+            data, output = one_call(module, fields, reference)
+            assign_non_tensor(data, dp_size=ranks, batch_num_tokens=tokens, global_batch_size=len(rows))
+            total, metrics = policy_loss(config, output, data)
+            (total / ranks).backward()
+            losses.append(torch.tensor(metrics["actor/pg_loss"].aggregate() / ranks))
+    return float(sum(losses)), flat_gradient(module)
+
+
+def one_call(
+    module: torch.nn.Module, rows: Sequence[Fields], reference: torch.nn.Module | None
+) -> tuple[TensorDict, dict[str, Any]]:
+    scored = [token_logprobs(module, fields["input_ids"]) for fields in rows]
+    given: list[Fields] = []
+    for fields in rows:
+        extra = {"old_log_probs": fields["rollout_log_probs"]}
+        if reference is not None:
+            with torch.no_grad():
+                logprobs, _entropies = token_logprobs(reference, fields["input_ids"])
+            first = len(fields["prompts"])
+            extra["ref_log_prob"] = logprobs[first - 1 : len(fields["input_ids"]) - 1]
+        given.append({**fields, **extra})
+    nested = [torch.nested.as_nested_tensor(list(column), layout=torch.jagged) for column in zip(*scored, strict=True)]
+    # verl's queue gives ragged rows, also where they happen to be of one length.
+    columns = {
+        name: torch.stack([fields[name] for fields in given])
+        if given[0][name].dim() == 0
+        else torch.nested.as_nested_tensor([fields[name] for fields in given], layout=torch.jagged)
+        for name in given[0]
+    }
+    return TensorDict(columns, batch_size=len(given)), {"log_probs": nested[0], "entropy": nested[1]}
+
+
+@pytest.mark.parametrize(("policy_loss_name", "aggregation"), COMPARED)
+def test_gradient_is_the_local_trainers(
+    make_model: MakeModel, make_batch: MakeBatch, policy_loss_name: str, aggregation: str
+) -> None:
+    terms: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.03}
+    job = TrainJob.model_validate({"policy_loss": policy_loss_name, "loss_agg_mode": aggregation, **terms})
+    batch = make_batch() if policy_loss_name not in OF_SEQUENCES else without_forks(make_batch())
+    cuts = [(1, 100)] if policy_loss_name in OF_WHOLE_CALLS else [(1, 100), (2, 3)]
+    model = make_model()
+    reference = nudged(model)
+    value, gradient = learner_gradient(model, job, batch, reference)
+    for ranks, per_call in cuts:
+        other, found = verl_gradient(model, job, batch, reference, ranks=ranks, per_call=per_call)
+        assert other == pytest.approx(value, rel=1e-4, abs=1e-6)
+        assert relative_error(found, gradient) < 1e-4
+
+
+def test_rows_that_fill_up_a_rank_change_nothing(make_model: MakeModel, make_batch: MakeBatch) -> None:
+    job, model = TrainJob(), make_model()
+    batch = make_batch(((1, 0), (0, 1, 0)))
+    value, gradient = verl_gradient(model, job, batch, None, ranks=1, per_call=100)
+    for ranks in (3, 7):
+        other, found = verl_gradient(model, job, batch, None, ranks=ranks, per_call=1)
+        assert other == pytest.approx(value, rel=1e-4)
+        assert relative_error(found, gradient) < 1e-5

@@ -1,0 +1,224 @@
+"""New weights leave as one whole file, in the sampler's precision, or not at all; and the handle lets them out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from swarm.config import ServerConfig, TrainJob
+from swarm.engine.base import EngineLost
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.engine.local.process import WorkerProcess
+from swarm.engine.verl.types import WeightBroadcast, WeightFile, WeightSource
+from swarm.errors import EngineFailure
+from swarm.trainer.verl.trainer import VerlLimits, VerlTrainer, shared_memory_of
+from swarm.trainer.verl.weights import WEIGHTS_PATH, ShmFileEngine, ShmFull, write_weights
+from swarm.types import TrainBatch
+
+pytestmark = pytest.mark.anyio
+
+BATCH = TrainBatch("batch-1", 1, ())
+LIMIT_S = 20
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def tied_weights() -> Iterator[tuple[str, torch.Tensor]]:
+    shared = torch.arange(6.0).reshape(2, 3)
+    yield "model.embed_tokens.weight", shared
+    yield "lm_head.weight", shared
+    yield "model.rotary.inverse", torch.arange(3)
+
+
+async def test_file_is_whole_in_the_samplers_precision_with_the_tied_head(tmp_path: Path) -> None:
+    engine = ShmFileEngine(bucket_size=1, is_master=True, directory=str(tmp_path), dtype="bfloat16")
+    answer = await engine.send_weights(tied_weights(), global_steps=3)
+    path = Path(answer[WEIGHTS_PATH])
+    assert [path] == list(tmp_path.iterdir()), "nothing half-written beside it"
+    tensors = load_file(path)
+    assert {name: tensor.dtype for name, tensor in tensors.items()} == {
+        "model.embed_tokens.weight": torch.bfloat16,
+        "lm_head.weight": torch.bfloat16,
+        "model.rotary.inverse": torch.int64,
+    }
+    assert torch.equal(tensors["lm_head.weight"], torch.arange(6.0).reshape(2, 3).bfloat16())
+
+
+async def test_other_ranks_help_to_gather_and_write_nothing(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def watched() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tied_weights():
+            asked.append(name)
+            yield name, tensor
+
+    engine = ShmFileEngine(bucket_size=1, is_master=False, directory=str(tmp_path), dtype="float32")
+    assert await engine.send_weights(watched(), global_steps=3) == {}
+    assert len(asked) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_weights_that_do_not_fit_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    huge = torch.zeros(1, dtype=torch.float32).expand(2**62 // 4)
+    with pytest.raises(ShmFull, match="enlarge it"):
+        write_weights(tmp_path / "weights.safetensors", {"huge": huge})
+    assert list(tmp_path.iterdir()) == []
+
+
+DRIVER = """
+import os, sys
+from swarm.engine.local.frames import Unpacker, pack
+answers = {answers}
+unpacker = Unpacker()
+while data := os.read(0, 65536):
+    for message in unpacker.feed(data):
+        os.write(1, pack({{"id": message["id"], "result": answers.get(message["op"])}}))
+"""
+"""A driver that answers each operation as it is told."""
+
+
+def make_trainer(tmp_path: Path, publish: Any, answers: dict[str, Any], publish_timeout_s: float = 5.0) -> VerlTrainer:
+    command = [sys.executable, "-c", DRIVER.format(answers=answers)]
+    driver = WorkerProcess(command, tmp_path / "driver.log")
+    limits = VerlLimits(boot_timeout_s=LIMIT_S, train_timeout_s=LIMIT_S, publish_timeout_s=publish_timeout_s)
+    job = TrainJob(engine="verl")
+    return VerlTrainer(driver, job, BUNDLED_DIRECTORY, ServerConfig(home=tmp_path), publish=publish, limits=limits)
+
+
+def trained(path: Path, version: int = 1) -> dict[str, Any]:
+    path.touch()
+    return {"train": {"metrics": {}, "advantages": {}, "version": version, "weights": str(path)}}
+
+
+async def test_step_is_done_only_when_the_sampler_has_the_weights(tmp_path: Path) -> None:
+    told: list[WeightSource] = []
+
+    async def publish(source: WeightSource) -> None:
+        await asyncio.sleep(0.05)
+        told.append(source)
+
+    trainer = make_trainer(tmp_path, publish, trained(tmp_path / "v1"))
+    await trainer.start()
+    report = await trainer.train(BATCH)
+    assert told == [WeightFile(tmp_path / "v1", 1)]
+    assert report.weight_version.version == 1
+    assert report.metrics["timing_s/publish_weights"] >= 0.05
+    await trainer.driver.stop()
+
+
+@pytest.mark.parametrize("how", ["refuses", "hangs"])
+async def test_weights_that_do_not_reach_the_sampler_lose_the_engine(tmp_path: Path, how: str) -> None:
+    async def publish(_source: WeightSource) -> None:
+        if how == "refuses":
+            raise EngineFailure("no replica is left")
+        await asyncio.sleep(60)
+
+    trainer = make_trainer(tmp_path, publish, trained(tmp_path / "v1"), publish_timeout_s=0.2)
+    await trainer.start()
+    with pytest.raises(EngineLost, match="no replica is left" if how == "refuses" else "was not published within"):
+        await trainer.train(BATCH)
+    await trainer.driver.stop()
+
+
+async def test_broadcast_is_sent_while_the_samplers_wait_for_it(tmp_path: Path) -> None:
+    told: list[WeightSource] = []
+    meeting = {
+        "master_address": "10.0.0.1",
+        "master_port": 1234,
+        "world_size": 3,
+        "tensors": [["a", "bfloat16", [2, 3]], ["b", "int64", [4]]],
+    }
+    answers = {"train": {"metrics": {}, "advantages": {}, "version": 4, "broadcast": meeting}}
+
+    async def publish(source: WeightSource) -> None:
+        told.append(source)
+
+    trainer = make_trainer(tmp_path, publish, answers)
+    await trainer.start()
+    await trainer.train(BATCH)
+    assert told == [WeightBroadcast(4, "10.0.0.1", 1234, 3, ("a", "b"), ("bfloat16", "int64"), ((2, 3), (4,)))]
+    await trainer.driver.stop()
+
+
+async def test_sampler_on_the_same_gpus_sleeps_while_the_trainer_works(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def noting(what: str) -> Any:
+        async def note(*_args: Any) -> None:
+            order.append(what)
+
+        return note
+
+    trainer = make_trainer(tmp_path, noting("publish"), trained(tmp_path / "v1"))
+    trainer = VerlTrainer(
+        trainer.driver,
+        TrainJob(engine="verl"),
+        BUNDLED_DIRECTORY,
+        ServerConfig(home=tmp_path),
+        publish=noting("publish"),
+        limits=VerlLimits(LIMIT_S, LIMIT_S),
+        suspend=noting("suspend"),
+        resume=noting("resume"),
+    )
+    await trainer.start()
+    await trainer.train(BATCH)
+    assert order == ["suspend", "resume", "publish"]
+    await trainer.driver.stop()
+
+
+async def test_weights_on_another_host_are_told_apart(tmp_path: Path) -> None:
+    answers = trained(tmp_path / "v1")
+    (tmp_path / "v1").unlink()
+    trainer = make_trainer(tmp_path, None, answers)
+    await trainer.start()
+    with pytest.raises(EngineLost, match="on another host"):
+        await trainer.train(BATCH)
+    await trainer.driver.stop()
+
+
+async def test_trainer_that_was_not_started_says_so(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, None, {})
+    with pytest.raises(EngineFailure, match="not started"):
+        await trainer.train(BATCH)
+
+
+def test_servers_of_different_homes_write_in_different_places(tmp_path: Path) -> None:
+    assert shared_memory_of(tmp_path / "a") != shared_memory_of(tmp_path / "b")
+    assert shared_memory_of(tmp_path / "a") == shared_memory_of(tmp_path / "b" / ".." / "a")
+
+
+SLEEPERS = """
+import subprocess, sys, time
+from swarm.trainer.verl.reaper import start_reaper
+start_reaper()
+one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+two = subprocess.Popen(["sh", "-c", "sleep 300 & sleep 300"], process_group=0)
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+def test_reaper_ends_the_session_of_a_process_that_was_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEPERS], stdout=subprocess.PIPE, start_new_session=True) as leader:
+        assert leader.stdout is not None
+        assert leader.stdout.readline() == b"ready\n"
+        started = psutil.Process(leader.pid).children(recursive=True)
+        while len(started) < 4:
+            started = psutil.Process(leader.pid).children(recursive=True)
+        os.kill(leader.pid, signal.SIGKILL)
+    _gone, alive = psutil.wait_procs(started, timeout=LIMIT_S)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []

@@ -1,0 +1,129 @@
+"""Trainers on real Ray and FSDP2 over gloo, with the bundled model; what they publish is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from swarm.config import ServerConfig, TrainJob
+from swarm.engine.fake import FakeEngine
+from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.engine.local.process import WorkerProcess
+from swarm.engine.verl.types import WeightFile, WeightSource
+from swarm.trainer.verl.cluster import own_directory
+from swarm.trainer.verl.trainer import VerlLimits, VerlTrainer, build_driver, shared_memory_of
+
+BOOT_TIMEOUT_S = 180.0
+LIMITS = VerlLimits(boot_timeout_s=BOOT_TIMEOUT_S, train_timeout_s=120.0)
+
+
+@dataclass
+class Published:
+    """Every version that reached the sampler, with the tensors of its file as they were then."""
+
+    versions: list[int] = field(default_factory=list[int])
+    files: list[Path] = field(default_factory=list[Path])
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+
+    async def __call__(self, source: WeightSource) -> None:
+        assert isinstance(source, WeightFile)
+        self.versions.append(source.version)
+        self.files.append(source.path)
+        self.tensors = load_file(source.path)
+
+
+@dataclass
+class Running:
+    """A started trainer, its driver process, and what it published."""
+
+    trainer: VerlTrainer
+    driver: WorkerProcess
+    published: Published
+    home: Path
+
+
+OpenTrainer = Callable[..., Awaitable[Running]]
+
+
+@asynccontextmanager
+async def _opened(
+    home: Path, ranks: int = 1, publish: Any = None, ray_address: str | None = None, **fields: Any
+) -> AsyncIterator[Running]:
+    """A trainer of a job with these fields, on so many FSDP2 ranks; all its processes are ended at the end."""
+    verl = {"trainer": {"n_gpus_per_node": ranks}, **fields.pop("verl", {})}
+    job = TrainJob(engine="verl", verl=verl, **{"lr": 1e-3, **fields}).resolve()
+    config = ServerConfig(home=home, ray_address=ray_address)
+    driver = build_driver(job, config, home / "driver.log")
+    published = Published()
+    trainer = VerlTrainer(driver, job, BUNDLED_DIRECTORY, config, publish=publish or published, limits=LIMITS)
+    try:
+        await trainer.start()
+        yield Running(trainer, driver, published, home)
+    finally:
+        await driver.stop()
+        # What a driver that was killed leaves is swept by the next one of the same home; here there is none.
+        for left in (shared_memory_of(home), own_directory(home)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def opened() -> Callable[..., Any]:
+    """`async with opened(home, ranks=..., **fields)`: a trainer of a job with these fields, ended with the block."""
+    return _opened
+
+
+@pytest.fixture
+async def open_trainer(tmp_path: Path, anyio_backend: str) -> AsyncIterator[OpenTrainer]:
+    """Opens trainers one after another; what is left open is closed at the end of the test."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(name: str = "home", **options: Any) -> Running:
+            return await stack.enter_async_context(_opened(tmp_path / name, **options))
+
+        yield open_one
+
+
+@dataclass
+class Backend:
+    """The fake engine, which goes by the versions that the trainer publishes, as the trainer contract wants it."""
+
+    endless: Any
+    trainer: VerlTrainer
+
+
+class _FollowingEngine(FakeEngine):
+    """Starting it starts the trainer as well: both are then at the base model."""
+
+    trainer: VerlTrainer
+
+    async def start(self) -> Any:
+        await self.trainer.start()
+        self.weight_version = 0
+        return await super().start()
+
+    async def publish(self, source: WeightSource) -> None:
+        async with self.weight_change():
+            self.weight_version = source.version
+
+
+@pytest.fixture(scope="module")
+async def backend(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
+    engine = _FollowingEngine(reply=lambda _ids: [40 + place % 20 for place in range(2000)], token_delay_s=0.008)
+    async with _opened(tmp_path_factory.mktemp("contract"), publish=engine.publish) as running:
+        engine.trainer = running.trainer
+        yield Backend(engine, running.trainer)
+        await asyncio.sleep(0)

@@ -1,0 +1,89 @@
+"""However a process of the trainer dies, it is reported at once, nothing is left running, and a new start works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from verl_batches import make_batch
+
+from swarm.engine.base import EngineLost
+from swarm.trainer.verl.cluster import own_directory
+from swarm.trainer.verl.trainer import shared_memory_of
+
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(400)]
+
+OpenTrainer = Callable[..., Awaitable[Any]]
+NOTICE_S = 15
+"""Within which a death must be reported, and everything that was started must be gone."""
+
+
+def family(pid: int | None) -> list[psutil.Process]:
+    """The driver with Ray's daemons and all workers."""
+    driver = psutil.Process(pid)
+    found = [driver, *driver.children(recursive=True)]
+    assert len(found) > 5
+    return found
+
+
+def named(processes: list[psutil.Process], text: str) -> psutil.Process:
+    return next(each for each in processes if text in " ".join(each.cmdline()))
+
+
+async def gone(processes: list[psutil.Process]) -> None:
+    _gone, alive = await asyncio.to_thread(psutil.wait_procs, processes, NOTICE_S)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+async def test_killed_training_process_is_reported_at_once_and_a_new_start_goes_on(
+    open_trainer: OpenTrainer, tmp_path: Path
+) -> None:
+    running = await open_trainer(ranks=2)
+    await running.trainer.train(make_batch(step=1))
+    await running.trainer.save(tmp_path / "checkpoint")
+    processes = family(running.driver.pid)
+    named(processes, "ray::WorkerDict").send_signal(signal.SIGKILL)
+    with pytest.raises(EngineLost, match="training process"):
+        async with asyncio.timeout(NOTICE_S):
+            await running.trainer.train(make_batch(step=2))
+    await gone(processes)
+    assert list(shared_memory_of(running.home).iterdir()) == running.published.files
+
+    await running.trainer.start()
+    assert list(shared_memory_of(running.home).iterdir()) == [], "weights of a dead driver are swept"
+    restored = await running.trainer.load(tmp_path / "checkpoint")
+    assert (restored.step, restored.version) == (1, 1)
+    report = await running.trainer.train(make_batch(step=2))
+    assert report.weight_version.version == 2
+    assert running.published.versions == [1, 1, 2]
+
+    processes = family(running.driver.pid)
+    os.kill(running.driver.pid, signal.SIGKILL)
+    await gone(processes)
+
+
+async def test_orderly_end_leaves_nothing_and_an_idle_trainer_without_a_cluster_ends_by_itself(
+    open_trainer: OpenTrainer,
+) -> None:
+    running = await open_trainer()
+    await running.trainer.train(make_batch(step=1))
+    processes = family(running.driver.pid)
+    await running.driver.stop()
+    await gone(processes)
+    assert not shared_memory_of(running.home).exists()
+    assert not own_directory(running.home).exists()
+
+    await running.trainer.start()
+    processes, exited = family(running.driver.pid), running.driver.exited
+    named(processes, "raylet/raylet").send_signal(signal.SIGKILL)
+    async with asyncio.timeout(NOTICE_S):
+        await exited.wait()
+    await gone(processes)
+    with pytest.raises(EngineLost):
+        await running.trainer.train(make_batch(step=1))

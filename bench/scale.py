@@ -55,16 +55,9 @@ LEAST_SLOWING = 2.0
 CHECKED = ("step_s", "trainer_utilization", "sampler_utilization", "staleness_mean")
 
 COLUMNS = {
-    "sizing": (
-        "replicas", "ranks", "batch_size", "step_s", "episodes_per_s", "trainer_utilization", "sampler_utilization",
-        "staleness_mean", "gateway_s", "model_error_episodes_per_s",
-    ),
-    "live": (
-        "step_s", "model_step_s", "model_error_step_s", "simulation_step_s", "simulation_error_step_s",
-        "trainer_utilization", "model_trainer_utilization", "simulation_trainer_utilization",
-        "staleness_mean", "model_staleness_mean", "simulation_staleness_mean", "server_cpu_per_call",
-    ),
-}  # fmt: skip
+    "sizing": ("replicas", "ranks", "batch_size", "step_s", "episodes_per_s", "trainer_utilization", "gateway_s"),
+    "live": ("step_s", "model_step_s", "simulation_step_s", "trainer_utilization", "staleness_mean"),
+}
 """What is shown of cases whose names begin so; all is kept."""
 
 UNITS = {
@@ -77,11 +70,11 @@ UNITS = {
     "staleness_max": "versions",
     "straggler_share": "%",
     "dropped_share": "%",
-    "gateway_s": "ms",
+    "gateway_s": "s",
     "running": "episodes",
 }
-"""Of the figures of an outcome, as they are reported; shares and seconds at the gateway are turned into theirs."""
-SCALES = {"%": 100.0, "ms": 1_000.0}
+"""Of the figures of an outcome, as they are reported: shares in percent."""
+PERCENT = "%"
 
 
 def run(seconds: float, *, live: bool = False) -> list[Result]:
@@ -126,7 +119,7 @@ def _pivot(figures: dict[tuple[str, str], float], metric: str) -> Table:
         table.add_column(_mode(staleness), justify="right")
     for clients in CLIENTS:
         values = (figures[_case(clients, staleness), metric] for staleness in STALENESS)
-        table.add_row(f"{clients:,}", *(f"{value:.3g}" for value in values))
+        table.add_row(f"{clients:,}", *map(_short, values))
     return table
 
 
@@ -134,11 +127,15 @@ def _lines(figures: dict[tuple[str, str], float], kind: str, cases: Sequence[str
     table = Table(title=kind, title_justify="left")
     table.add_column("case", no_wrap=True)
     for column in columns:
-        table.add_column(column.replace("_", " "), justify="right")
+        table.add_column(column.replace("_", " ").replace("utilization", "use"), justify="right")
     for case in cases:
         values = (figures.get((case, column)) for column in columns)
-        table.add_row(case.removeprefix(f"{kind} "), *("" if value is None else f"{value:.3g}" for value in values))
+        table.add_row(case.removeprefix(f"{kind} "), *("" if value is None else _short(value) for value in values))
     return table
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
 def _mode(max_staleness: int) -> str:
@@ -206,4 +203,4 @@ def _results(case: str, outcome: Outcome) -> list[Result]:
 
 def _reported(outcome: Outcome, metric: str) -> tuple[float, str]:
     unit = UNITS[metric]
-    return float(getattr(outcome, metric)) * SCALES.get(unit, 1.0), unit
+    return float(getattr(outcome, metric)) * (100 if unit == PERCENT else 1), unit

@@ -78,6 +78,11 @@ class StandIns:
         lines = [json.loads(line) for line in self.journal_path.read_text().splitlines()]
         return [line for line in lines if what is None or line["what"] == what]
 
+    def forget(self) -> None:
+        """All notes but those of processes."""
+        kept = [json.dumps(note) + "\n" for note in self.notes() if "pid" in note]
+        self.journal_path.write_text("".join(kept))
+
     def living(self) -> list[int]:
         """Ids of processes that stand-ins were or started and that still run."""
         pids = [note["pid"] for note in self.notes() if "pid" in note]

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -35,6 +35,35 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     return made
 
 
+@dataclass
+class Shared:
+    """One engine for the tests that do it no harm. It has no faults when a test begins."""
+
+    stand_ins: StandIns
+    engine: VerlEngine
+
+
+@pytest.fixture(scope="module")
+async def kept(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shared]:
+    stand_ins = StandIns(tmp_path_factory.mktemp("shared"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in stand_ins.environment.items():
+            patch.setenv(name, value)
+        engine = stand_ins.engine()
+        await engine.start()
+    yield Shared(stand_ins, engine)
+    await engine.stop()
+    assert stand_ins.living() == []
+
+
+@pytest.fixture
+async def shared(kept: Shared) -> Shared:
+    kept.stand_ins.tell()
+    kept.stand_ins.forget()
+    await kept.engine.start()
+    return kept
+
+
 @pytest.fixture
 async def engine(stand_ins: StandIns) -> AsyncIterator[VerlEngine]:
     made = stand_ins.engine()
@@ -59,7 +88,8 @@ def kill(engine: VerlEngine, replica: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-async def test_started_engine_samples_and_states_its_facts(engine: VerlEngine) -> None:
+async def test_started_engine_samples_and_states_its_facts(shared: Shared) -> None:
+    engine = shared.engine
     info = await engine.start()
     assert (info.context_length, info.parameters, info.device) == (2048, 475_904, "cpu")
     completion = await complete(engine, PROMPT)
@@ -68,7 +98,8 @@ async def test_started_engine_samples_and_states_its_facts(engine: VerlEngine) -
     assert set(completion.versions) == {0}
 
 
-async def test_end_tokens_and_stop_strings_end_a_completion_and_belong_to_it(engine: VerlEngine) -> None:
+async def test_end_tokens_and_stop_strings_end_a_completion_and_belong_to_it(shared: Shared) -> None:
+    engine = shared.engine
     free = expected_tokens(PROMPT, 12)
     stopped = await complete(engine, PROMPT, stop_token_ids=(free[3],))
     assert stopped.token_ids == free[: free.index(free[3]) + 1]
@@ -81,7 +112,8 @@ async def test_end_tokens_and_stop_strings_end_a_completion_and_belong_to_it(eng
     assert len(by_string.token_ids) < 12
 
 
-async def test_likeliest_tokens_are_sorted_and_without_impossible_ones(engine: VerlEngine) -> None:
+async def test_likeliest_tokens_are_sorted_and_without_impossible_ones(shared: Shared) -> None:
+    engine = shared.engine
     completion = await complete(engine, PROMPT, max_tokens=2, top_logprobs=3)
     for delta in completion.deltas:
         assert delta.top_logprobs_T is not None
@@ -90,7 +122,8 @@ async def test_likeliest_tokens_are_sorted_and_without_impossible_ones(engine: V
             assert [value for _, value in top] == sorted((value for _, value in top), reverse=True)
 
 
-async def test_what_cannot_be_honoured_is_refused_by_name(engine: VerlEngine) -> None:
+async def test_what_cannot_be_honoured_is_refused_by_name(shared: Shared) -> None:
+    engine = shared.engine
     with pytest.raises(UnknownParameter, match="temperature") as refused:
         await complete(engine, PROMPT, temperature=0.001)
     assert refused.value.param == "temperature"
@@ -106,7 +139,8 @@ async def test_what_cannot_be_honoured_is_refused_by_name(engine: VerlEngine) ->
         await complete(engine, (40,) * 2048)
 
 
-async def test_refusal_by_vllm_is_the_callers_error_and_others_go_on(stand_ins: StandIns, engine: VerlEngine) -> None:
+async def test_refusal_by_vllm_is_the_callers_error_and_others_go_on(shared: Shared) -> None:
+    stand_ins, engine = shared.stand_ins, shared.engine
     stand_ins.tell(refuses_requests=True)
     with pytest.raises(BadRequest, match="grammar error"):
         await complete(engine, PROMPT)
@@ -114,27 +148,29 @@ async def test_refusal_by_vllm_is_the_callers_error_and_others_go_on(stand_ins: 
     assert (await complete(engine, PROMPT)).token_ids == expected_tokens(PROMPT, 12)
 
 
-async def test_logits_without_numbers_are_an_engine_failure(stand_ins: StandIns, engine: VerlEngine) -> None:
+async def test_logits_without_numbers_are_an_engine_failure(shared: Shared) -> None:
+    stand_ins, engine = shared.stand_ins, shared.engine
     stand_ins.tell(not_finite=True)
     with pytest.raises(EngineFailure, match="diverged"):
         await complete(engine, PROMPT)
 
 
-async def test_stranger_without_the_key_is_refused_everywhere(engine: VerlEngine) -> None:
+async def test_stranger_without_the_key_is_refused_everywhere(shared: Shared) -> None:
+    engine = shared.engine
     async with httpx.AsyncClient(base_url=str(engine.replicas[0].base_url), trust_env=False) as stranger:
         assert (await stranger.get("/health")).status_code == 401
         assert (await stranger.post("/pause", headers={"authorization": "Bearer guess"})).status_code == 401
 
 
-async def test_busy_replica_that_is_slow_to_say_how_it_fares_is_left_alone(
-    stand_ins: StandIns, engine: VerlEngine
-) -> None:
+async def test_busy_replica_that_is_slow_to_say_how_it_fares_is_left_alone(shared: Shared) -> None:
+    stand_ins, engine = shared.stand_ins, shared.engine
     stand_ins.tell(token_delay_s=SLOW_S, hangs_at=["/is_paused"])
     assert len((await complete(engine, PROMPT, max_tokens=200)).token_ids) == 200
     assert len(stand_ins.notes("started")) == 1
 
 
-async def test_closing_early_aborts_within_a_step(stand_ins: StandIns, engine: VerlEngine) -> None:
+async def test_closing_early_aborts_within_a_step(shared: Shared) -> None:
+    stand_ins, engine = shared.stand_ins, shared.engine
     stand_ins.tell(token_delay_s=SLOW_S)
     async with aclosing(engine.generate("closed", PROMPT, SamplingParams(max_tokens=1500))) as stream:
         await anext(stream)

@@ -29,6 +29,8 @@ from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams, Toke
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(300)]
 
+LONG = 1500
+ENDLESS = SamplingParams(max_tokens=LONG, ignore_eos=True)
 TOOL = {
     "type": "function",
     "function": {
@@ -205,7 +207,7 @@ async def test_published_weights_are_the_ones_sampled_with_and_the_base_model_co
 
 
 async def test_completions_under_way_go_on_with_new_weights_from_the_token_that_says_so(
-    engine: VerlEngine, prompt: tuple[int, ...], tmp_path: Path
+    engine: VerlEngine, reference: Any, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=2)
@@ -215,33 +217,33 @@ async def test_completions_under_way_go_on_with_new_weights_from_the_token_that_
         asyncio.create_task(
             finish(
                 engine, prompt, f"r{index}", lambda count: started.set() if count > 20 else None,
-                max_tokens=300, ignore_eos=True,
+                max_tokens=LONG, ignore_eos=True,
             )
         )
         for index in range(4)
     ]  # fmt: skip
     await started.wait()
     await engine.publish(source)
-    settings = SamplingParams(max_tokens=300, ignore_eos=True)
     for completion in await asyncio.gather(*running):
+        tokens = completion.token_ids
         old = completion.versions.count(0)
-        assert completion.versions == [0] * old + [1] * (300 - old)
-        assert 20 <= old < 300
-        before = expected_logprobs(load_reference(), prompt, completion.token_ids[:old], settings)
-        assert completion.logprobs[:old] == pytest.approx(before, abs=1e-4)
-        after = expected_logprobs(module, (*prompt, *completion.token_ids[:old]), completion.token_ids[old:], settings)
-        assert completion.logprobs[old:] == pytest.approx(after, abs=1e-4)
+        assert completion.versions == [0] * old + [1] * (LONG - old)
+        assert 20 <= old < LONG
+        for first, last, sampler in ((0, 40, reference), (old, old + 40, module), (LONG - 40, LONG, module)):
+            expected = expected_logprobs(sampler, (*prompt, *tokens[:first]), tokens[first:last], ENDLESS)
+            assert completion.logprobs[first:last] == pytest.approx(expected, abs=1e-4)
 
 
 async def test_closing_early_frees_the_request_in_vllm(engine: VerlEngine, prompt: tuple[int, ...]) -> None:
-    async with aclosing(engine.generate("closed", prompt, SamplingParams(max_tokens=1500, ignore_eos=True))) as stream:
+    async with aclosing(engine.generate("closed", prompt, ENDLESS)) as stream:
         await anext(stream)
-        assert await running_requests(engine) == 1
+        before = await metric(engine, "vllm:generation_tokens_total")
 
     async def is_free() -> bool:
-        return await running_requests(engine) == 0
+        return await metric(engine, "vllm:num_requests_running") == 0
 
     await until(is_free)
+    assert await metric(engine, "vllm:generation_tokens_total") - before < LONG / 2
 
 
 async def test_every_path_asks_for_the_key(engine: VerlEngine) -> None:
@@ -262,7 +264,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
     running = asyncio.create_task(
         finish(
             engine, prompt, "killed", lambda count: started.set() if count > 20 else None,
-            limit_s=200, max_tokens=700, ignore_eos=True,
+            limit_s=200, max_tokens=LONG, ignore_eos=True,
         )
     )  # fmt: skip
     await started.wait()
@@ -272,16 +274,15 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
     assert len(family) >= 1
     os.kill(pid, signal.SIGKILL)
     completion = await running
-    assert len(completion.token_ids) == 700
+    assert len(completion.token_ids) == LONG
     assert set(completion.versions) == {1}
-    settings = SamplingParams(max_tokens=700, ignore_eos=True)
-    expected = expected_logprobs(module, prompt, completion.token_ids, settings)
-    assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+    assert completion.logprobs == pytest.approx(
+        expected_logprobs(module, prompt, completion.token_ids, ENDLESS), abs=1e-4
+    )
     await until(lambda: not any(each.is_running() and each.status() != "zombie" for each in family))
 
 
-async def running_requests(engine: VerlEngine) -> float:
+async def metric(engine: VerlEngine, name: str) -> float:
     client: Any = engine.replicas[0]._client  # pyright: ignore[reportPrivateUsage]
-    text = (await client._http.get("/metrics")).text
-    lines = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
+    lines = [line for line in (await client._http.get("/metrics")).text.splitlines() if line.startswith(name)]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

@@ -102,13 +102,17 @@ async def start_process(
             )
     except OSError as error:
         raise EngineFailure(f"{command[0]} cannot be run: {error.strerror}: set SWARM_VLLM_PYTHON") from error
-    assert guard.stdout is not None
+    assert guard.stdin is not None and guard.stdout is not None
     try:
         async with asyncio.timeout(GUARD_START_S):
             line = await guard.stdout.readline()
     except TimeoutError:
         guard.kill()
         raise EngineLost("the guard of a replica did not start in time") from None
+    except BaseException:
+        # It ends by itself, with whatever it has started.
+        guard.stdin.close()
+        raise
     if not line.strip().isdigit():
         await guard.wait()
         raise EngineFailure(f"a replica cannot be run: {last_words(log_path, log_start) or 'its guard ended'}")

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -95,6 +96,7 @@ class Replica:
         self._condemned = asyncio.Event()
         self._reason = ""
         self._last_arrival = 0.0
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> ReplicaState:
@@ -128,6 +130,7 @@ class Replica:
 
         Raises EngineFailure if vLLM ends by itself, EngineLost if it is killed or takes too long. Nothing is left then.
         """
+        await self._until_ended()
         self._condemned.clear()
         self._doubt.clear()
         self._reason, self._version, self._has_base = "", 0, True
@@ -228,29 +231,40 @@ class Replica:
         return self._reason or self._process.reason
 
     async def end(self, reason: str, *, in_order: bool = False) -> None:
-        """End the process; what is under way on it fails with EngineLost. Idempotent."""
+        """End the process; what is under way on it fails with EngineLost. Idempotent.
+
+        It goes on to its end even if whoever waits for it is cancelled.
+        """
         self._reason = self._reason or reason
         self.move(ReplicaState.ENDED)
         for stream in list(self._streams):
             stream.fail(EngineLost(f"vLLM replica {self.index}: {self._reason}"))
         process, self._process = self._process, None
         client, self._client = self._client, None
-        if process is not None:
-            if not in_order:
-                process.kill(reason)
-            await process.stop()
-        if client is not None:
-            await client.close()
+        if process is not None and not in_order:
+            process.kill(reason)
+        if process is not None or client is not None:
+            self._ending = asyncio.create_task(_clean_up(process, client))
+        await self._until_ended()
+
+    async def _until_ended(self) -> None:
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
 
     async def _launch(self, seed: int) -> None:
         plan = self._plan
         port, key, directory = _free_port(), secrets.token_hex(16), own_directory()
-        environment = build_environment(
-            os.environ, plan.settings, index=self.index, key=key, threads=plan.limits.threads, directory=directory
-        )
-        command = build_command(plan.python, plan.settings, port=port, seed=seed)
-        log_path = plan.log_directory.resolve() / f"vllm-{self.index}.log"
-        self._process = await start_process(command, environment, log_path, grace_s=STOP_GRACE_S)
+        try:
+            environment = build_environment(
+                os.environ, plan.settings, index=self.index, key=key, threads=plan.limits.threads, directory=directory
+            )
+            command = build_command(plan.python, plan.settings, port=port, seed=seed)
+            log_path = plan.log_directory.resolve() / f"vllm-{self.index}.log"
+            self._process = await start_process(command, environment, log_path, grace_s=STOP_GRACE_S)
+        except BaseException:
+            # No guard is there to do it.
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         self._client = ReplicaClient(f"http://{LOOPBACK}:{port}", key)
 
     async def _until_ready(self) -> None:
@@ -361,6 +375,13 @@ class Replica:
         if self._client is None:
             raise EngineLost(self._reason or "the replica has ended")
         return await self._client.post(path, limit_s or self._plan.limits.call_timeout_s, query=query, body=body)
+
+
+async def _clean_up(process: GuardedProcess | None, client: ReplicaClient | None) -> None:
+    if process is not None:
+        await process.stop()
+    if client is not None:
+        await client.close()
 
 
 def _update_info(source: WeightSource) -> dict[str, Any]:

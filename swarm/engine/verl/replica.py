@@ -30,8 +30,8 @@ from swarm.errors import EngineFailure, SwarmError
 
 logger = logging.getLogger(__name__)
 
-QUIET_S: Final = 0.02
-"""Once paused, a replica has sent all that it sampled when nothing has come for so long."""
+QUIET_S: Final = 0.01
+"""Once paused, a replica has sent all that it sampled when nothing has come for so long, twice."""
 LONGEST_DRAIN_S: Final = 5.0
 PORT_TAKEN: Final = "ddress already in use"
 
@@ -95,6 +95,7 @@ class Replica:
         self._doubt = asyncio.Event()
         self._condemned = asyncio.Event()
         self._reason = ""
+        self._arrivals = 0
         self._last_arrival = 0.0
         self._ending: asyncio.Task[None] | None = None
 
@@ -311,15 +312,19 @@ class Replica:
             raise EngineLost("vLLM did not give up what it had computed from the old weights")
 
     async def _drain(self) -> None:
-        """Wait until what was sampled before the pause has arrived: its version is still the old one."""
+        """Wait until what was sampled before the pause has arrived: its version is still the old one.
+
+        Twice, because a server that was kept from running for a while finds the time over and the tokens unread.
+        """
         give_up_at = time.monotonic() + LONGEST_DRAIN_S
-        while self._streams and (now := time.monotonic()) < give_up_at:
-            silent_s = now - self._last_arrival
-            if silent_s >= QUIET_S:
-                return
-            await asyncio.sleep(QUIET_S - silent_s)
+        quiet = 0
+        while quiet < 2 and self._streams and time.monotonic() < give_up_at:
+            before = self._arrivals
+            await asyncio.sleep(QUIET_S)
+            quiet = quiet + 1 if self._arrivals == before else 0
 
     def _note_arrival(self) -> int:
+        self._arrivals += 1
         self._last_arrival = time.monotonic()
         return self._version
 

@@ -45,8 +45,11 @@ much as it takes to start."""
 SECRETS: Final = ("SWARM_TOKEN", "SWARM_ROLLOUT_TOKEN", "SWARM_OBSERVER_TOKEN")
 
 
-def build_command(python: Path, settings: SamplerSettings, *, port: int, seed: int) -> list[str]:
-    """The guard with vLLM as its child. Raises JobInvalid for a flag that is not the job's to set."""
+def build_command(python: Path, settings: SamplerSettings, *, port: int, seed: int, cores: Sequence[int]) -> list[str]:
+    """The guard with vLLM as its child. `cores` are those that the server itself may run on.
+
+    Raises JobInvalid for a flag that is not the job's to set.
+    """
     layout = settings.layout
     options: dict[str, Any] = {
         "host": LOOPBACK,
@@ -74,7 +77,8 @@ def build_command(python: Path, settings: SamplerSettings, *, port: int, seed: i
         options["enable_sleep_mode"] = True
     options |= _checked(settings.flags, colocated=layout.colocated)
     vllm = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(settings.model_directory)]
-    return [str(python), str(INSIDE / "swarm_guard.py"), str(STOP_GRACE_S), *vllm, *_as_arguments(options)]
+    guard = [str(python), str(INSIDE / "swarm_guard.py"), str(STOP_GRACE_S), _cores_of(settings, cores)]
+    return [*guard, *vllm, *_as_arguments(options)]
 
 
 def build_environment(
@@ -162,6 +166,14 @@ def _as_arguments(options: Mapping[str, Any]) -> list[str]:
             case _:
                 raise JobInvalid(f"the option {name} of vLLM cannot be {value!r}")
     return arguments
+
+
+def _cores_of(settings: SamplerSettings, cores: Sequence[int]) -> str:
+    """On a CPU, vLLM's processes wait for one another by spinning: where cores are few, a server that shares all of
+    them is kept from running for seconds. One is left to it."""
+    if settings.layout.device != "cpu" or len(cores) < 2:
+        return "all"
+    return ",".join(str(core) for core in sorted(cores)[1:])
 
 
 def _devices(inherited: Mapping[str, str], settings: SamplerSettings, index: int) -> list[str]:

@@ -259,7 +259,8 @@ class Replica:
             environment = build_environment(
                 os.environ, plan.settings, index=self.index, key=key, threads=plan.limits.threads, directory=directory
             )
-            command = build_command(plan.python, plan.settings, port=port, seed=seed)
+            cores = sorted(os.sched_getaffinity(0))
+            command = build_command(plan.python, plan.settings, port=port, seed=seed, cores=cores)
             log_path = plan.log_directory.resolve() / f"vllm-{self.index}.log"
             self._process = await start_process(command, environment, log_path, grace_s=STOP_GRACE_S)
         except BaseException:

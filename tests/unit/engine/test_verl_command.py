@@ -18,7 +18,7 @@ SETTINGS = SamplerSettings(Path("/models/m"), SamplerLayout(), "bfloat16", max_n
 
 def arguments(settings: SamplerSettings) -> dict[str, str | bool]:
     """Options by name; True where no value follows."""
-    words = build_command(Path("/venv/bin/python"), settings, port=1234, seed=5)
+    words = build_command(Path("/venv/bin/python"), settings, port=1234, seed=5, cores=(0, 1, 2))
     found: dict[str, str | bool] = {}
     for word, following in zip(words, [*words[1:], "--"], strict=True):
         if word.startswith("--"):
@@ -31,10 +31,10 @@ def environment(settings: SamplerSettings, index: int = 0, **inherited: str) -> 
 
 
 def test_command_runs_vllm_under_the_guard_with_what_the_engine_relies_on() -> None:
-    words = build_command(Path("/venv/bin/python"), SETTINGS, port=1234, seed=5)
+    words = build_command(Path("/venv/bin/python"), SETTINGS, port=1234, seed=5, cores=(0, 1, 2))
     assert words[0] == "/venv/bin/python"
     assert words[1].endswith("swarm_guard.py")
-    assert words[3:8] == ["/venv/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/m"]
+    assert words[4:9] == ["/venv/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/m"]
     options = arguments(SETTINGS)
     assert (options["host"], options["port"], options["seed"]) == ("127.0.0.1", "1234", "5")
     assert options["logprobs-mode"] == "processed_logprobs"
@@ -43,6 +43,15 @@ def test_command_runs_vllm_under_the_guard_with_what_the_engine_relies_on() -> N
     assert "max-model-len" not in options
     assert "data-parallel-size" not in options
     assert "secret" not in " ".join(words)
+
+
+def test_one_core_is_left_to_the_server_on_a_cpu() -> None:
+    def cores(settings: SamplerSettings, *present: int) -> str:
+        return build_command(Path("python"), settings, port=1, seed=1, cores=present)[3]
+
+    assert cores(SETTINGS, 4, 2, 7) == "4,7"
+    assert cores(SETTINGS, 0) == "all"
+    assert cores(replace(SETTINGS, layout=SamplerLayout(device="cuda")), 0, 1, 2) == "all"
 
 
 def test_layout_transport_and_flags_reach_the_command() -> None:

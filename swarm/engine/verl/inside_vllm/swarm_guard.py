@@ -3,8 +3,9 @@
 Place in the flow: the parent of a replica's processes. The server holds the other end of our input, so that no death of
 the server, however sudden, leaves processes behind. Knows nothing of what the command does.
 
-Usage: swarm_guard.py SECONDS COMMAND...    SECONDS are what the command may take to end in order. Its process id goes
-to standard output, what it prints to standard error. The exit status is the command's, or 128 and the signal.
+Usage: swarm_guard.py SECONDS CORES COMMAND...    SECONDS are what the command may take to end in order, CORES the
+numbers of those that it may run on, separated by commas, or "all". Its process id goes to standard output, what it
+prints to standard error. The exit status is the command's, or 128 and the signal.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ LAST_PATIENCE_S = 10.0
 
 
 def main() -> int:
-    grace_s, command = float(sys.argv[1]), sys.argv[2:]
+    grace_s, cores, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    if cores != "all":
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     libc = ctypes.CDLL(None)
     # Descendants whose parents have died are ours to wait for.
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)

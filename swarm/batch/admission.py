@@ -17,7 +17,8 @@ class DropReason(StrEnum):
 
     `no_tokens`: nothing was sampled. `stale`: a token was sampled with weights too old, or with weights that no longer
     exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `constant_reward`: all rewards of
-    its group were equal and the stop rule asks for others. `over_quota`: its data source had enough tasks.
+    its group were equal and the stop rule asks for others. `over_quota`: the batch, or its data source in a mixture,
+    had enough without it and the next one has no use for it.
     """
 
     NO_TOKENS = "no_tokens"

@@ -97,6 +97,17 @@ class GroupCounts:
     def tasks(self) -> int:
         return sum(source.tasks for source in self.sources.values())
 
+    @property
+    def total(self) -> SourceCount:
+        """All data sources together."""
+        total = SourceCount()
+        for source in self.sources.values():
+            total.episodes += source.episodes
+            total.tasks += source.tasks
+            total.trainable += source.trainable
+            total.unfinished.update(source.unfinished)
+        return total
+
     def source(self, name: str) -> SourceCount:
         return self.sources.get(name) or SourceCount()
 

@@ -73,7 +73,9 @@ class BatchPool:
         self._agreed: dict[str, None] = {}
         self._first_at: float | None = None
         self._counts = GroupCounts(policy)
-        self._quotas = self._new_quotas()
+        self._quotas: dict[str, int] | None = None
+        self._open_quotas: dict[str, int] | None = None
+        self._renew_quotas()
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -120,7 +122,7 @@ class BatchPool:
             self._carry = carry_over(self._policy.mixture, self._carry, self._leaving)
         self._leaving = {}
         self._weight_version = weight_version
-        self._quotas = self._new_quotas()
+        self._renew_quotas()
         self._recount()
 
     def add(self, episode: FinishedEpisode) -> DropReason | None:
@@ -146,7 +148,7 @@ class BatchPool:
         Raises Conflict as `add`.
         """
         self._leaving = {}
-        self._quotas = self._new_quotas()
+        self._renew_quotas()
         for episode in episodes:
             self.add(episode)
 
@@ -161,24 +163,36 @@ class BatchPool:
         self.add(episode)
         return True
 
-    def may_begin(self, data_source: str, running: int) -> bool:
-        """Whether this batch has use for one more episode of a data source of which `running` are under way.
+    def may_begin(self, data_source: str, running: Mapping[str, int]) -> bool:
+        """Whether there is use for one more episode of a data source, while so many of each are `running`.
 
-        It has, unless what waits and what runs can already cover the quota of that source in a mixture. Lost episodes
-        cannot block a batch: when none runs and groups are left incomplete, one more may always begin. Where clients
-        agree on the end of a batch it is for them to know. Raises BadRequest for a data source outside the mixture.
+        There is, unless what waits and what runs can already cover the batches that may be begun: this one, and as many
+        more as `max_staleness` allows, the one in training included. Were more begun, they would be too old when their
+        turn came (as AReaL bounds it, arXiv:2505.24298, section 5.1). In a mixture each data source has its share of
+        them; without one and without staleness there is no bound, because a batch takes all that was begun for it.
+
+        Lost episodes cannot block a batch: when none runs and groups are left incomplete, one more may always begin.
+        Where clients agree on the end of a batch it is for them to know. Raises BadRequest for a data source outside
+        the mixture.
         """
-        if self._quotas is None:
-            return True
-        if data_source not in self._quotas:
+        if self._quotas is not None and data_source not in self._quotas:
             known = ", ".join(sorted(self._quotas))
             raise BadRequest(f"data source {data_source!r} is not in the mixture ({known})", param="data_source")
-        if self._by_agreement:
+        if self._by_agreement or (self._quotas is None and not self._policy.max_staleness):
             return True
-        quota, source, num_repeat = self._quotas[data_source], self._counts.source(data_source), self._policy.num_repeat
+        if self._open_quotas is None:
+            return self._has_room(
+                self._policy.batch_size * self._open_batches, self._counts.total, sum(running.values())
+            )
+        source = self._counts.source(data_source)
+        return self._has_room(self._open_quotas[data_source], source, running.get(data_source, 0))
+
+    def _has_room(self, tasks: int, source: SourceCount, running: int) -> bool:
+        """Whether `tasks` of a data source take more than what waits of it and what runs."""
+        num_repeat = self._policy.num_repeat
         if self._policy.stop_rule == "enough_episodes":
-            return source.episodes + running < quota * num_repeat
-        return running < source.missing_episodes(max(0, quota - source.tasks), num_repeat)
+            return source.episodes + running < tasks * num_repeat
+        return running < source.missing_episodes(max(0, tasks - source.tasks), num_repeat)
 
     def is_ready(self, now: float, live_clients: Collection[str]) -> bool:
         """Whether the batch can be sealed, by the stop rule or because its time is over.
@@ -214,8 +228,9 @@ class BatchPool:
 
         Each episode leaves in a group, leaves as dropped, or stays for the next batch, which it may only if it will
         not be stale by then and if something leaves in a group. A group trains on its survivors; one below `min_group`
-        is dropped. Which groups stay within a quota, and the order of groups and of episodes, depend on what the
-        episodes hold and not on when they arrived or how they are named.
+        is dropped. On-policy all groups leave; where staleness is allowed a batch is no larger than its target, except
+        by what the next one could not hold. Which groups stay, and the order of groups and of episodes, depend on what
+        the episodes hold and not on when they arrived or how they are named.
         """
         taken, left = self._choose(step)
         reasons = {
@@ -235,16 +250,20 @@ class BatchPool:
         taken: list[WaitingGroup] = []
         left: list[tuple[DropReason, WaitingGroup]] = []
         room = None if self._quotas is None else dict(self._quotas)
-        # Complete without them: their other episodes may still be running and come to the next batch with them.
-        keeps_unfinished = bool(self._policy.max_staleness) and self._by_tasks and self._is_target_met()
+        # Beyond its target a batch would only grow with what the clients are faster than the trainer. Groups that are
+        # not full may find their other episodes, still running, in the next one.
+        is_bounded = bool(self._policy.max_staleness) and not self._by_agreement and self._is_target_met()
+        by_episodes = self._policy.stop_rule == "enough_episodes"
+        lacking = self._policy.batch_size * (self._policy.num_repeat if by_episodes else 1)
         for key, group in sorted(self._counts.groups.items(), key=lambda item: self._rank(step, *item)):
             reason = self._keep_out(key[0], group, room)
-            if reason is None and keeps_unfinished and not self._counts.is_full(group):
-                reason = DropReason.OVER_QUOTA if all(map(self._is_fresh, group.episodes)) else None
+            if reason is None and is_bounded and lacking <= 0 and all(map(self._is_fresh, group.episodes)):
+                reason = DropReason.OVER_QUOTA
             if reason is not None:
                 left.append((reason, group))
                 continue
             taken.append(group)
+            lacking -= len(group) if by_episodes else 1
             if room is not None:
                 room[key[0]] -= 1
         return taken, left
@@ -272,10 +291,6 @@ class BatchPool:
         return -min(len(group), self._policy.num_repeat), oldest, digest
 
     @property
-    def _by_tasks(self) -> bool:
-        return self._policy.stop_rule in {"enough_tasks", "enough_non_constant_tasks"}
-
-    @property
     def _by_agreement(self) -> bool:
         return self._policy.stop_rule in {"any_client_agrees", "all_clients_agree"}
 
@@ -301,7 +316,7 @@ class BatchPool:
             if self._next_policy.mixture != self._policy.mixture:
                 self._carry, self._leaving = {}, {}
             self._policy, self._next_policy = self._next_policy, None
-        self._quotas = self._new_quotas()
+        self._renew_quotas()
         self._first_at = sealed_at
         self._recount()
 
@@ -349,12 +364,20 @@ class BatchPool:
         target = None if self._quotas is None else self._quotas.get(name, 0)
         return SourceProgress(source.episodes, source.tasks, target)
 
-    def _new_quotas(self) -> dict[str, int] | None:
-        """Of the batch being filled; the one in training counts as trained."""
-        mixture = self._policy.mixture
+    @property
+    def _open_batches(self) -> int:
+        """How many may be begun at present: the one being filled and those after it."""
+        return 1 + max(0, self._policy.max_staleness - bool(self._leaving))
+
+    def _renew_quotas(self) -> None:
+        """Share out the batch being filled and all that may be begun; the one in training counts as trained."""
+        mixture, size = self._policy.mixture, self._policy.batch_size
         if mixture is None:
-            return None
-        return share_out(mixture, self._policy.batch_size, carry_over(mixture, self._carry, self._leaving))
+            self._quotas = self._open_quotas = None
+            return
+        carry = carry_over(mixture, self._carry, self._leaving)
+        self._quotas = share_out(mixture, size, carry)
+        self._open_quotas = share_out(mixture, size * self._open_batches, carry)
 
 
 def rebuild(batch_id: str, step: int, episodes: Iterable[FinishedEpisode]) -> TrainBatch:

@@ -172,13 +172,15 @@ class Admission:
 
     def _quota_obstacle(self, data_source: str) -> str | None:
         try:
-            if self._pool.may_begin(data_source, self._train_by_source[data_source]):
+            if self._pool.may_begin(data_source, self._train_by_source):
                 return None
         except BadRequest:
             upcoming = self._pool.next_policy
             if upcoming is None or (upcoming.mixture is not None and data_source not in upcoming.mixture):
                 raise
             return f"data source {data_source!r} counts from the next batch on"
+        if self._pool.policy.mixture is None:
+            return "enough episodes wait or run for all batches that max_staleness lets clients begin"
         return f"this batch has enough of data source {data_source!r}"
 
 

@@ -22,18 +22,18 @@ MIXTURE = {"math": 0.4, "code": 0.3, "shell": 0.3}
 def test_source_outside_the_mixture_is_refused_by_name() -> None:
     pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
     with pytest.raises(BadRequest, match="'poetry' is not in the mixture \\(code, math, shell\\)"):
-        pool.may_begin("poetry", 0)
+        pool.may_begin("poetry", {"poetry": 0})
 
 
 def test_a_source_whose_quota_is_covered_may_not_begin_until_something_is_lost() -> None:
     pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
-    assert pool.may_begin("math", 7)
-    assert not pool.may_begin("math", 8)
+    assert pool.may_begin("math", {"math": 7})
+    assert not pool.may_begin("math", {"math": 8})
     pool.add(make_episode("m-0", "m", source="math"))
-    assert not pool.may_begin("math", 7)
-    assert pool.may_begin("math", 6), "one of those that ran was lost"
-    assert pool.may_begin("code", 5)
-    assert not pool.may_begin("code", 6)
+    assert not pool.may_begin("math", {"math": 7})
+    assert pool.may_begin("math", {"math": 6}), "one of those that ran was lost"
+    assert pool.may_begin("code", {"code": 5})
+    assert not pool.may_begin("code", {"code": 6})
 
 
 def test_surplus_of_a_source_is_dropped_as_over_quota() -> None:
@@ -140,7 +140,7 @@ def test_a_mixture_changed_live_holds_from_the_next_batch_on() -> None:
     assert set(reasons(sealed).values()) == {DropReason.OVER_QUOTA}, "the next mixture has no use for it"
     assert quotas_of(pool) == {"math": 2, "shell": 2}
     with pytest.raises(BadRequest, match="code"):
-        pool.may_begin("code", 0)
+        pool.may_begin("code", {"code": 0})
 
 
 def test_surplus_stays_for_the_next_batch_if_it_may_be_older_then() -> None:
@@ -150,7 +150,7 @@ def test_surplus_stays_for_the_next_batch_if_it_may_be_older_then() -> None:
     pool.add(make_episode("c0", "c0", source="code"))
     assert pool.seal("b1", 1).dropped == ()
     pool.publish(1)
-    assert not pool.may_begin("math", 0)
+    assert not pool.may_begin("math", {"math": 0})
     pool.add(make_episode("c1", "c1", (1,), source="code"))
     assert is_ready(pool)
     sealed = pool.seal("b2", 2)
@@ -162,8 +162,8 @@ def test_the_fullest_groups_count_first_towards_what_is_missing() -> None:
     pool = make_pool(batch_size=1, num_repeat=4, mixture={"math": 1.0})
     for number, task_id in enumerate("abbb"):
         pool.add(make_episode(f"e{number}", task_id, source="math"))
-    assert pool.may_begin("math", 0)
-    assert not pool.may_begin("math", 1)
+    assert pool.may_begin("math", {"math": 0})
+    assert not pool.may_begin("math", {"math": 1})
 
 
 def test_the_fullest_groups_have_the_first_claim_on_a_quota() -> None:
@@ -205,16 +205,16 @@ def test_groups_that_were_given_up_do_not_make_the_others_wait_in_line() -> None
     pool = make_pool(batch_size=2, num_repeat=4, mixture={"math": 1.0})
     for number in range(20):
         pool.add(make_episode(f"e{number}", f"t{number}", source="math"))
-    assert pool.may_begin("math", 5)
-    assert not pool.may_begin("math", 6), "the two fullest groups lack six"
+    assert pool.may_begin("math", {"math": 5})
+    assert not pool.may_begin("math", {"math": 6}), "the two fullest groups lack six"
 
 
 @pytest.mark.parametrize("rule", ["any_client_agrees", "all_clients_agree"])
 def test_nobody_is_held_by_quotas_where_clients_agree_on_the_end(rule: str) -> None:
     pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.5, "code": 0.5}, stop_rule=rule)
-    assert pool.may_begin("math", 50)
+    assert pool.may_begin("math", {"math": 50})
     with pytest.raises(BadRequest):
-        pool.may_begin("shell", 0)
+        pool.may_begin("shell", {"shell": 0})
 
 
 class Simulation:
@@ -252,7 +252,7 @@ class Simulation:
         source = self.dice.choices(list(MIXTURE), [25, 5, 1])[0]
         running = self.running[source]
         if self.dice.random() < 0.5:
-            if may_begin and self.pool.may_begin(source, len(running)):
+            if may_begin and self.pool.may_begin(source, {name: len(each) for name, each in self.running.items()}):
                 task = self.begun[source] // self.pool.policy.num_repeat
                 running.append((f"{source}-{task}", self.version))
                 self.begun[source] += 1
@@ -290,3 +290,20 @@ def test_batches_are_completed_whoever_is_faster_and_whatever_is_lost(
         if rule != "enough_episodes":
             assert trained.total() == 5 * number
             assert all(abs(trained[name] - 5 * number * share) < 1 for name, share in MIXTURE.items())
+
+
+def test_staleness_lets_each_source_begin_its_share_of_the_batches_ahead() -> None:
+    pool = make_pool(mixture={"math": 0.5, "code": 0.5}, batch_size=2, num_repeat=2, max_staleness=2)
+    assert pool.may_begin("math", {"math": 5})
+    assert not pool.may_begin("math", {"math": 6})
+    for source, task in (("math", "a"), ("math", "b"), ("math", "c"), ("code", "d")):
+        for number in range(2):
+            pool.add(make_episode(f"{task}-{number}", task, source=source))
+    assert not pool.may_begin("math", {})
+    sealed = pool.seal("batch-1", step=1)
+    assert sorted(group.task_id for group in sealed.batch.groups)[1:] == ["d"]
+    assert (len(pool), sealed.dropped) == (4, ())
+    assert not pool.may_begin("math", {}), "two of its four tasks wait, and one more batch may be begun"
+    pool.publish(1)
+    assert pool.may_begin("math", {"math": 1})
+    assert not pool.may_begin("math", {"math": 2})

@@ -190,6 +190,68 @@ def test_a_complete_batch_takes_full_groups_and_leaves_the_others_to_the_next_if
     assert set(reasons(pool.seal("batch-3", step=3)).values()) == {DropReason.STALE}
 
 
+@pytest.mark.parametrize("stop_rule", ["enough_tasks", "enough_episodes", "enough_non_constant_tasks"])
+def test_where_tokens_may_be_older_a_batch_is_no_larger_than_its_target_and_the_oldest_groups_come_first(
+    stop_rule: str,
+) -> None:
+    pool = make_pool(batch_size=2, num_repeat=2, stop_rule=stop_rule, max_staleness=2, weight_version=1)
+    for version, task in ((1, "a"), (1, "b"), (0, "c"), (1, "d"), (1, "e")):
+        for number in range(2):
+            pool.add(make_episode(f"{task}-{number}", task, versions=(version,), reward=float(number)))
+    seen: list[str] = []
+    for step, size in ((2, 2), (3, 2)):
+        sealed = pool.seal(f"batch-{step}", step=step)
+        pool.publish(step)
+        assert (len(sealed.batch.groups), sealed.dropped) == (size, ())
+        seen += [group.task_id for group in sealed.batch.groups]
+    assert "c" in seen[:2]
+    assert len(set(seen)) == 4
+    assert (len(pool), is_ready(pool)) == (2, False)
+
+
+def test_groups_that_the_next_batch_could_not_hold_come_with_this_one() -> None:
+    pool = make_pool(batch_size=1, num_repeat=2, max_staleness=1, weight_version=1)
+    for version, task in ((0, "a"), (0, "b"), (1, "c")):
+        for number in range(2):
+            pool.add(make_episode(f"{task}-{number}", task, versions=(version,)))
+    sealed = pool.seal("batch-1", step=2)
+    assert ([group.task_id for group in sealed.batch.groups], sealed.dropped) == (["a", "b"], ())
+    assert len(pool) == 2
+
+
+@pytest.mark.parametrize("stop_rule", ["enough_tasks", "enough_episodes"])
+@pytest.mark.parametrize("max_staleness", [1, 3])
+def test_no_more_is_begun_than_batches_can_take_before_it_is_too_old(stop_rule: str, max_staleness: int) -> None:
+    pool = make_pool(batch_size=2, num_repeat=3, stop_rule=stop_rule, max_staleness=max_staleness)
+    room = 2 * 3 * (1 + max_staleness)
+    assert pool.may_begin("math", {"math": room - 2, "code": 1})
+    assert not pool.may_begin("math", {"math": room - 2, "code": 2})
+    fill(pool, {"a": 3, "b": 3})
+    assert pool.may_begin("math", {"math": room - 7})
+    assert not pool.may_begin("math", {"math": room - 6})
+    pool.seal("batch-1", step=1)
+    assert not pool.may_begin("math", {"math": room - 6}), "the batch in training is one of them"
+    assert pool.may_begin("math", {"math": room - 7})
+    pool.publish(1)
+    assert pool.may_begin("math", {"math": room - 1})
+
+
+@pytest.mark.parametrize("stop_rule", ["any_client_agrees", "all_clients_agree"])
+def test_clients_that_agree_on_the_end_of_a_batch_bound_it_themselves(stop_rule: str) -> None:
+    pool = make_pool(batch_size=1, num_repeat=1, stop_rule=stop_rule, max_staleness=1)
+    assert pool.may_begin("math", {"math": 1_000})
+    fill(pool, {"a": 1, "b": 1, "c": 1})
+    pool.agree("client")
+    assert len(pool.seal("batch-1", step=1).batch.groups) == 3
+
+
+def test_on_policy_nothing_is_held_and_all_groups_leave_together() -> None:
+    pool = make_pool(batch_size=1, num_repeat=2)
+    assert pool.may_begin("math", {"math": 1_000})
+    fill(pool, {"a": 2, "b": 2, "c": 2})
+    assert len(pool.seal("batch-1", step=1).batch.groups) == 3
+
+
 def test_adding_to_a_large_pool_costs_no_more_than_to_a_small_one() -> None:
     pool = make_pool(batch_size=100_000, num_repeat=8)
     for number in range(20_000):

@@ -326,6 +326,8 @@ def _configure_logging(verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    # One line for each call to a sampler says nothing that the server's own lines do not.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def main() -> None:

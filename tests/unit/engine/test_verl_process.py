@@ -161,3 +161,23 @@ async def test_killed_server_leaves_no_replica_behind(tmp_path: Path) -> None:
     began = time.monotonic()
     await until(lambda: stand_ins.living() == [])
     assert time.monotonic() - began < 10
+
+
+async def test_shared_memory_of_a_killed_command_is_given_back(tmp_path: Path) -> None:
+    code = """
+import sys, time
+from multiprocessing.shared_memory import SharedMemory
+memory = SharedMemory(create=True, size=1 << 20)
+memory.buf[0] = 1
+open(sys.argv[1], "w").write(memory.name)
+time.sleep(600)
+"""
+    noted = tmp_path / "name"
+    parent = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', *sys.argv[1:]]); time.sleep(600)"
+    process = await run(parent, code, str(noted), log_path=tmp_path / "log")
+    await until(lambda: noted.exists() and noted.read_text())
+    held = Path("/dev/shm") / noted.read_text()
+    assert held.exists()
+    os.kill(process.pid, signal.SIGKILL)
+    await until(process.exited.is_set)
+    assert not held.exists()

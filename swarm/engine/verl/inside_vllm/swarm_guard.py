@@ -19,12 +19,16 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_INTERVAL_S = 0.05
 LAST_PATIENCE_S = 10.0
 """How long killed processes may take to be gone: one that is writing a core, or waits for a device."""
+
+SHARED_MEMORY = Path("/dev/shm")
+NAMES = ("psm_", "sem.")
 
 
 def main() -> int:
@@ -49,12 +53,16 @@ def main() -> int:
         sys.stdout.write(f"{process.pid}\n")
         sys.stdout.flush()
     ended = os.pidfd_open(process.pid)
-    if _wait_for_end(ended):
+    is_given_up = _wait_for_end(ended)
+    shared = _shared_memory(process.pid)
+    if is_given_up:
         _signal_group(process.pid, signal.SIGTERM)
         select.select([ended], [], [], grace_s)
     _signal_group(process.pid, signal.SIGKILL)
     status = process.wait()
     _reap(process.pid)
+    for path in shared:
+        path.unlink(missing_ok=True)
     if own := os.environ.get("TMPDIR"):
         shutil.rmtree(own, ignore_errors=True)
     return 128 - status if status < 0 else status
@@ -68,6 +76,18 @@ def _wait_for_end(ended: int) -> bool:
             return False
         if not os.read(sys.stdin.fileno(), 4096):
             return True
+
+
+def _shared_memory(session: int) -> set[Path]:
+    """What the processes of a session have mapped by multiprocessing's names: killed, they leave it in memory."""
+    found: set[Path] = set()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if os.getsid(int(entry.name)) == session:
+                words = (line.split() for line in (entry / "maps").read_text().splitlines())
+                paths = {Path(each[5]) for each in words if len(each) == 6}
+                found |= {path for path in paths if path.parent == SHARED_MEMORY and path.name.startswith(NAMES)}
+    return found
 
 
 def _signal_group(group: int, signal_number: int) -> None:

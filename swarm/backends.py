@@ -20,7 +20,7 @@ from swarm.engine.local.process import WorkerProcess
 from swarm.trainer.base import Trainer
 from swarm.trainer.fake import FakeTrainer
 from swarm.trainer.local.trainer import build_local, build_worker
-from swarm.trainer.verl.pair import build_verl
+from swarm.trainer.verl.pair import build_verl, check_cluster
 from swarm.trainer.verl.settings import merge_settings
 
 FAKE_CONTEXT_LENGTH = 4096
@@ -73,7 +73,7 @@ class Backends:
     def check(self, job: TrainJob) -> None:
         """Raises JobInvalid for what the job's engine is known to refuse before it is started."""
         if job.engine == "verl":
-            merge_settings(job, Path(job.model))
+            check_cluster(merge_settings(job, Path(job.model)), self._config)
 
     async def close(self) -> None:
         await self._worker.stop()

@@ -21,7 +21,7 @@ from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_stop_ids, read
 from swarm.engine.local.penalties import LogitEdits
 from swarm.engine.local.sampling import Draw, sample
 from swarm.engine.verl.engine import VerlEngine
-from swarm.engine.verl.replica import SamplerLimits
+from swarm.engine.verl.plan import SamplerLimits
 from swarm.engine.verl.types import SamplerLayout, SamplerSettings, WeightFile
 from swarm.types import SamplingParams
 

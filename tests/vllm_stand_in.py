@@ -20,7 +20,7 @@ import psutil
 
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY
 from swarm.engine.verl.engine import VerlEngine
-from swarm.engine.verl.replica import SamplerLimits
+from swarm.engine.verl.plan import SamplerLimits
 from swarm.engine.verl.types import SamplerLayout, SamplerSettings, WeightFile
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
@@ -88,10 +88,18 @@ class StandIns:
         pids = [note["pid"] for note in self.notes() if "pid" in note]
         return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
 
-    def engine(self, replicas: int = 1, limits: SamplerLimits = LIMITS, **options: Any) -> VerlEngine:
+    def engine(
+        self, replicas: int = 1, limits: SamplerLimits = LIMITS, ray_address: str | None = None, **options: Any
+    ) -> VerlEngine:
         layout = SamplerLayout(replicas=replicas, **options.pop("layout", {}))
         settings = SamplerSettings(BUNDLED_DIRECTORY, layout, "float32", max_num_seqs=16, **options)
-        return VerlEngine(settings, python=Path(sys.executable), log_directory=self.directory / "logs", limits=limits)
+        return VerlEngine(
+            settings,
+            python=Path(sys.executable),
+            log_directory=self.directory / "logs",
+            limits=limits,
+            ray_address=ray_address,
+        )
 
     def weights(self, number: int, version: int) -> WeightFile:
         path = self.directory / f"weights-{version}"

@@ -5,44 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from ray_nodes import ray_nodes
 from verl_batches import make_batch
 
 from swarm.errors import EngineFailure
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(400)]
 
-START_S = 60
 NOTICE_S = 30
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a cluster of two slots on this host, without tokens."""
-    directory = Path("/tmp") / f"swarm-test-ray-{os.getpid()}"
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", "0"]
-    command += ["--node-ip-address", "127.0.0.2", "--num-cpus", "16", "--num-gpus", "2", "--temp-dir", str(directory)]
-    command += ["--include-dashboard", "false", "--disable-usage-stats"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as head:
-            found = directory / "ray_current_cluster"
-            for _ in range(10 * START_S):
-                if found.exists():
-                    break
-                assert head.poll() is None
-                signal.sigtimedwait([], 0.1)
-            yield found.read_text().strip()
-            processes = [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]
-            for each in processes:
-                each.kill()
+def cluster() -> Iterator[str]:
+    """The address of a cluster of two slots."""
+    with ray_nodes("trainer") as nodes:
+        nodes.start_head(num_cpus=16, num_gpus=2)
+        yield nodes.address
 
 
 def workers() -> list[psutil.Process]:

@@ -10,6 +10,7 @@ import getpass
 import importlib.util
 import json
 import os
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,14 +46,16 @@ much as it takes to start."""
 SECRETS: Final = ("SWARM_TOKEN", "SWARM_ROLLOUT_TOKEN", "SWARM_OBSERVER_TOKEN")
 
 
-def build_command(python: Path, settings: SamplerSettings, *, port: int, seed: int, cores: Sequence[int]) -> list[str]:
-    """The guard with vLLM as its child. `cores` are those that the server itself may run on.
+def build_command(
+    python: Path, settings: SamplerSettings, *, port: int, seed: int, cores: Sequence[int], host: str = LOOPBACK
+) -> list[str]:
+    """The guard with vLLM as its child. `cores` are those that the caller itself may run on.
 
     Raises JobInvalid for a flag that is not the job's to set.
     """
     layout = settings.layout
     options: dict[str, Any] = {
-        "host": LOOPBACK,
+        "host": host,
         "port": port,
         "served_model_name": SERVED_NAME,
         "dtype": settings.dtype,
@@ -130,6 +133,13 @@ def own_directory() -> Path:
     for place in (spec and spec.submodule_search_locations) or ():
         (directory / SHARED / GRAMMAR_LIBRARY).symlink_to(place)
     return directory
+
+
+def free_port(host: str = LOOPBACK) -> int:
+    """Free at this moment: a replica that finds it taken is started again with another."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 def _checked(flags: Mapping[str, Any], *, colocated: bool) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from swarm.engine.base import EngineInfo, EngineLost
 from swarm.engine.local.grammar import Constraint, GrammarCompiler
 from swarm.engine.verl.generation import Generation
 from swarm.engine.verl.model_facts import ModelFacts, read_facts
+from swarm.engine.verl.plan import ReplicaPlan, SamplerLimits
 from swarm.engine.verl.pool import ReplicaPool
-from swarm.engine.verl.replica import Replica, ReplicaPlan, SamplerLimits
+from swarm.engine.verl.replica import Replica
 from swarm.engine.verl.streams import PieceStream
 from swarm.engine.verl.types import SamplerSettings, WeightSource
 from swarm.engine.verl.wire import check_params
@@ -45,10 +46,12 @@ class VerlEngine:
         log_directory: Path,
         limits: SamplerLimits | None = None,
         sampling_seed: Callable[[], Sequence[int]] | None = None,
+        ray_address: str | None = None,
     ) -> None:
         """`python` is the interpreter that has vLLM. `sampling_seed` is asked at every start of the processes for what
-        unseeded requests draw from; the seed of the settings by default."""
-        self._plan = ReplicaPlan(python, settings, limits or SamplerLimits(), log_directory)
+        unseeded requests draw from; the seed of the settings by default. The replicas run on the Ray cluster at
+        `ray_address`, if that is given, else on this host."""
+        self._plan = ReplicaPlan(python, settings, limits or SamplerLimits(), log_directory, ray_address)
         self._sampling_seed = sampling_seed or (lambda: [settings.seed])
         self._running: _Running | None = None
         self._turn = asyncio.Lock()

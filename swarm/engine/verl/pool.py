@@ -14,7 +14,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from swarm.engine.base import EngineLost
-from swarm.engine.verl.replica import Replica, ReplicaPlan, ReplicaState
+from swarm.engine.verl.plan import ReplicaPlan
+from swarm.engine.verl.replica import Replica, ReplicaState
 from swarm.engine.verl.routing import PrefixRouter
 from swarm.engine.verl.types import WeightBroadcast, WeightFile, WeightSource
 from swarm.errors import EngineFailure, SwarmError

@@ -30,8 +30,12 @@ ERROR_MARKS: Final = ("Error", "error:", "Exception", "Killed")
 class GuardedProcess:
     """One run of one command. Used from one asyncio event loop."""
 
-    def __init__(self, guard: Process, pid: int, log_path: Path, log_start: int, grace_s: float) -> None:
-        self.pid = pid
+    def __init__(
+        self, guard: Process, first_line: Sequence[str], log_path: Path, log_start: int, grace_s: float
+    ) -> None:
+        """`first_line` is what the guard said: a process id, that of a group's leader, and where the command runs."""
+        self.pid = int(first_line[0])
+        self.place = tuple(first_line[1:])
         self.exited = asyncio.Event()
         self.exit_status: int | None = None
         self._guard = guard
@@ -83,7 +87,12 @@ class GuardedProcess:
 
 
 async def start_process(
-    command: Sequence[str], environment: Mapping[str, str], log_path: Path, *, grace_s: float
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log_path: Path,
+    *,
+    grace_s: float,
+    start_limit_s: float = GUARD_START_S,
 ) -> GuardedProcess:
     """Returns once the command runs. Raises EngineFailure if it cannot, EngineLost if the guard does not answer."""
     try:
@@ -102,21 +111,35 @@ async def start_process(
             )
     except OSError as error:
         raise EngineFailure(f"{command[0]} cannot be run: {error.strerror}: set SWARM_VLLM_PYTHON") from error
-    assert guard.stdin is not None and guard.stdout is not None
+    assert guard.stdout is not None
     try:
-        async with asyncio.timeout(GUARD_START_S):
+        async with asyncio.timeout(start_limit_s):
             line = await guard.stdout.readline()
     except TimeoutError:
-        guard.kill()
-        raise EngineLost("the guard of a replica did not start in time") from None
+        await _end(guard, grace_s)
+        said = last_words(log_path, log_start)
+        raise EngineLost(f"a replica was not started in time{f': {said}' if said else ''}") from None
     except BaseException:
-        # It ends by itself, with whatever it has started.
-        guard.stdin.close()
+        await _end(guard, grace_s)
         raise
-    if not line.strip().isdigit():
+    words = line.decode(errors="replace").split()
+    if not words or not words[0].isdigit():
+        status = await guard.wait()
+        reason = f"a replica cannot be run: {last_words(log_path, log_start) or 'its guard ended'}"
+        raise EngineLost(reason) if status < 0 or status > 128 else EngineFailure(reason)
+    return GuardedProcess(guard, words, log_path, log_start, grace_s)
+
+
+async def _end(guard: Process, grace_s: float) -> None:
+    """End a guard, with whatever it has started."""
+    assert guard.stdin is not None
+    guard.stdin.close()
+    try:
+        async with asyncio.timeout(grace_s + END_MARGIN_S):
+            await guard.wait()
+    except TimeoutError:
+        guard.kill()
         await guard.wait()
-        raise EngineFailure(f"a replica cannot be run: {last_words(log_path, log_start) or 'its guard ended'}")
-    return GuardedProcess(guard, int(line), log_path, log_start, grace_s)
 
 
 def last_words(log_path: Path, start: int) -> str:

@@ -9,23 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import secrets
-import shutil
-import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final
 
 from swarm.engine.base import EngineLost
 from swarm.engine.verl.client import Features, Health, ReplicaClient
-from swarm.engine.verl.command import LOOPBACK, STOP_GRACE_S, build_command, build_environment, own_directory
-from swarm.engine.verl.process import GuardedProcess, start_process
+from swarm.engine.verl.launch import launch
+from swarm.engine.verl.plan import ReplicaPlan
+from swarm.engine.verl.process import GuardedProcess
 from swarm.engine.verl.streams import PieceStream
-from swarm.engine.verl.types import SamplerSettings, WeightBroadcast, WeightFile, WeightSource
+from swarm.engine.verl.types import WeightBroadcast, WeightFile, WeightSource
 from swarm.errors import EngineFailure, SwarmError
 
 logger = logging.getLogger(__name__)
@@ -48,33 +43,6 @@ class ReplicaState(StrEnum):
     GIVEN_UP = "given up"
 
 
-@dataclass(frozen=True, slots=True)
-class SamplerLimits:
-    """What the server grants the replicas, in seconds but for `threads`, which are those of each replica on a CPU.
-
-    A replica that takes longer than `hang_s` to say how it fares hangs. `healthy_s` after its start, or after new
-    weights, its earlier deaths are forgotten.
-    """
-
-    boot_timeout_s: float = 600.0
-    call_timeout_s: float = 60.0
-    transfer_timeout_s: float = 300.0
-    hang_s: float = 60.0
-    watch_interval_s: float = 1.0
-    healthy_s: float = 60.0
-    threads: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaPlan:
-    """What all replicas of one job have in common. Each writes a log of its own to `log_directory`."""
-
-    python: Path
-    settings: SamplerSettings
-    limits: SamplerLimits
-    log_directory: Path
-
-
 class Replica:
     """Used from one asyncio event loop; can be booted again after it has ended."""
 
@@ -91,6 +59,7 @@ class Replica:
         self._streams: set[PieceStream] = set()
         self._process: GuardedProcess | None = None
         self._client: ReplicaClient | None = None
+        self._node_id: str | None = None
         self._turn = asyncio.Lock()
         self._doubt = asyncio.Event()
         self._condemned = asyncio.Event()
@@ -253,21 +222,8 @@ class Replica:
             await asyncio.shield(self._ending)
 
     async def _launch(self, seed: int) -> None:
-        plan = self._plan
-        port, key, directory = _free_port(), secrets.token_hex(16), own_directory()
-        try:
-            environment = build_environment(
-                os.environ, plan.settings, index=self.index, key=key, threads=plan.limits.threads, directory=directory
-            )
-            cores = sorted(os.sched_getaffinity(0))
-            command = build_command(plan.python, plan.settings, port=port, seed=seed, cores=cores)
-            log_path = plan.log_directory.resolve() / f"vllm-{self.index}.log"
-            self._process = await start_process(command, environment, log_path, grace_s=STOP_GRACE_S)
-        except BaseException:
-            # No guard is there to do it.
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
-        self._client = ReplicaClient(f"http://{LOOPBACK}:{port}", key)
+        launched = await launch(self._plan, self.index, seed, self._node_id)
+        self._process, self._client, self._node_id = launched.process, launched.client, launched.node_id
 
     async def _until_ready(self) -> None:
         assert self._process is not None and self._client is not None
@@ -398,13 +354,6 @@ def _update_info(source: WeightSource) -> dict[str, Any]:
         "dtype_names": list(source.dtypes),
         "shapes": [list(shape) for shape in source.shapes],
     }
-
-
-def _free_port() -> int:
-    """Free a moment ago: a replica that finds it taken is started again with another."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 async def _discard(wait: Coroutine[Any, Any, Any]) -> None:

@@ -19,11 +19,12 @@ WeightTransport = Literal["shm_file", "nccl"]
 class SamplerLayout:
     """How many vLLM replicas run, and on how many devices each.
 
-    A `colocated` sampler lives on the trainer's devices and sleeps while those train. `first_device` is the number of
-    the first GPU that is the sampler's, among those that the server sees.
+    They are spread evenly over `nodes` hosts. A `colocated` sampler lives on the trainer's devices and sleeps while
+    those train. `first_device` is the number of the first GPU that is the sampler's, among those that the server sees.
     """
 
     replicas: int = 1
+    nodes: int = 1
     tensor_parallel: int = 1
     data_parallel: int = 1
     colocated: bool = False
@@ -46,6 +47,23 @@ class SamplerSettings:
     seed: int = 0
     transport: WeightTransport = "shm_file"
     flags: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOrder:
+    """One replica to run on a node of a Ray cluster: on `node_id`, where it was before, if there is still room.
+
+    `python` has vLLM on that node, `key` is what the replica asks of its callers.
+    """
+
+    ray_address: str
+    python: Path
+    settings: SamplerSettings
+    index: int
+    seed: int
+    threads: int
+    key: str
+    node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

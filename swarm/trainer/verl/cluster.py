@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import Any, Final
 import ray
 from ray._private import state as ray_state
 
+from swarm.engine.verl.address import check_address
 from swarm.errors import EngineFailure
 from swarm.trainer.verl.reaper import end_others
 
@@ -36,7 +36,6 @@ OBJECT_STORE_BYTES: Final = 2**28
 CPUS_PER_SLOT: Final = 4
 """Logical. verl reserves 3 per training process, and its queue a few more."""
 CPUS_BESIDE: Final = 8
-CONNECT_TIMEOUT_S: Final = 10.0
 WATCH_INTERVAL_S: Final = 0.5
 QUEUE_ACTOR: Final = "TransferQueueController"
 QUEUE_NAMESPACE: Final = "transfer_queue"
@@ -57,7 +56,7 @@ class RayCluster:
         self._directory = None if address is not None else _empty(own_directory(home))
         self._expected = threading.Event()
         if address is not None:
-            _check_address(address)
+            check_address(address)
         runtime = {"env_vars": dict(environment)}
         try:
             if self._directory is None:
@@ -99,19 +98,6 @@ class RayCluster:
                 actor = dead[0]
                 lost(f"the training process {actor['ActorClassName']} (pid {actor['Pid']}) died")
                 return
-
-
-def _check_address(address: str) -> None:
-    """Raises EngineFailure unless somebody listens at the address, which Ray would wait minutes for."""
-    if address == "auto":
-        return
-    host, _colon, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        raise EngineFailure(f"ray_address {address}: give the cluster's own address, host:port, not a client's")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise EngineFailure(f"a Ray cluster at {address} cannot be reached: {error}") from error
 
 
 def own_directory(home: Path) -> Path:

@@ -37,13 +37,13 @@ def _of_sampler(job: TrainJob, config: DictConfig) -> Iterator[Problem]:
             f"{prefix}.name",
             f"the sampler is vLLM behind its HTTP server: {rollout.name} cannot be given weights here",
         )
-    slots = int(rollout.nnodes) * int(rollout.n_gpus_per_node)
+    per_node = int(rollout.n_gpus_per_node)
     per_replica = int(rollout.tensor_model_parallel_size) * int(rollout.data_parallel_size)
-    if slots < 1 or slots % per_replica:
+    if int(rollout.nnodes) < 1 or per_node < 1 or per_node % per_replica:
         yield (
             f"{prefix}.n_gpus_per_node",
-            f"{slots} sampler slots do not divide into replicas of {per_replica} (tensor_model_parallel_size times "
-            "data_parallel_size)",
+            f"the {per_node} sampler slots of a node do not divide into replicas of {per_replica} "
+            "(tensor_model_parallel_size times data_parallel_size)",
         )
     if rollout.pipeline_model_parallel_size != 1:
         yield f"{prefix}.pipeline_model_parallel_size", "a replica's layers stay together: leave it at 1"

@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from swarm.config import ServerConfig, TrainJob
 from swarm.engine.base import EngineInfo
 from swarm.engine.local.process import WorkerProcess
 from swarm.engine.verl.engine import VerlEngine
-from swarm.engine.verl.replica import SamplerLimits
+from swarm.engine.verl.plan import SamplerLimits
 from swarm.engine.verl.types import SamplerSettings
+from swarm.errors import JobInvalid
 from swarm.trainer.verl.sampler import sampler_settings
 from swarm.trainer.verl.settings import VerlSettings, merge_settings
 from swarm.trainer.verl.trainer import VerlLimits, VerlTrainer, build_driver
@@ -33,6 +36,7 @@ class VerlPair:
     trainer: VerlTrainer
     driver: WorkerProcess
     colocated: bool
+    one_after_the_other: bool = False
 
     async def start(self) -> EngineInfo:
         """Both at the base model. What is alive is kept. Raises JobInvalid, EngineFailure, EngineLost."""
@@ -43,6 +47,10 @@ class VerlPair:
             await self.trainer.start()
             await self.sampler.resume()
             return info
+        if self.one_after_the_other:
+            # The trainer takes whole nodes of the cluster: it must find them before the replicas fill the rest.
+            await self.trainer.start()
+            return await self.sampler.start()
         sampler = asyncio.ensure_future(self.sampler.start())
         starting: list[asyncio.Future[Any]] = [sampler, asyncio.ensure_future(self.trainer.start())]
         try:
@@ -86,6 +94,7 @@ def build_verl(
 ) -> VerlPair:
     """The pair of a resolved job, not yet started. Raises JobInvalid for settings that verl or the service refuses."""
     merged = merge_settings(job, model_directory)
+    check_cluster(merged, config)
     settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
     boot_timeout_s = config.boot_limit_s(job.engine)
     sampler = VerlEngine(
@@ -94,6 +103,7 @@ def build_verl(
         log_directory=log_directory,
         limits=SamplerLimits(boot_timeout_s=boot_timeout_s, threads=config.torch_threads),
         sampling_seed=sampling_seed,
+        ray_address=config.ray_address,
     )
     driver = build_driver(job, config, log_directory / "driver.log")
     shares: dict[str, Any] = {"suspend": sampler.suspend, "resume": sampler.resume}
@@ -106,12 +116,24 @@ def build_verl(
         limits=VerlLimits(boot_timeout_s=boot_timeout_s, train_timeout_s=config.train_timeout_s),
         **(shares if settings.layout.colocated else {}),
     )
-    return VerlPair(sampler, trainer, driver, settings.layout.colocated)
+    return VerlPair(
+        sampler, trainer, driver, settings.layout.colocated, one_after_the_other=config.ray_address is not None
+    )
+
+
+def check_cluster(merged: VerlSettings, config: ServerConfig) -> None:
+    """Raises JobInvalid for a job of several hosts on a server that knows of none but its own."""
+    for key in ("trainer.nnodes", "actor_rollout_ref.rollout.nnodes"):
+        nodes: int = OmegaConf.select(merged.config, key)
+        if nodes > 1 and config.ray_address is None:
+            raise JobInvalid(
+                f"verl.{key}: {nodes} hosts are a Ray cluster: start the server with SWARM_RAY_ADDRESS",
+                param=f"verl.{key}",
+            )
 
 
 def _placed(settings: SamplerSettings, merged: VerlSettings, *, has_own_cluster: bool) -> SamplerSettings:
-    """A cluster of our own takes the first GPUs of this host for the trainer. One that was named is told which it has,
-    so that those it was not told of are the sampler's."""
+    """A cluster of our own takes the first GPUs of this host for the trainer, and the sampler those behind them."""
     if settings.layout.colocated or not has_own_cluster:
         return settings
     return replace(settings, layout=replace(settings.layout, first_device=merged.ranks))

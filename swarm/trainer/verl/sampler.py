@@ -31,6 +31,7 @@ def sampler_settings(settings: VerlSettings) -> SamplerSettings:
     return SamplerSettings(
         model_directory=Path(settings.config.actor_rollout_ref.model.path),
         layout=SamplerLayout(
+            nodes=int(rollout.nnodes),
             replicas=int(rollout.nnodes) * int(rollout.n_gpus_per_node) // (tensor_parallel * data_parallel),
             tensor_parallel=tensor_parallel,
             data_parallel=data_parallel,

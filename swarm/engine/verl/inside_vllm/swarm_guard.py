@@ -3,9 +3,10 @@
 Place in the flow: the parent of a replica's processes. The server holds the other end of our input, so that no death of
 the server, however sudden, leaves processes behind. Knows nothing of what the command does.
 
-Usage: swarm_guard.py SECONDS CORES COMMAND...    SECONDS are what the command may take to end in order, CORES the
-numbers of those that it may run on, separated by commas, or "all". Its process id goes to standard output, what it
-prints to standard error. The exit status is the command's, or 128 and the signal.
+Usage: swarm_guard.py [--detach] SECONDS CORES COMMAND...    SECONDS are what the command may take to end in order,
+CORES the numbers of those that it may run on, separated by commas, or "all". Its process id goes to standard output,
+what it prints to standard error. The exit status is the command's, or 128 and the signal; it goes to standard output as
+well. With --detach the guard is nobody's child, for callers that are killed together with their children.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ NAMES = ("psm_", "sem.")
 
 
 def main() -> int:
-    grace_s, cores, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    words = sys.argv[1:]
+    if words[0] == "--detach":
+        words = words[1:]
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+    grace_s, cores, command = float(words[0]), words[1], words[2:]
     if cores != "all":
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     libc = ctypes.CDLL(None)
@@ -49,9 +56,7 @@ def main() -> int:
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be run: {error.strerror}\n")
         return 127
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(f"{process.pid}\n")
-        sys.stdout.flush()
+    _say(process.pid)
     ended = os.pidfd_open(process.pid)
     is_given_up = _wait_for_end(ended)
     shared = _shared_memory(process.pid)
@@ -65,7 +70,15 @@ def main() -> int:
         path.unlink(missing_ok=True)
     if own := os.environ.get("TMPDIR"):
         shutil.rmtree(own, ignore_errors=True)
-    return 128 - status if status < 0 else status
+    status = 128 - status if status < 0 else status
+    _say(status)
+    return status
+
+
+def _say(number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()
 
 
 def _wait_for_end(ended: int) -> bool:

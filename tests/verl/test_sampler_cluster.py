@@ -1,0 +1,107 @@
+"""Replicas on the nodes of a Ray cluster: placed where there is room, and brought back after the loss of a node.
+
+vLLM is a stand-in here, so that nodes can be lost within seconds; Ray is real.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+from ray_nodes import RayNodes, ray_nodes
+from vllm_stand_in import LIMITS, StandIns, complete, expected_tokens, until
+
+from swarm.engine.base import EngineLost
+from swarm.engine.verl.engine import VerlEngine
+from swarm.errors import EngineFailure
+
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(240)]
+
+PROMPT = (1, 2, 3)
+PATIENT = replace(LIMITS, boot_timeout_s=90, healthy_s=0.1)
+NOTICE_S = 60
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIns]:
+    made = StandIns(tmp_path_factory.mktemp("cluster"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in made.environment.items():
+            patch.setenv(name, value)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def nodes(stand_ins: StandIns) -> Iterator[RayNodes]:
+    """A head that has no room, and two nodes with room for one replica each."""
+    with ray_nodes("sampler") as made:
+        made.start_head(num_cpus=0)
+        made.add(3, num_cpus=1)
+        made.add(4, num_cpus=1)
+        yield made
+
+
+def places(engine: VerlEngine) -> list[str | None]:
+    return [urlsplit(replica.base_url).hostname if replica.base_url else None for replica in engine.replicas]
+
+
+async def test_replicas_live_on_nodes_with_room_and_come_back_when_theirs_is_lost(
+    nodes: RayNodes, stand_ins: StandIns
+) -> None:
+    engine = stand_ins.engine(replicas=2, limits=PATIENT, ray_address=nodes.address)
+    await engine.start()
+    assert sorted(map(str, places(engine))) == ["127.0.0.3", "127.0.0.4"]
+    completion = await complete(engine, PROMPT)
+    assert completion.token_ids == expected_tokens(PROMPT, 12)
+    await engine.publish(stand_ins.weights(5, version=1))
+
+    first_place = places(engine)[0]
+    pid = engine.replicas[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: engine.replicas[0].pid not in {None, pid} and engine.replicas[0].state == "serving", NOTICE_S)
+    assert places(engine)[0] == first_place
+
+    nodes.kill(4)
+    await until(lambda: "127.0.0.4" not in places(engine), NOTICE_S)
+    during = await complete(engine, PROMPT, "during")
+    assert (during.token_ids, set(during.versions)) == (expected_tokens(PROMPT, 12, weights=5), {1})
+    nodes.add(5, num_cpus=1)
+    await until(lambda: "127.0.0.5" in places(engine), NOTICE_S)
+    await until(lambda: all(replica.state == "serving" for replica in engine.replicas), NOTICE_S)
+    assert {replica.version for replica in engine.replicas} == {1}
+
+    await engine.stop()
+    await until(lambda: not stand_ins.living())
+
+
+async def test_a_sampler_that_is_killed_with_its_server_leaves_no_replica(nodes: RayNodes, stand_ins: StandIns) -> None:
+    engine = stand_ins.engine(replicas=1, limits=PATIENT, ray_address=nodes.address)
+    await engine.start()
+    assert stand_ins.living()
+    replica = engine.replicas[0]
+    process = replica._process  # pyright: ignore[reportPrivateUsage]
+    assert process is not None
+    # As the end of the server does it.
+    assert process._guard.stdin is not None  # pyright: ignore[reportPrivateUsage]
+    process._guard.stdin.close()  # pyright: ignore[reportPrivateUsage]
+    await until(process.exited.is_set, NOTICE_S)
+    await engine.stop()
+    await until(lambda: not stand_ins.living(), NOTICE_S)
+
+
+@pytest.mark.slow
+async def test_no_room_is_said(nodes: RayNodes, stand_ins: StandIns) -> None:
+    impatient = replace(LIMITS, boot_timeout_s=20)
+    with pytest.raises(EngineLost, match="no node of the Ray cluster has a CPU free"):
+        await stand_ins.engine(replicas=3, limits=impatient, ray_address=nodes.address).start()
+    await until(lambda: not stand_ins.living(), NOTICE_S)
+
+
+async def test_no_cluster_is_said(stand_ins: StandIns) -> None:
+    with pytest.raises(EngineFailure, match=r"127\.0\.0\.2:9"):
+        await stand_ins.engine(limits=PATIENT, ray_address="127.0.0.2:9").start()

@@ -41,7 +41,7 @@ async def gone(processes: list[psutil.Process]) -> None:
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
 
 
-async def test_killed_training_process_is_reported_at_once_and_a_new_start_goes_on(
+async def test_death_of_a_training_process_or_of_ray_is_reported_at_once_and_a_new_start_goes_on(
     open_trainer: OpenTrainer, tmp_path: Path
 ) -> None:
     running = await open_trainer(ranks=2)
@@ -63,27 +63,21 @@ async def test_killed_training_process_is_reported_at_once_and_a_new_start_goes_
     assert report.weight_version.version == 2
     assert running.published.versions == [1, 1, 2]
 
-    processes = family(running.driver.pid)
-    os.kill(running.driver.pid, signal.SIGKILL)
-    await gone(processes)
-
-
-async def test_orderly_end_leaves_nothing_and_an_idle_trainer_without_a_cluster_ends_by_itself(
-    open_trainer: OpenTrainer,
-) -> None:
-    running = await open_trainer()
-    await running.trainer.train(make_batch(step=1))
-    processes = family(running.driver.pid)
-    await running.driver.stop()
-    await gone(processes)
-    assert not shared_memory_of(running.home).exists()
-    assert not own_directory(running.home).exists()
-
-    await running.trainer.start()
     processes, exited = family(running.driver.pid), running.driver.exited
     named(processes, "raylet/raylet").send_signal(signal.SIGKILL)
     async with asyncio.timeout(NOTICE_S):
         await exited.wait()
     await gone(processes)
     with pytest.raises(EngineLost):
-        await running.trainer.train(make_batch(step=1))
+        await running.trainer.train(make_batch(step=3))
+
+
+async def test_driver_leaves_nothing_whether_it_is_killed_or_ended_in_order(open_trainer: OpenTrainer) -> None:
+    killed, ended = await asyncio.gather(open_trainer("killed"), open_trainer("ended"))
+    await ended.trainer.train(make_batch(step=1))
+    processes = [*family(killed.driver.pid), *family(ended.driver.pid)]
+    os.kill(killed.driver.pid, signal.SIGKILL)
+    await ended.driver.stop()
+    await gone(processes)
+    assert not shared_memory_of(ended.home).exists()
+    assert not own_directory(ended.home).exists()

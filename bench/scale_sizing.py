@@ -55,7 +55,7 @@ def propose(workload: Workload, clients: int) -> Setup:
     keep pace.
     """
     tasks = max(1, math.ceil(clients / (RUNNING_BATCHES * NUM_REPEAT)))
-    batching = Batching(tasks, NUM_REPEAT, MAX_STALENESS, ahead=float(MAX_STALENESS))
+    batching = Batching(tasks, NUM_REPEAT, MAX_STALENESS)
     each = (SLOWDOWN - 1) * EXAMPLE.token_s / EXAMPLE.token_per_request_s
     sampling_s = SLOWDOWN * EXAMPLE.token_s * workload.turn_tokens
     replicas = max(1, math.ceil(clients * sampling_s / (sampling_s + workload.tool_s) / each))

@@ -27,10 +27,10 @@ SYNC = Batching(4, 4, 0, by_quota=True)
 MODES = {
     "sync": SYNC,
     "sync, nobody held": Batching(4, 4, 0),
-    "quota": Batching(4, 4, 1, by_quota=True),
-    "ahead": Batching(4, 4, 2, ahead=2.0),
-    "tight": Batching(4, 4, 1, ahead=3.0),
-    "free": Batching(4, 4, 4),
+    "staleness 1": Batching(4, 4, 1),
+    "staleness 1, quota": Batching(4, 4, 1, by_quota=True),
+    "staleness 2": Batching(4, 4, 2),
+    "staleness 4": Batching(4, 4, 4),
 }
 
 
@@ -57,7 +57,7 @@ def test_staleness_stays_within_the_bound_of_the_job(mode: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_outcome_and_another_one_does_not() -> None:
-    setup = Setup(WORKLOAD, CLUSTER, MODES["ahead"], 16)
+    setup = Setup(WORKLOAD, CLUSTER, MODES["staleness 2"], 16)
     assert simulate(setup, steps=4, seed=5) == simulate(setup, steps=4, seed=5) != simulate(setup, steps=4, seed=6)
 
 

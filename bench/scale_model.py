@@ -1,7 +1,7 @@
 """Utilisation and staleness by formula: a closed queueing network of clients, and the cycle of a batch around it.
 
 Place in the flow: takes a `Setup`, gives an `Outcome` in milliseconds, for sizing. What it leaves out is what
-scale_simulation.py has: chance in the order of events, groups that hold one another up, begins in bursts.
+scale_simulation.py has: chance in the order of events, groups that hold one another up.
 
 Rollout. Clients, tools and samplers are a closed network with a delay and a load-dependent station, which has a product
 form whatever the distribution of lengths is (F. Baskett, K. Chandy, R. Muntz, F. Palacios, "Open, Closed, and Mixed
@@ -245,9 +245,10 @@ class _Flow:
         waiting = rate * (self._longest - 1) * duration_s + self.batch / 2
         allowed = max(1.0, room - waiting)
         # Where more end than are trained, what is ready grows until no more may run than the trainer can take.
-        enough = self._rollout.running(batch / (self.in_time * self.cycle_s) * self._rollout.rate(self.running) / rate)
+        needed = batch / (self.in_time * self.cycle_s)
+        enough = self._rollout.running(self._rollout.rate(self.running) * needed / rate)
         running = min(float(self._setup.clients), allowed, enough)
-        ready = max(0.0, allowed - running) if running == enough else 0.0
+        ready = max(0.0, allowed - enough) if enough < self._setup.clients else 0.0
         self.ready += DAMPING * (ready - self.ready)
         self.step_s += DAMPING * (step_s - self.step_s)
         self.batch += DAMPING * (batch - self.batch)

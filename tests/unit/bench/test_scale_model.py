@@ -140,6 +140,15 @@ def test_formulas_are_near_the_simulation(
     assert -0.3 < model.staleness_mean - simulation.staleness_mean < 0.6
 
 
+@pytest.mark.parametrize("clients", [2, 12, 48, 96])
+@pytest.mark.parametrize("length_sigma", [0.2, 0.6])
+def test_batches_of_clients_that_nobody_holds_are_as_large_as_simulated(clients: int, length_sigma: float) -> None:
+    setup = Setup(replace(WORKLOAD, length_sigma=length_sigma), CLUSTER, Batching(8, 4, 0), clients)
+    simulated = simulate(setup, steps=10, warm_up=2)
+    assert predict(setup).batch_episodes == pytest.approx(simulated.batch_episodes, rel=0.15)
+    assert predict(setup).episodes_per_s == pytest.approx(simulated.episodes_per_s, rel=0.25)
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("clients", [1, 64, 512])
 def test_a_proposed_cluster_keeps_pace_with_its_clients(name: str, clients: int) -> None:

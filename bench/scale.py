@@ -96,10 +96,8 @@ def run(seconds: float, *, live: bool = False) -> list[Result]:
 
 
 def batching(tasks: int, num_repeat: int, max_staleness: int) -> Batching:
-    """Synchronous with an exact batch; else clients keep to `max_staleness` batches, and to two where that is one."""
-    if max_staleness == 0:
-        return Batching(tasks, num_repeat, 0, by_quota=True)
-    return Batching(tasks, num_repeat, max_staleness, ahead=float(max(2, max_staleness)))
+    """Such that the server holds clients: synchronous only by a quota."""
+    return Batching(tasks, num_repeat, max_staleness, by_quota=not max_staleness)
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
@@ -175,7 +173,7 @@ def _small(clients: int, max_staleness: int) -> Setup:
     """Slow enough for this machine: its clients together make at most LIVE_CALLS_PER_S calls per second."""
     tasks = max(LIVE_TASKS, clients // CLIENTS_PER_LIVE_TASK)
     setup = Setup(LIVE_WORKLOAD, LIVE_CLUSTER, batching(tasks, LIVE_REPEAT, max_staleness), clients)
-    running = min(float(clients), setup.batching.room)
+    running = min(float(clients), setup.batching.room())
     calls_per_s = Rollout(setup).rate(running) * setup.workload.turns
     return slowed(setup, max(LEAST_SLOWING, calls_per_s / LIVE_CALLS_PER_S))
 

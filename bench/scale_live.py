@@ -13,7 +13,7 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import psutil
 
 from bench.control_plane import CALL_LIMIT_S, START_LIMIT_S, start_server
 from bench.scale_setup import Cluster, Outcome, Setup
-from swarm import AsyncConnectionStack, AsyncSwarmClient, EngineFailure, Task, Throttler, WorkflowOutput
+from swarm import AsyncConnectionStack, AsyncSwarmClient, EngineFailure, Task, WorkflowOutput
 from swarm.client.credentials import Credentials
 from swarm.schemas import MetricPointView
 
@@ -60,17 +60,16 @@ class _Load:
     so_far: _Sighting = field(default_factory=_Sighting)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    async def keep_running(self, throttler: Throttler | None) -> None:
+    async def keep_running(self) -> None:
         sigma = self.setup.workload.length_sigma
         while True:
-            async with throttler or nullcontext():
-                episode_id, credentials = await self.client.begin_episode(
-                    discard_episode_timeout=HOLD_S, wait_timeout=HOLD_S
-                )
-                began, number = time.perf_counter(), next(self._numbers)
-                await self._run_turns(credentials, self.chance.lognormvariate(-(sigma**2) / 2, sigma))
-                task = Task("Reverse: ABC", f"task-{number // self.setup.batching.num_repeat}")
-                await self.client.end_episode(task, episode_id, WorkflowOutput(reward=float(number % 2)))
+            episode_id, credentials = await self.client.begin_episode(
+                discard_episode_timeout=HOLD_S, wait_timeout=HOLD_S
+            )
+            began, number = time.perf_counter(), next(self._numbers)
+            await self._run_turns(credentials, self.chance.lognormvariate(-(sigma**2) / 2, sigma))
+            task = Task("Reverse: ABC", f"task-{number // self.setup.batching.num_repeat}")
+            await self.client.end_episode(task, episode_id, WorkflowOutput(reward=float(number % 2)))
             self._add(spent_s=time.perf_counter() - began)
 
     async def _run_turns(self, credentials: Credentials, length: float) -> None:
@@ -132,9 +131,7 @@ async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> Measure
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=HOLD_S, transport=AsyncConnectionStack()))
         await client.auto_sync_train_config_and_start_engine(setup.batching.job(), boot_timeout=START_LIMIT_S)
         load = _Load(setup, client, http, random.Random(seed))
-        ahead = setup.batching.ahead
-        throttler = None if ahead is None else Throttler(client, ahead=ahead)
-        clients = [asyncio.create_task(load.keep_running(throttler)) for _ in range(setup.clients)]
+        clients = [asyncio.create_task(load.keep_running()) for _ in range(setup.clients)]
         try:
             return await _watch(setup, load, clients, psutil.Process(pid), steps, warm_up)
         finally:

@@ -1,7 +1,7 @@
 """Utilisation and staleness by formula: a closed queueing network of clients, and the cycle of a batch around it.
 
 Place in the flow: takes a `Setup`, gives an `Outcome` in milliseconds, for sizing. What it leaves out is what
-scale_simulation.py has: chance in the order of events, groups that hold one another up, begins in bursts.
+scale_simulation.py has: chance in the order of events, groups that hold one another up.
 
 Rollout. Clients, tools and samplers are a closed network with a delay and a load-dependent station, which has a product
 form whatever the distribution of lengths is (F. Baskett, K. Chandy, R. Muntz, F. Palacios, "Open, Closed, and Mixed
@@ -37,10 +37,11 @@ BUSIEST = 0.99
 GATEWAY_ROUNDS = 30
 ROUNDS = 400
 DAMPING = 0.2
+HALVINGS = 30
+PHASES = tuple((index + 0.5) / 8 for index in range(8))
+"""Of a step, evenly spread."""
 RARE = 1_000
 """The maximum of staleness is that of the longest of so many episodes."""
-MOST_BATCHES = 50.0
-"""A batch that grows beyond so many times its size has no steady state."""
 
 
 class Lengths:
@@ -82,6 +83,10 @@ class Rollout:
         if running < 1:
             return running * float(self._rates[0])
         return float(np.interp(running, self._loads, self._rates))
+
+    def running(self, episodes_per_s: float) -> float:
+        """How many have to run for so many to end per second; infinite if no number does."""
+        return float(np.interp(episodes_per_s, self._rates, self._loads, left=1.0, right=math.inf))
 
     def duration_s(self, running: float) -> float:
         """Of a mean episode, by Little's law."""
@@ -143,40 +148,45 @@ class Rollout:
 
 
 def predict(setup: Setup) -> Outcome:
-    """The outcome in the long run. A batch that grows without bound is given at `MOST_BATCHES` times its size."""
+    """The outcome in the long run."""
     rollout = Rollout(setup)
-    batching = setup.batching
-    if batching.max_staleness == 0 or batching.room <= batching.episodes:
-        return _batch_by_batch(setup, rollout)
-    return _stream(setup, rollout)
+    return _stream(setup, rollout) if setup.batching.max_staleness else _batch_by_batch(setup, rollout)
 
 
 def _batch_by_batch(setup: Setup, rollout: Rollout) -> Outcome:
-    """Exactly one batch is begun at a time: before the training of the one before (stale tokens allowed) or after."""
-    cluster, batching = setup.cluster, setup.batching
-    episodes = float(batching.episodes)
-    if math.isinf(batching.room):
+    """A batch is begun when the one before is trained."""
+    cluster = setup.cluster
+    episodes = float(setup.batching.episodes)
+    if math.isinf(setup.batching.room()):
         # All that run when the batch is complete are waited for, and come with it.
         episodes = _drained(setup, rollout)
     generation, lost = rollout.makespan_s(episodes)
     training = cluster.train_s(episodes * setup.workload.trained_tokens)
-    running = min(float(setup.clients), episodes)
-    if batching.max_staleness == 0:
-        step = generation + training + cluster.publish_s
-        return _outcome(setup, rollout, step, episodes, training, straggling=lost / step)
-    step = max(generation, training) + cluster.publish_s
-    begun_before = min(1.0, (running + rollout.rate(running) * (training + cluster.publish_s)) / episodes)
-    return _outcome(setup, rollout, step, episodes, training, staleness=(begun_before, 1.0))
+    step = generation + training + cluster.publish_s
+    return _outcome(setup, rollout, step, episodes, training, straggling=lost / step)
 
 
 def _drained(setup: Setup, rollout: Rollout) -> float:
-    """Episodes of a batch that nobody holds back: those until enough groups are full, and those that run then.
+    """Episodes of a batch that nobody holds back: those that have ended when enough groups are full, and those that
+    run then.
 
-    A group is full when the last of its members ends, which were begun one after the other.
+    Groups are begun one after the other, as clients become free; each is full when the longest of it has ended. All
+    clients begin at once, so that ends lag behind their rate by (1 - c^2) / 2 of a duration, c its coefficient of
+    variation (Cox).
     """
     batching, clients = setup.batching, float(setup.clients)
-    span = rollout.lengths.longest(batching.num_repeat) * rollout.duration_s(clients)
-    return batching.episodes + min(clients, rollout.rate(clients) * span)
+    rate, duration_s, lengths = rollout.rate(clients), rollout.duration_s(clients), rollout.lengths
+    lag_s = max(0.0, 1 - math.exp(setup.workload.length_sigma**2) / 2) * duration_s
+    sooner, later = 0.0, lag_s + batching.episodes / rate + lengths.longest(RARE) * duration_s
+    groups = np.arange(1, 1 + math.ceil((clients + rate * later) / batching.num_repeat))
+    later_ones = groups * batching.num_repeat - clients
+    begins: Floats = np.where(later_ones > 0, lag_s + later_ones / rate, 0.0)
+    for _ in range(HALVINGS):
+        middle = (sooner + later) / 2
+        ended = np.interp((middle - begins) / duration_s, lengths.at, lengths.share_below, left=0.0)
+        is_enough = (ended**batching.num_repeat).sum() >= batching.batch_size
+        sooner, later = (sooner, middle) if is_enough else (middle, later)
+    return rate * max(0.0, later - lag_s) + clients
 
 
 def _stream(setup: Setup, rollout: Rollout) -> Outcome:
@@ -200,14 +210,16 @@ class _Flow:
     """A guess at the steady state, which `improve` brings nearer to one that agrees with itself.
 
     `in_time` is the share of episodes that end before they are stale. A group counts if all of its episodes do; of one
-    that does not, those that ended are trained beside the full groups.
+    that does not, those that ended are trained beside the full groups. `ready` are episodes of full groups that wait
+    for their turn because the trainer is the slower side.
     """
 
     def __init__(self, setup: Setup, rollout: Rollout) -> None:
         self._setup, self._rollout = setup, rollout
         self._longest = rollout.lengths.longest(setup.batching.num_repeat)
         self.batch = float(setup.batching.episodes)
-        self.running = min(float(setup.clients), setup.batching.room)
+        self.running = min(float(setup.clients), setup.batching.room())
+        self.ready = 0.0
         self.step_s = rollout.duration_s(self.running)
         self.in_time = 1.0
 
@@ -221,40 +233,70 @@ class _Flow:
         return self.training_s + self._setup.cluster.publish_s
 
     @property
+    def held(self) -> float:
+        """How far clients are held back: 1 if all begins come in a burst with each publication, 0 if none does."""
+        return min(1.0, (self._setup.clients - self.running) / (self.batch / 2))
+
+    @property
     def rate(self) -> float:
-        """Episodes per second that end. Samplers stand still for part of each step."""
-        return self._rollout.rate(self.running) * max(0.1, 1 - self._setup.cluster.publish_s / self.step_s)
+        """Episodes per second that end. Samplers stand still for part of each step.
+
+        A burst of begins dies away until the next one: the mean by Simpson's rule.
+        """
+        swing = min(self.running, self._setup.clients - self.running, self.batch / 2)
+        at = (self.running - swing, self.running, self.running + swing)
+        mean = sum(weight * self._rollout.rate(each) for weight, each in zip((1, 4, 1), at, strict=True)) / 6
+        return mean * max(0.1, 1 - self._setup.cluster.publish_s / self.step_s)
 
     def improve(self) -> None:
         batching, rate = self._setup.batching, self.rate
         duration_s = self.running / rate
-        # Begun so long before its end, an episode is older than the bound when it could be trained.
-        oldest_s = (batching.max_staleness + 1) * self.step_s - self.cycle_s
-        self.in_time = max(1e-3, self._rollout.lengths.below(oldest_s / duration_s))
+        self.in_time = max(1e-3, self._in_time(duration_s))
         is_full = max(1e-3, self.in_time**batching.num_repeat)
-        step_s = max(batching.episodes / (rate * is_full), self.cycle_s)
-        batch = max(batching.episodes * self.in_time / is_full, rate * self.step_s * self.in_time)
+        batch = batching.episodes * self.in_time / is_full
+        step_s = max(batch / (rate * self.in_time), self.cycle_s)
+        room = batching.room(min(1.0, self.cycle_s / self.step_s))
         waiting = rate * (self._longest - 1) * duration_s + self.batch / 2
-        running = min(float(self._setup.clients), max(1.0, batching.room - waiting))
+        allowed = max(1.0, room - waiting)
+        # Where more end than are trained, what is ready grows until no more may run than the trainer can take.
+        needed = batch / (self.in_time * self.cycle_s)
+        enough = self._rollout.running(self._rollout.rate(self.running) * needed / rate)
+        running = min(float(self._setup.clients), allowed, enough)
+        ready = max(0.0, allowed - enough) if enough < self._setup.clients else 0.0
+        self.ready += DAMPING * (ready - self.ready)
         self.step_s += DAMPING * (step_s - self.step_s)
-        self.batch += DAMPING * (min(MOST_BATCHES * batching.episodes, batch) - self.batch)
+        self.batch += DAMPING * (batch - self.batch)
         self.running += DAMPING * (running - self.running)
+
+    def _in_time(self, duration_s: float) -> float:
+        """Older than the bound is an episode that is sealed so long after the weights of its first token came out."""
+        oldest_s = (self._setup.batching.max_staleness + 1) * self.step_s - self.cycle_s
+        tool_s = self._setup.workload.tool_s
+        first_s = tool_s % self.step_s
+        below = self._rollout.lengths.below
+        in_burst = below((oldest_s + tool_s - first_s) / duration_s)
+        sampling_s = max(1e-9, duration_s - tool_s)
+        spread = sum(below((oldest_s - phase * self.step_s) / sampling_s) for phase in PHASES) / len(PHASES)
+        return self.held * in_burst + (1 - self.held) * spread
 
     def staleness(self) -> tuple[float, float]:
         """Mean and maximum over trained episodes.
 
-        Begun at any point of a cycle, an episode that is sealed after L seconds has seen floor((L + cycle) / step + U)
-        publications before the one of its own batch, U uniform. Its group ends with the longest of it.
+        An episode that is sealed L seconds after its begin, which came at a phase U of a step, has seen
+        floor((L + cycle) / step + U) publications before the one of its own batch, less those before its first token.
+        Its group ends with the longest of it. U is 0 in a burst, else uniform.
         """
         repeat, bound = self._setup.batching.num_repeat, self._setup.batching.max_staleness
-        lengths, duration_s = self._rollout.lengths, self.running / self.rate
-        further_s = (repeat - 1) / self.rate + self.cycle_s
+        lengths, duration_s, tool_s = self._rollout.lengths, self.running / self.rate, self._setup.workload.tool_s
+        further_s = ((1 - self.held) * (repeat - 1) / 2 + self.ready) / self.rate + self.cycle_s
         weights = np.diff(lengths.share_below**repeat, prepend=0.0)
-        versions = (lengths.at * duration_s + further_s) / self.step_s
-        oldest = (lengths.longest(RARE) * duration_s + further_s) / self.step_s
+        ends = (lengths.at * duration_s + further_s) / self.step_s
+        in_burst = np.ceil(ends) - 1 - math.floor(tool_s / self.step_s)
         # The mean of floor(x + U) is x.
-        mean = float((weights * np.minimum(versions, bound)).sum())
-        return mean, float(min(bound, math.ceil(oldest)))
+        spread = ends - tool_s / self.step_s
+        mean = self.held * np.clip(in_burst, 0, bound) + (1 - self.held) * np.clip(spread, 0, bound)
+        oldest = (lengths.longest(RARE) * duration_s + further_s) / self.step_s
+        return float((weights * mean).sum()), float(min(bound, math.ceil(oldest)))
 
 
 def _integral(values: Floats, at: Floats) -> float:

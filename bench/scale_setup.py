@@ -90,26 +90,25 @@ class Cluster:
 class Batching:
     """Settings of a job by their names, and when clients begin. `max_staleness` 0 is synchronous training.
 
-    `by_quota`: the server holds clients once what waits and runs covers the batch, which a mixture, of one data source
-    even, makes it do. `ahead`: clients keep themselves to so many batches, waiting and running, as `Throttler` does.
-    With neither they begin whenever the server serves.
+    The server holds clients once what waits and runs covers the batches that may be begun: with stale tokens allowed
+    always, else only `by_quota`, which a mixture, of one data source even, makes it do.
     """
 
     batch_size: int
     num_repeat: int
     max_staleness: int
     by_quota: bool = False
-    ahead: float | None = None
 
     @property
     def episodes(self) -> int:
         return self.batch_size * self.num_repeat
 
-    @property
-    def room(self) -> float:
-        """How many episodes may wait and run at once."""
-        batches = min(1.0 if self.by_quota else math.inf, math.inf if self.ahead is None else self.ahead)
-        return batches * self.episodes
+    def room(self, training: float = 0.0) -> float:
+        """How many episodes may wait and run at once, in the mean over a time in which a batch is in training for a
+        share `training`: it is one of the `max_staleness` + 1 that may be begun."""
+        if self.max_staleness:
+            return (self.max_staleness + 1 - training) * self.episodes
+        return float(self.episodes) if self.by_quota else math.inf
 
     def job(self) -> TrainJob:
         """Nothing is cut off: a synchronous batch waits for its last episode."""

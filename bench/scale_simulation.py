@@ -8,13 +8,12 @@ Simulated are clients, tools, gateway, samplers and the trainer's time.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from bench.scale_setup import Outcome, Setup
-from bench.scale_stations import Gateway, Replica, Throttle, run_simulated
+from bench.scale_stations import Gateway, Replica, run_simulated
 from swarm.batch import BatchPolicy, BatchPool, SealedBatch
 from swarm.engine.state import EngineLifecycle
 from swarm.gateway.admission import Admission
@@ -66,8 +65,6 @@ class Simulation:
         self._lifecycle.subscribe(self._admission.release)
         self._replicas = [Replica(setup.cluster, self._loop) for _ in range(setup.cluster.replicas)]
         self._gateway = Gateway()
-        ahead = math.inf if setup.batching.ahead is None else setup.batching.ahead
-        self._throttle = Throttle(self._pool, ahead * setup.batching.episodes, lambda: self.running)
         self._ready = asyncio.Event()
         self._version = 0
         self._rolling_since = 0.0
@@ -116,9 +113,7 @@ class Simulation:
     async def _run_client(self) -> None:
         sigma = self._setup.workload.length_sigma
         while True:
-            await self._throttle.enter()
             await self._admission.enter(EpisodeType.TRAIN, DEFAULT_DATA_SOURCE, FOREVER_S)
-            self._throttle.entered()
             number = self._tally.begun
             self._tally.begun += 1
             began, length = self._loop.time(), self._random.lognormvariate(-(sigma**2) / 2, sigma)
@@ -144,7 +139,6 @@ class Simulation:
         self._costs[episode.episode_id] = cost
         self._pool.add(replace(episode, reward=float(number % 2), ended_at=self._loop.time()))
         self._admission.leave(EpisodeType.TRAIN, DEFAULT_DATA_SOURCE)
-        self._throttle.release()
         if self._is_ready():
             self._ready.set()
 
@@ -172,7 +166,6 @@ class Simulation:
     def _seal(self) -> SealedBatch:
         sealed = self._pool.seal(f"batch-{self._version}", self._version + 1)
         self._admission.release()
-        self._throttle.release()
         self._tally.dropped += len(sealed.dropped)
         self._forget(drop.episode_id for drop in sealed.dropped)
         if not self._pool.policy.max_staleness:

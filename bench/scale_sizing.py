@@ -39,10 +39,10 @@ NUM_REPEAT = 8
 MAX_STALENESS = 4
 """Also the default of SkyRL and ART; AReaL names 2 to 8, verl and prime-rl take 8."""
 RUNNING_BATCHES = 1.6
-"""How many batches of episodes run at once; the rest of the room of `MAX_STALENESS` batches is taken by those that wait
-for their group or for the seal."""
+"""How many batches of episodes run at once. Up to 1.9 would; the rest of the batches that may be begun is in training,
+waits for its groups or for the seal."""
 PACE = 0.85
-"""Of the trainer's time, how much is to be used: at 1, batches grow."""
+"""Of the trainer's time, how much is to be used: at 1, finished episodes wait for it and are staler than need be."""
 SLOWDOWN = 2.0
 """How many times as long a token may take on a shared replica as alone."""
 
@@ -55,7 +55,7 @@ def propose(workload: Workload, clients: int) -> Setup:
     keep pace.
     """
     tasks = max(1, math.ceil(clients / (RUNNING_BATCHES * NUM_REPEAT)))
-    batching = Batching(tasks, NUM_REPEAT, MAX_STALENESS, ahead=float(MAX_STALENESS))
+    batching = Batching(tasks, NUM_REPEAT, MAX_STALENESS)
     each = (SLOWDOWN - 1) * EXAMPLE.token_s / EXAMPLE.token_per_request_s
     sampling_s = SLOWDOWN * EXAMPLE.token_s * workload.turn_tokens
     replicas = max(1, math.ceil(clients * sampling_s / (sampling_s + workload.tool_s) / each))

@@ -1,4 +1,4 @@
-"""Simulated time, and what costs time in it: sampler replicas, the gateway, clients that keep themselves back.
+"""Simulated time, and what costs time in it: sampler replicas and the gateway.
 
 Place in the flow: scale_simulation.py builds its simulated cluster of these. They know of tokens and calls, and nothing
 of episodes, weights or training.
@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import math
 import selectors
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bench.scale_setup import Cluster
-from swarm.batch import BatchPool
 
 T = TypeVar("T")
 Place = asyncio.Future[None]
@@ -140,37 +138,3 @@ class Gateway:
         self.calls += 1
         self.spent_s += self._free_at - now
         return self._free_at - now
-
-
-@dataclass(slots=True)
-class Throttle:
-    """`Throttler(ahead=...)` of all clients, with a view that is never old: first come, first let in."""
-
-    pool: BatchPool
-    room: float
-    running: Callable[[], int]
-    _line: deque[Place] = field(default_factory=deque[Place])
-    _pending: int = 0
-
-    async def enter(self) -> None:
-        if math.isinf(self.room):
-            return
-        place: Place = asyncio.get_running_loop().create_future()
-        self._line.append(place)
-        self.release()
-        await place
-
-    def entered(self) -> None:
-        """The episode counts as running now."""
-        self._pending -= not math.isinf(self.room)
-
-    def release(self) -> None:
-        if not self._line:
-            return
-        progress = self.pool.progress()
-        lacking = max(math.ceil(self.room) - progress.episodes, progress.tasks_target - progress.tasks)
-        free = lacking - self.running() - self._pending
-        while self._line and free > 0:
-            self._line.popleft().set_result(None)
-            self._pending += 1
-            free -= 1

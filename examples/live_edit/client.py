@@ -70,7 +70,7 @@ def main() -> None:
         start = f"{time.time():.0f}"
         drawn = enumerate(FAMILY.tasks("train", job.batch_size * total_steps * 3 // 2, seed=status.step))
         tasks = [replace(task, task_id=f"{start}/{number}/{task.task_id}") for number, task in drawn]
-        # What a batch has no room for would be dropped: the throttler does not begin it.
+        # A batch takes all that was begun for it: the throttler keeps it to its size.
         try:
             run_episodes(tasks, attempt, WORKERS, num_repeat=job.num_repeat, throttler=Throttler(client))
             client.wait_until_step(total_steps, timeout=300)

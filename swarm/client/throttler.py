@@ -58,8 +58,10 @@ class Throttler:
         per_second: float | None = None,
         ahead: float = 1.0,
     ) -> None:
-        """`ahead` is the room in batches: above 1 it makes up for episodes that fail. None turns a limit off. Raises
-        BadRequest for a limit that lets nothing in."""
+        """`ahead` is the room in batches: above 1 it makes up for episodes that fail and, where `max_staleness` is
+        above 0, lets clients begin for the batches to come. There the server itself holds what is more than
+        `max_staleness` + 1 batches, the one in training included. None turns a limit off. Raises BadRequest for a limit
+        that lets nothing in."""
         for name, limit in (("max_running", max_running), ("per_second", per_second), ("ahead", ahead)):
             if limit is not None and not limit > 0:
                 raise BadRequest(f"{name} must be above 0, got {limit}", param=name)

@@ -23,12 +23,12 @@ SETUP = Setup(
         step_overhead_s=0.2,
         publish_s=0.05,
     ),
-    Batching(4, 2, 2, ahead=2.0),
+    Batching(4, 2, 2),
     clients=6,
 )
 
 
-@pytest.mark.parametrize("batching", [Batching(4, 2, 0, by_quota=True), Batching(4, 2, 2, ahead=2.0)])
+@pytest.mark.parametrize("batching", [Batching(4, 2, 0, by_quota=True), Batching(4, 2, 2)])
 def test_what_a_real_server_does_is_near_what_is_predicted(batching: Batching) -> None:
     setup = replace(SETUP, batching=batching)
     live = measure(setup, steps=3, warm_up=1)

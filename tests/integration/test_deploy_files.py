@@ -52,5 +52,10 @@ def test_every_node_sees_the_same_data_models_and_a_shared_memory_of_its_own() -
         volumes = {each["name"]: each for each in pod["volumes"]}
         assert volumes.keys() == mounts.keys()
         assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
-        assert int(container["resources"]["limits"]["nvidia.com/gpu"]) > 0
     assert "SWARM_HOME=/data" in DOCKERFILE
+
+
+def test_gpus_are_with_those_that_train_and_sample_and_not_with_the_server() -> None:
+    gpus = [pod["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", 0) for pod in pods()]
+    assert gpus[0] == 0
+    assert len(gpus) == 3 and all(gpus[1:])

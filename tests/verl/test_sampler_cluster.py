@@ -40,8 +40,8 @@ def nodes(stand_ins: StandIns) -> Iterator[RayNodes]:
     """A head that has no room, and two nodes with room for one replica each."""
     with ray_nodes("sampler") as made:
         made.start_head(num_cpus=0)
-        made.add(3, num_cpus=1)
-        made.add(4, num_cpus=1)
+        made.add(3, num_cpus=1, num_gpus=1)
+        made.add(4, num_cpus=1, num_gpus=1)
         yield made
 
 
@@ -52,7 +52,7 @@ def places(engine: VerlEngine) -> list[str | None]:
 async def test_replicas_live_on_nodes_with_room_and_come_back_when_theirs_is_lost(
     nodes: RayNodes, stand_ins: StandIns
 ) -> None:
-    engine = stand_ins.engine(replicas=2, limits=PATIENT, ray_address=nodes.address)
+    engine = stand_ins.engine(replicas=2, limits=PATIENT, ray_address=nodes.address, layout={"device": "cuda"})
     await engine.start()
     assert sorted(map(str, places(engine))) == ["127.0.0.3", "127.0.0.4"]
     completion = await complete(engine, PROMPT)
@@ -70,7 +70,7 @@ async def test_replicas_live_on_nodes_with_room_and_come_back_when_theirs_is_los
     await until(lambda: "127.0.0.4" not in places(engine), NOTICE_S)
     during = await complete(engine, PROMPT, "during")
     assert (during.token_ids, set(during.versions)) == (expected_tokens(PROMPT, 12, weights=5), {1})
-    nodes.add(5, num_cpus=1)
+    nodes.add(5, num_cpus=1, num_gpus=1)
     await until(lambda: "127.0.0.5" in places(engine), NOTICE_S)
     await until(lambda: all(replica.state == "serving" for replica in engine.replicas), NOTICE_S)
     assert {replica.version for replica in engine.replicas} == {1}
@@ -91,6 +91,21 @@ async def test_a_sampler_that_is_killed_with_its_server_leaves_no_replica(nodes:
     process._guard.stdin.close()  # pyright: ignore[reportPrivateUsage]
     await until(process.exited.is_set, NOTICE_S)
     await engine.stop()
+    await until(lambda: not stand_ins.living(), NOTICE_S)
+
+
+async def test_a_sampler_that_shares_gpus_is_on_every_node_of_the_trainer(nodes: RayNodes, stand_ins: StandIns) -> None:
+    shared = {"device": "cuda", "colocated": True}
+    engine = stand_ins.engine(replicas=2, limits=PATIENT, ray_address=nodes.address, layout={**shared, "nodes": 2})
+    await engine.start()
+    assert len(set(places(engine))) == 2
+    await engine.suspend()
+    await engine.resume()
+    assert (await complete(engine, PROMPT, "awake")).token_ids == expected_tokens(PROMPT, 12)
+    await engine.stop()
+    alone = stand_ins.engine(limits=PATIENT, ray_address=nodes.address, layout=shared)
+    with pytest.raises(EngineFailure, match="share the GPUs of 1 nodes, and the cluster has 2"):
+        await alone.start()
     await until(lambda: not stand_ins.living(), NOTICE_S)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -101,6 +103,23 @@ def test_interrupt_stops_the_run_and_is_raised() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_episodes_until_all_complete(range(1000), attempt, max_workers=2)
     assert len(calls) < 100
+
+
+def test_an_interrupt_while_threads_are_started_stops_those_that_were() -> None:
+    sent = threading.Event()
+
+    def work(_: int) -> None:
+        if not sent.is_set():
+            sent.set()
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_episodes_until_all_complete(range(100_000), work, max_workers=500)
+    deadline = time.monotonic() + 10
+    while any(thread.name.startswith("episode-") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_no_tasks_and_no_workers() -> None:

@@ -9,6 +9,8 @@ VERSIONS := constraints.txt
 VLLM := .venv-vllm
 EXTRAS := server,verl,researcher,ui,dev
 AI_SDK := tests/integration/clients/ai_sdk
+# Tests wait for processes of their own as much as they compute.
+WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 1 : 4 )))
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -43,7 +45,7 @@ study: setup
 	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
 
 test: setup system ai-sdk
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: setup system
 	$(BIN)/python -m pytest -m slow

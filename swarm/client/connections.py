@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -100,7 +100,9 @@ class AsyncConnectionStack(httpx.AsyncBaseTransport):
             await transport.aclose()
             raise
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _AsyncReturning(response.stream, lambda: self._stack.give_back(origin, transport))
+        response.stream = _AsyncReturning(
+            response.stream, lambda: self._stack.give_back(origin, transport), transport.aclose
+        )
         return response
 
     async def aclose(self) -> None:
@@ -126,16 +128,25 @@ class _Returning(httpx.SyncByteStream):
 
 
 class _AsyncReturning(httpx.AsyncByteStream):
-    def __init__(self, body: httpx.AsyncByteStream, give_back: Callable[[], None]) -> None:
+    """The same; a connection whose close was broken off, as by cancellation, is given up."""
+
+    def __init__(
+        self, body: httpx.AsyncByteStream, give_back: Callable[[], None], give_up: Callable[[], Awaitable[None]]
+    ) -> None:
         self._body = body
         self._give_back: Callable[[], None] | None = give_back
+        self._give_up = give_up
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._body:
             yield piece
 
     async def aclose(self) -> None:
-        await self._body.aclose()
-        if self._give_back is not None:
-            self._give_back()
-            self._give_back = None
+        give_back, self._give_back = self._give_back, None
+        try:
+            await self._body.aclose()
+        except BaseException:
+            await self._give_up()
+            raise
+        if give_back is not None:
+            give_back()

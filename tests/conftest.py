@@ -20,6 +20,13 @@ from swarm.config import ServerConfig, TrainJob
 START_TIMEOUT_S = 60
 
 
+def pytest_configure() -> None:
+    """Ctrl-C is tested: a suite that a shell runs in the background inherits that it is ignored, and so do all that it
+    starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @dataclass
 class RunningServer:
     """A server in a thread of this process, with its own event loop and a real socket."""

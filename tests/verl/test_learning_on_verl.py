@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.verl, pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "reverse_words"
 LIMIT_S = 900
 WINDOW = 5
+BASE = 0.3
+"""The first step is sampled with the base model, which reverses one word in five; of 128 episodes."""
 NOISE = 0.12
 """Between means over WINDOW steps of two runs. Two of the same engine with different seeds stay within it."""
 
@@ -26,7 +28,7 @@ def test_rewards_rise_as_they_do_on_the_local_engine(tmp_path: Path) -> None:
     curves = {engine: learn(text, engine, tmp_path / engine) for engine in ("local", "verl")}
     local, verl = (smooth(curves[engine]) for engine in ("local", "verl"))
     assert len(curves["verl"]) >= 30
-    assert verl[0] < 0.5
+    assert curves["verl"][0] < BASE
     assert verl[-1] >= 0.8
     assert max(abs(ours - theirs) for ours, theirs in zip(verl, local, strict=True)) < NOISE
 

@@ -240,8 +240,10 @@ def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
 ) -> None:
     endless = settings.model_copy(update={"steps": 100_000})
 
-    # With a limit below zero, the first step of any run counts as a divergence.
-    done = _carry_out(store, tmp_path, "batch size 2 or 3 on reversal", endless, limits=Limits(kl_limit=-1.0))
+    # With a limit below zero, the first step of any run counts as a divergence. The fake engine never succeeds, which
+    # would be the diagnosis of a run that is seen a dozen steps late.
+    limits = Limits(kl_limit=-1.0, dead_steps=1_000_000)
+    done = _carry_out(store, tmp_path, "batch size 2 or 3 on reversal", endless, limits=limits)
 
     runs = store.list_runs(study_id=done.study.id)
     assert len(runs) == 2

@@ -89,13 +89,18 @@ class StandIns:
         return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
 
     def engine(
-        self, replicas: int = 1, limits: SamplerLimits = LIMITS, ray_address: str | None = None, **options: Any
+        self,
+        replicas: int = 1,
+        limits: SamplerLimits = LIMITS,
+        ray_address: str | None = None,
+        python: Path = Path(sys.executable),
+        **options: Any,
     ) -> VerlEngine:
         layout = SamplerLayout(replicas=replicas, **options.pop("layout", {}))
         settings = SamplerSettings(BUNDLED_DIRECTORY, layout, "float32", max_num_seqs=16, **options)
         return VerlEngine(
             settings,
-            python=Path(sys.executable),
+            python=python,
             log_directory=self.directory / "logs",
             limits=limits,
             ray_address=ray_address,

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -32,6 +33,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIns]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in made.environment.items():
             patch.setenv(name, value)
+        patch.setenv("TMPDIR", str(made.directory))
         yield made
 
 
@@ -106,6 +108,16 @@ async def test_a_sampler_that_shares_gpus_is_on_every_node_of_the_trainer(nodes:
     with pytest.raises(EngineFailure, match="share the GPUs of 1 nodes, and the cluster has 2"):
         await alone.start()
     await until(lambda: not stand_ins.living(), NOTICE_S)
+
+
+async def test_an_interpreter_that_its_node_lacks_is_said_and_nothing_is_left(
+    nodes: RayNodes, stand_ins: StandIns, tmp_path: Path
+) -> None:
+    left = set(stand_ins.directory.glob("swarm-vllm-*"))
+    engine = stand_ins.engine(limits=PATIENT, ray_address=nodes.address, python=tmp_path / "python")
+    with pytest.raises(EngineFailure, match=r"tmp.*/python cannot be run on 127\.0\.0\.[2-5]: No such file"):
+        await engine.start()
+    assert set(stand_ins.directory.glob("swarm-vllm-*")) == left
 
 
 @pytest.mark.slow

@@ -15,11 +15,13 @@ status is the guard's, or 137 if the node or the actor is gone.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import ray
@@ -52,33 +54,12 @@ class ReplicaHost:
         """The replica's base URL, and the id of this node. Raises EngineFailure, JobInvalid."""
         address, directory = get_node_ip_address(), own_directory()
         port = free_port(address)
-        inherited, index, layout = dict(os.environ), 0, order.settings.layout
-        if layout.colocated:
-            # Ray has given these devices to the trainer, which is asleep when the sampler is not.
-            inherited.pop(DEVICES, None)
-            index = order.index % (layout.replicas // layout.nodes)
-        settings = replace(order.settings, layout=replace(layout, first_device=0))
-        environment = build_environment(
-            inherited, settings, index=index, key=order.key, threads=order.threads, directory=directory
-        )
-        cores = sorted(os.sched_getaffinity(0))
-        python, script, *words = build_command(
-            order.python, settings, port=port, seed=order.seed, cores=cores, host=address
-        )
         try:
-            # Ray kills the children of an actor with it: the guard must live on to end what it guards.
-            self._guard = subprocess.Popen(
-                [python, script, "--detach", *words],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        except OSError as error:
-            raise EngineFailure(f"{python} cannot be run on {address}: {error.strerror}") from error
-        assert self._guard.stdout is not None
-        if not self._guard.stdout.readline().strip().isdigit():
-            raise EngineFailure(f"the replica cannot be run on {address}: see the last lines of its log")
+            self._guard = _start_guard(order, address, port, directory)
+        except BaseException:
+            # No guard is there to do it.
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         host = f"[{address}]" if ":" in address else address
         return f"http://{host}:{port}", ray.get_runtime_context().get_node_id()
 
@@ -92,6 +73,33 @@ class ReplicaHost:
         """Have the guard end its command in order."""
         assert self._guard is not None and self._guard.stdin is not None
         self._guard.stdin.close()
+
+
+def _start_guard(order: ReplicaOrder, address: str, port: int, directory: Path) -> subprocess.Popen[str]:
+    """The guard, once its command runs. Raises EngineFailure, JobInvalid."""
+    inherited, index, layout = dict(os.environ), 0, order.settings.layout
+    if layout.colocated:
+        # Ray has given these devices to the trainer, which is asleep when the sampler is not.
+        inherited.pop(DEVICES, None)
+        index = order.index % (layout.replicas // layout.nodes)
+    settings = replace(order.settings, layout=replace(layout, first_device=0))
+    environment = build_environment(
+        inherited, settings, index=index, key=order.key, threads=order.threads, directory=directory
+    )
+    cores = sorted(os.sched_getaffinity(0))
+    python, script, *words = build_command(
+        order.python, settings, port=port, seed=order.seed, cores=cores, host=address
+    )
+    # Ray kills the children of an actor with it: the guard must live on to end what it guards.
+    command = [python, script, "--detach", *words]
+    try:
+        guard = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise EngineFailure(f"{python} cannot be run on {address}: {error.strerror}") from error
+    assert guard.stdout is not None
+    if not guard.stdout.readline().strip().isdigit():
+        raise EngineFailure(f"the replica cannot be run on {address}: see the last lines of its log")
+    return guard
 
 
 class _Closed(Exception):

@@ -181,7 +181,7 @@ class Admission:
             return f"data source {data_source!r} counts from the next batch on"
         if self._pool.policy.mixture is None:
             return "enough episodes wait or run for all batches that max_staleness lets clients begin"
-        return f"enough episodes of data source {data_source!r} wait or run"
+        return f"enough of data source {data_source!r} waits or runs"
 
 
 def _is_granted(place: asyncio.Future[None]) -> bool:

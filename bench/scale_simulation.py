@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.scale_setup import Outcome, Setup
 from bench.scale_stations import Gateway, Replica, run_simulated
-from swarm.batch import BatchPolicy, BatchPool, SealedBatch
+from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
 from swarm.engine.state import EngineLifecycle
 from swarm.gateway.admission import Admission
 from swarm.schemas import EngineState
@@ -31,7 +31,7 @@ class Tally:
     waited for stragglers, `gateway_s` what calls spent at the gateway. `staleness` has an entry per trained episode."""
 
     at: float = 0.0
-    begun: int = 0
+    asked: int = 0
     trained: int = 0
     dropped: int = 0
     train_s: float = 0.0
@@ -59,7 +59,7 @@ class Simulation:
         self._setup = setup
         self._random = random.Random(seed)
         self._loop = asyncio.get_running_loop()
-        self._pool = BatchPool(BatchPolicy.of(job), weight_version=0)
+        self._pool = BatchPool(BatchPolicy.of(job), weight_version=0, clock=self._loop.time)
         self._lifecycle = EngineLifecycle(_keep_no_record)
         self._admission = Admission(job, self._lifecycle, self._pool, MOST_RUNNING)
         self._lifecycle.subscribe(self._admission.release)
@@ -113,13 +113,14 @@ class Simulation:
     async def _run_client(self) -> None:
         sigma = self._setup.workload.length_sigma
         while True:
-            await self._admission.enter(EpisodeType.TRAIN, DEFAULT_DATA_SOURCE, FOREVER_S)
-            number = self._tally.begun
-            self._tally.begun += 1
+            number = self._tally.asked
+            self._tally.asked += 1
+            task_id = f"task-{number // self._setup.batching.num_repeat}"
+            place = await self._admission.enter(EpisodeType.TRAIN, DEFAULT_DATA_SOURCE, task_id, FOREVER_S)
             began, length = self._loop.time(), self._random.lognormvariate(-(sigma**2) / 2, sigma)
             versions = await self._run_episode(length)
             cost = _Cost(self._setup.workload.trained_tokens * length, self._loop.time() - began)
-            self._complete(number, versions, cost)
+            self._complete(number, task_id, place, versions, cost)
 
     async def _run_episode(self, length: float) -> list[int]:
         """The weight versions at the first and last token of each turn."""
@@ -133,17 +134,17 @@ class Simulation:
             versions.append(self._version)
         return versions
 
-    def _complete(self, number: int, versions: list[int], cost: _Cost) -> None:
+    def _complete(self, number: int, task_id: str, place: Place | None, versions: list[int], cost: _Cost) -> None:
         """In the order of gateway/rollout.py."""
-        episode = _finished(f"episode-{number}", f"task-{number // self._setup.batching.num_repeat}", versions)
+        episode = _finished(f"episode-{number}", task_id, versions)
         self._costs[episode.episode_id] = cost
-        self._pool.add(replace(episode, reward=float(number % 2), ended_at=self._loop.time()))
-        self._admission.leave(EpisodeType.TRAIN, DEFAULT_DATA_SOURCE)
+        self._pool.add(replace(episode, reward=float(number % 2), ended_at=self._loop.time()), place)
+        self._admission.leave(EpisodeType.TRAIN)
         if self._is_ready():
             self._ready.set()
 
     def _is_ready(self) -> bool:
-        return self._pool.is_ready(self._loop.time(), ())
+        return self._pool.is_ready(())
 
     async def _take_batch(self) -> None:
         """In the order of trainer/loop.py."""

@@ -161,7 +161,8 @@ class Assembly:
 
     async def _read_batch(self, row: BatchRow) -> TrainBatch:
         episodes = await self.ledger.batch_episodes(row.batch_id)
-        return rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes])
+        numbers = {each.row.episode_id: each.row.batch_group for each in episodes if each.row.batch_group is not None}
+        return rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes], numbers)
 
     async def _last_metrics(self, work: OpenWork | None) -> dict[str, float]:
         if work is None or not work.step:

@@ -44,6 +44,10 @@ ReasoningParser = Literal["auto", "none", "think", "mistral"]
 its vocabulary."""
 BOOT_TIMEOUT_S = {"local": 120.0, "fake": 120.0, "verl": 1800.0}
 """Of each engine. Many processes on many hosts that read a large model from shared storage take their time."""
+GROUP_TIMEOUT_S = 30.0
+"""Longer than a client takes to make a failed attempt again; others wait for the group meanwhile."""
+STALL_TIMEOUT_S = 300.0
+"""Longer than somebody takes to mend a client and start it again: a batch that lacks groups is worth that."""
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
 
 AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
@@ -79,6 +83,8 @@ class TrainJob(BaseModel):
     min_group: int | None = Field(default=None, ge=1)
     drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
     batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
+    group_timeout_s: float = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
+    stall_timeout_s: float = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)
     max_staleness: int = Field(default=0, ge=0, le=1000)
     mixture: dict[Identifier, float] | None = None
     episode_timeout_s: float = Field(default=1800.0, gt=0, le=604_800)

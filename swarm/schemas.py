@@ -208,9 +208,14 @@ class EndEpisodeResponse(Body):
 
 
 class AbortEpisodeRequest(Body):
-    """POST episodes/{id}/abort. A system error, never a reward: counted under `reason` and not trained."""
+    """POST episodes/{id}/abort. A system error, never a reward: counted under `reason` and not trained.
+
+    `final` says that no other attempt will be made in its place: its group is then complete without it. It may be said
+    of an episode that is over as well, until its batch is sealed.
+    """
 
     reason: str = Field(default="client_abort", max_length=200)
+    final: bool = False
 
 
 class ReviseRewardRequest(Body):
@@ -255,7 +260,9 @@ class BatchPolicyView(Body):
     """When a batch is complete and what it may hold. `mixture` maps data sources to shares that sum to 1.
 
     `drain_timeout_s` is how long a complete batch waits for episodes still running; `batch_timeout_s` how long, after
-    its first episode, a batch waits at all. `max_staleness` is in weight versions, per token.
+    its first episode, a batch waits at all. A group none of whose episodes runs or is asked for counts with what it has
+    after `group_timeout_s`, a batch in which no train episode runs after `stall_timeout_s`. `max_staleness` is in
+    weight versions, per token.
     """
 
     stop_rule: StopRule
@@ -264,6 +271,8 @@ class BatchPolicyView(Body):
     min_group: int
     drain_timeout_s: float
     batch_timeout_s: float | None
+    group_timeout_s: float
+    stall_timeout_s: float
     max_staleness: int
     mixture: dict[str, float] | None
 
@@ -285,6 +294,8 @@ class UpdateBatchPolicyRequest(Body):
     min_group: int | None = Field(default=None, ge=1)
     drain_timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
     batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+    group_timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+    stall_timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
     max_staleness: int | None = Field(default=None, ge=0, le=1000)
     mixture: dict[Identifier, float] | None = None
 

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarm.batch import BatchPolicy, BatchPool, DropReason, SealedBatch
+from swarm.batch import BatchPolicy, BatchPool, DropReason, Place, SealedBatch
 from swarm.config import TrainJob
 from swarm.types import FinishedEpisode, Sample
 
 
-def make_pool(*, weight_version: int = 0, **job: Any) -> BatchPool:
-    return BatchPool(BatchPolicy.of(TrainJob(**job)), weight_version=weight_version)
+class Clock:
+    """Stands still unless it is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def is_ready(pool: BatchPool, now: float = 0.0, live: tuple[str, ...] = ()) -> bool:
-    return pool.is_ready(now, live)
+def make_pool(*, weight_version: int = 0, clock: Clock | None = None, **job: Any) -> BatchPool:
+    return BatchPool(BatchPolicy.of(TrainJob(**job)), weight_version=weight_version, clock=clock or Clock())
+
+
+def is_ready(pool: BatchPool, live: tuple[str, ...] = ()) -> bool:
+    return pool.is_ready(live)
+
+
+def begin(pool: BatchPool, number: int, source: str = "default", task: str | None = None) -> list[Place]:
+    """So many episodes begin that may."""
+    places: list[Place] = []
+    for _ in range(number):
+        assert pool.may_begin(source, task)
+        places.append(pool.begin(source, task))
+    return places
 
 
 def make_sample(episode_id: str, versions: tuple[int, ...], token: int = 7) -> Sample:

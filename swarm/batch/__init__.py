@@ -2,8 +2,9 @@
 
 from swarm.batch.admission import DroppedEpisode, DropReason
 from swarm.batch.policy import BatchPolicy
-from swarm.batch.pool import BatchPool, PoolProgress, SealedBatch, SourceProgress, rebuild
+from swarm.batch.pool import BatchPool, Place, PoolProgress, SealedBatch, SourceProgress
 from swarm.batch.preflight import ClientWarning, Preflight
+from swarm.batch.selection import rebuild
 
 __all__ = [
     "BatchPolicy",
@@ -11,6 +12,7 @@ __all__ = [
     "ClientWarning",
     "DropReason",
     "DroppedEpisode",
+    "Place",
     "PoolProgress",
     "Preflight",
     "SealedBatch",

@@ -18,7 +18,7 @@ class DropReason(StrEnum):
     `no_tokens`: nothing was sampled. `stale`: a token was sampled with weights too old, or with weights that no longer
     exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `constant_reward`: all rewards of
     its group were equal and the stop rule asks for others. `over_quota`: the batch, or its data source in a mixture,
-    had enough without it and the next one has no use for it.
+    had enough without it and the next one has no use for it. `group_sealed`: its group was trained without it.
     """
 
     NO_TOKENS = "no_tokens"
@@ -26,6 +26,7 @@ class DropReason(StrEnum):
     GROUP_TOO_SMALL = "group_too_small"
     CONSTANT_REWARD = "constant_reward"
     OVER_QUOTA = "over_quota"
+    GROUP_SEALED = "group_sealed"
 
 
 @dataclass(frozen=True, slots=True)

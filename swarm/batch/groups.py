@@ -1,12 +1,16 @@
-"""The episodes of one task that wait together, counted as they come and go.
+"""The groups of the batches being filled: which episodes of a task are compared, and how many of them are still to come.
 
-Place in the flow: inside the pool, which keeps one `WaitingGroup` per task and one `SourceCount` per data source. It
-knows nothing of weight versions: only episodes that may be trained are ever in here.
+Place in the flow: inside the pool. A group is opened by the first episode of its task that begins or, where the client
+names the task only at the end, by the first that ends. It holds `num_repeat` places; a task whose group has none left
+opens another one. Counts per data source are kept as episodes come and go. This module knows nothing of weight
+versions: only episodes that may be trained are ever counted in here.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -33,14 +37,27 @@ def returns_of(episode: FinishedEpisode) -> Returns:
     return episode.reward, tuple(turn_rewards)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WaitingGroup:
-    """Episodes of one task by id, and how many of them have the same returns."""
+    """Episodes of one task by id, how many of them have the same returns, and what else holds one of its places.
 
+    `running` episodes have begun and not ended; `given_up` is how many repeats their client has said will never come.
+    A group none of whose episodes runs is idle since `idle_since`, in seconds of the pool's clock; once that was too
+    long it is overdue and counts with the episodes it has. A sealed group has left the pool.
+    """
+
+    key: GroupKey
     episodes: dict[str, FinishedEpisode] = field(default_factory=dict[str, FinishedEpisode])
     returns: Counter[Returns] = field(default_factory=Counter[Returns])
+    running: int = 0
+    given_up: int = 0
+    idle_since: float = 0.0
+    is_overdue: bool = False
+    is_sealed: bool = False
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """How many episodes it holds that have ended."""
         return len(self.episodes)
 
     @property
@@ -48,114 +65,239 @@ class WaitingGroup:
         """Whether nothing can be learned from it."""
         return len(self.returns) < 2
 
-    def add(self, episode: FinishedEpisode) -> None:
-        self.episodes[episode.episode_id] = episode
-        self.returns[returns_of(episode)] += 1
-
-    def remove(self, episode: FinishedEpisode) -> None:
-        del self.episodes[episode.episode_id]
-        _count_down(self.returns, returns_of(episode))
-
 
 @dataclass(slots=True)
 class SourceCount:
-    """The groups of one data source.
+    """The groups of one data source, or of all.
 
-    `tasks` are those that count towards the target, `trainable` those that a step could learn from, `unfinished` the
-    sizes of those that are not full yet.
+    `tasks` are those that count towards the target, `trainable` those that a step could learn from. `open_places`
+    counts the unfinished groups, overdue ones aside, by how many more episodes each lets begin.
     """
 
     episodes: int = 0
     tasks: int = 0
     trainable: int = 0
-    unfinished: Counter[int] = field(default_factory=Counter[int])
+    open_places: Counter[int] = field(default_factory=Counter[int])
 
-    def missing_episodes(self, tasks: int, num_repeat: int) -> int:
-        """How many more episodes make `tasks` more groups full, at best: the fullest come first. O(num_repeat)."""
-        missing = tasks * num_repeat
-        for size in sorted(self.unfinished, reverse=True):
-            groups = min(tasks, self.unfinished[size])
-            missing -= groups * size
+    @property
+    def unfinished(self) -> int:
+        """How many groups wait for more episodes."""
+        return sum(self.open_places.values())
+
+    def places(self, tasks: int, num_repeat: int) -> int:
+        """How many more episodes may begin until `tasks` groups are full: the fullest come first. O(num_repeat)."""
+        tasks = max(0, tasks - self.tasks)
+        places = 0
+        for open_places in sorted(self.open_places):
+            groups = min(tasks, self.open_places[open_places])
+            places += groups * open_places
             tasks -= groups
-        return missing
+        return places + tasks * num_repeat
+
+    def all_open_places(self) -> int:
+        return sum(places * groups for places, groups in self.open_places.items())
 
 
-class GroupCounts:
-    """All waiting groups, and per data source how many count. O(1) per episode added or removed."""
+class Groups:
+    """All waiting groups, and how many count: per data source and in all. O(1) per episode that comes or goes.
 
-    def __init__(self, policy: BatchPolicy) -> None:
+    `clock` gives seconds.
+    """
+
+    def __init__(self, policy: BatchPolicy, clock: Callable[[], float]) -> None:
         self._policy = policy
-        self._need_contrast = policy.stop_rule == "enough_non_constant_tasks"
-        self.groups: dict[GroupKey, WaitingGroup] = {}
+        self._clock = clock
+        self._by_key: dict[GroupKey, list[WaitingGroup]] = {}
+        self._unfinished: dict[WaitingGroup, None] = {}
+        self._idle: OrderedDict[WaitingGroup, None] = OrderedDict()
         self.sources: dict[str, SourceCount] = {}
+        self.total = SourceCount()
+
+    def __iter__(self) -> Generator[WaitingGroup]:
+        for groups in self._by_key.values():
+            yield from groups
 
     @property
-    def episodes(self) -> int:
-        return sum(source.episodes for source in self.sources.values())
-
-    @property
-    def tasks(self) -> int:
-        return sum(source.tasks for source in self.sources.values())
-
-    @property
-    def total(self) -> SourceCount:
-        """All data sources together."""
-        total = SourceCount()
-        for source in self.sources.values():
-            total.episodes += source.episodes
-            total.tasks += source.tasks
-            total.trainable += source.trainable
-            total.unfinished.update(source.unfinished)
-        return total
+    def unfinished(self) -> list[WaitingGroup]:
+        """Those that may take more episodes and are not overdue, the oldest first."""
+        return list(self._unfinished)
 
     def source(self, name: str) -> SourceCount:
         return self.sources.get(name) or SourceCount()
 
-    def add(self, episode: FinishedEpisode) -> None:
-        group = self.groups.setdefault(key_of(episode), WaitingGroup())
-        source = self.sources.setdefault(episode.data_source, SourceCount())
-        self._count(source, group, -1)
-        group.add(episode)
-        source.episodes += 1
-        self._count(source, group, +1)
+    def with_place(self, key: GroupKey) -> WaitingGroup | None:
+        """The group of a task that has a place for one more episode; the oldest if there are several."""
+        return next((group for group in self._by_key.get(key, ()) if self.places(group)), None)
 
-    def remove(self, episode: FinishedEpisode) -> None:
-        key = key_of(episode)
-        group, source = self.groups[key], self.sources[episode.data_source]
-        self._count(source, group, -1)
-        group.remove(episode)
-        source.episodes -= 1
-        self._count(source, group, +1)
-        if not group:
-            del self.groups[key]
-        if not source.episodes:
-            del self.sources[episode.data_source]
+    def find(self, key: GroupKey) -> WaitingGroup:
+        """The group of a task that has a place, or else a new one without members.
+
+        A group is forgotten once it has no members left and all may still come.
+        """
+        group = self.with_place(key)
+        if group is not None:
+            return group
+        group = WaitingGroup(key, idle_since=self._clock())
+        self._by_key.setdefault(key, []).append(group)
+        self._count(group, +1)
+        return group
+
+    def begin(self, group: WaitingGroup) -> None:
+        """One more episode runs in it."""
+        with self._changing(group):
+            group.running += 1
+
+    def lose(self, group: WaitingGroup, *, is_final: bool) -> None:
+        """A running episode of it was given up; with `is_final` nobody will make another attempt."""
+        with self._changing(group):
+            group.running -= 1
+            group.given_up += is_final
+
+    def give_up(self, key: GroupKey) -> None:
+        """One of the repeats of a task that are still to come never will."""
+        group = self.find(key)
+        with self._changing(group):
+            group.given_up += 1
+
+    def add(self, group: WaitingGroup, episode: FinishedEpisode, *, was_running: bool) -> None:
+        self._count_episodes(episode.data_source, +1)
+        with self._changing(group):
+            group.running -= was_running
+            group.episodes[episode.episode_id] = episode
+            group.returns[returns_of(episode)] += 1
+
+    def remove(self, group: WaitingGroup, episode: FinishedEpisode) -> None:
+        with self._changing(group):
+            del group.episodes[episode.episode_id]
+            _change(group.returns, returns_of(episode), -1)
+        self._count_episodes(episode.data_source, -1)
+
+    def replace(self, group: WaitingGroup, present: FinishedEpisode, other: FinishedEpisode) -> None:
+        """Another result of an episode that is in the group."""
+        with self._changing(group):
+            _change(group.returns, returns_of(present), -1)
+            group.returns[returns_of(other)] += 1
+            group.episodes[other.episode_id] = other
+
+    def seal(self, group: WaitingGroup) -> None:
+        """The group leaves with all its members; whoever still runs in it comes too late."""
+        self._count(group, -1)
+        self._forget(group)
+        self._count_episodes(group.key[0], -group.size)
+        group.is_sealed = True
+
+    def adopt(self, policy: BatchPolicy) -> None:
+        """Count by another policy from now on."""
+        for group in self:
+            self._count(group, -1)
+        self._policy = policy
+        self.restart_idle()
+        for group in self:
+            group.is_overdue = False
+            self._count(group, +1)
+
+    def restart_idle(self) -> None:
+        """Nobody could begin an episode until now: no group has been idle for longer."""
+        now = self._clock()
+        for group in self:
+            group.idle_since = now
+
+    def next_overdue(self) -> float | None:
+        """When the group that has been idle longest is overdue, in seconds of the clock; None if none ever is."""
+        group = next(iter(self._idle), None) if self._policy.is_grouped else None
+        return None if group is None else group.idle_since + self._policy.group_timeout_s
+
+    def expire(self, is_wanted: Callable[[GroupKey], bool]) -> bool:
+        """Mark the groups that have been idle for too long as overdue. Returns whether there was one.
+
+        A group that `is_wanted` is not idle: somebody waits to begin an episode of it, or may be running one.
+        """
+        is_any, now = False, self._clock()
+        while (due := self.next_overdue()) is not None and due <= now:
+            group = next(iter(self._idle))
+            if is_wanted(group.key):
+                group.idle_since = now
+                self._idle.move_to_end(group)
+                continue
+            is_any = True
+            self._count(group, -1)
+            if group.episodes:
+                group.is_overdue = True
+                self._count(group, +1)
+            else:
+                self._forget(group)
+        return is_any
+
+    def places(self, group: WaitingGroup) -> int:
+        """How many more episodes may begin in the group."""
+        if not self._policy.is_grouped:
+            return 1
+        return max(0, self._policy.num_repeat - group.size - group.running - group.given_up)
 
     def is_full(self, group: WaitingGroup) -> bool:
-        return len(group) >= self._policy.num_repeat
+        """Whether no episode of it is still to come."""
+        return group.size + group.given_up >= self._policy.num_repeat
+
+    def is_done(self, group: WaitingGroup) -> bool:
+        """Whether nothing more is waited for."""
+        return self.is_full(group) or group.is_overdue
 
     def lacks_contrast(self, group: WaitingGroup) -> bool:
         """Whether its rewards are equal where the stop rule asks for others."""
-        return self._need_contrast and group.is_constant
+        return self._policy.needs_contrast and group.is_constant
 
     def is_trainable(self, group: WaitingGroup) -> bool:
-        return len(group) >= self._policy.min_group and not self.lacks_contrast(group)
+        return group.size >= self._policy.min_group and not self.lacks_contrast(group)
 
-    def counts(self, group: WaitingGroup) -> bool:
-        """Whether the group is one of the tasks that the target asks for."""
-        return self.is_full(group) and not self.lacks_contrast(group)
+    @contextmanager
+    def _changing(self, group: WaitingGroup) -> Generator[None]:
+        """Keeps the counts right over a change of a group. Whatever changes, somebody is at work on it."""
+        self._count(group, -1)
+        yield
+        group.is_overdue = False
+        group.idle_since = self._clock()
+        if group.episodes or group.running or (group.given_up and not self.is_full(group)):
+            self._count(group, +1)
+        else:
+            self._forget(group)
 
-    def _count(self, source: SourceCount, group: WaitingGroup, sign: int) -> None:
-        source.trainable += sign * self.is_trainable(group)
-        source.tasks += sign * self.counts(group)
-        if 0 < len(group) < self._policy.num_repeat:
-            if sign > 0:
-                source.unfinished[len(group)] += 1
-            else:
-                _count_down(source.unfinished, len(group))
+    def _count(self, group: WaitingGroup, sign: int) -> None:
+        is_done, is_trainable = self.is_done(group), self.is_trainable(group)
+        for count in (self._source(group.key[0]), self.total):
+            count.trainable += sign * is_trainable
+            count.tasks += sign * (is_done and is_trainable)
+            if not is_done:
+                _change(count.open_places, self.places(group), sign)
+        if sign > 0 and not is_done:
+            self._unfinished[group] = None
+            if not group.running:
+                self._idle[group] = None
+        elif sign < 0:
+            self._unfinished.pop(group, None)
+            self._idle.pop(group, None)
+
+    def _count_episodes(self, source: str, number: int) -> None:
+        self._source(source).episodes += number
+        self.total.episodes += number
+        if self.sources[source] == SourceCount():
+            # Clients may name any number of data sources.
+            del self.sources[source]
+
+    def _source(self, name: str) -> SourceCount:
+        count = self.sources.get(name)
+        if count is None:
+            count = self.sources[name] = SourceCount()
+        return count
+
+    def _forget(self, group: WaitingGroup) -> None:
+        groups = self._by_key[group.key]
+        groups.remove(group)
+        if not groups:
+            del self._by_key[group.key]
+            self._count_episodes(group.key[0], 0)
 
 
-def _count_down(counter: Counter[Countable], key: Countable) -> None:
-    counter[key] -= 1
+def _change(counter: Counter[Countable], key: Countable, number: int) -> None:
+    counter[key] += number
     if not counter[key]:
         del counter[key]

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swarm.config import TrainJob
+from swarm.config import GROUP_TIMEOUT_S, STALL_TIMEOUT_S, TrainJob
 from swarm.schemas import StopRule
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
     """`drain_timeout_s` is how long a complete batch waits for episodes still running; `batch_timeout_s` how long,
-    after its first episode, a batch waits at all. `max_staleness` is in weight versions. `mixture` maps data sources to
-    shares that sum to 1.
+    after its first episode, a batch waits at all. A group none of whose episodes runs or is asked for counts with what
+    it has after `group_timeout_s`, a batch in which no train episode runs after `stall_timeout_s`. `max_staleness` is
+    in weight versions. `mixture` maps data sources to shares that sum to 1.
     """
 
     stop_rule: StopRule
@@ -27,6 +28,23 @@ class BatchPolicy:
     batch_timeout_s: float | None
     max_staleness: int
     mixture: Mapping[str, float] | None
+    group_timeout_s: float = GROUP_TIMEOUT_S
+    stall_timeout_s: float = STALL_TIMEOUT_S
+
+    @property
+    def is_by_agreement(self) -> bool:
+        """Whether clients say when a batch is complete."""
+        return self.stop_rule in {"any_client_agrees", "all_clients_agree"}
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a batch is so many groups of so many episodes each."""
+        return self.stop_rule in {"enough_tasks", "enough_non_constant_tasks"}
+
+    @property
+    def needs_contrast(self) -> bool:
+        """Whether a group whose rewards are all equal does not count."""
+        return self.stop_rule == "enough_non_constant_tasks"
 
     @classmethod
     def of(cls, job: TrainJob) -> BatchPolicy:
@@ -41,4 +59,6 @@ class BatchPolicy:
             batch_timeout_s=resolved.batch_timeout_s,
             max_staleness=resolved.max_staleness,
             mixture=resolved.mixture,
+            group_timeout_s=resolved.group_timeout_s,
+            stall_timeout_s=resolved.stall_timeout_s,
         )

@@ -1,23 +1,33 @@
-"""The batch being filled: finished episodes wait here until the stop rule is met, then leave together.
+"""The batch being filled: train episodes have their places here from begin to end, and leave together in groups.
 
-Place in the flow: the rollout adds every ended train episode, the training loop seals; the sealed batch goes to the
-trainer. The pool knows nothing of HTTP, leases or the ledger, and keeps nothing on disk: after a crash the server
-restores it from the ledger. Time is given to it.
+Place in the flow: admission takes a place for every train episode that begins, the rollout adds the episode when it
+ends, the training loop seals; the sealed batch goes to the trainer. The pool knows nothing of HTTP, leases or the
+ledger, and keeps nothing on disk: after a crash the server restores it from the ledger.
 """
 
 from __future__ import annotations
 
-import hashlib
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from swarm.batch.admission import DroppedEpisode, DropReason, VersionSpan, refuse, version_span
-from swarm.batch.groups import GroupCounts, GroupKey, Returns, SourceCount, WaitingGroup, key_of, returns_of
+from swarm.batch.groups import GroupKey, Groups, SourceCount, WaitingGroup, key_of
 from swarm.batch.policy import BatchPolicy
 from swarm.batch.quotas import carry_over, share_out
+from swarm.batch.selection import Selection, assemble
 from swarm.errors import BadRequest, Conflict
-from swarm.types import FinishedEpisode, Group, TrainBatch
+from swarm.types import FinishedEpisode, TrainBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a running train episode holds. `group` is None where its task is not known before it ends, and where a batch
+    is not made of groups of a fixed size."""
+
+    data_source: str
+    group: WaitingGroup | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +55,53 @@ class PoolProgress:
 
 @dataclass(frozen=True, slots=True)
 class SealedBatch:
-    """What left the pool: in `batch`, or in `dropped` with a reason. `batch.groups` is empty when nothing survived."""
+    """What left the pool: in `batch`, or in `dropped` with a reason. `batch.groups` is empty when nothing survived.
+
+    `short_groups` are those that train with fewer episodes than the policy asks for, `missing_groups` how many fewer
+    groups there are than that; both 0 under a rule that does not ask for groups.
+    """
 
     batch: TrainBatch
     dropped: tuple[DroppedEpisode, ...]
+    short_groups: int = 0
+    missing_groups: int = 0
 
 
 class BatchPool:
-    """Episodes of the next batch, by id. Used from one thread."""
+    """Episodes of the next batches, by id. Used from one thread."""
 
     def __init__(
-        self, policy: BatchPolicy, *, weight_version: int, trained_groups: Mapping[str, int] | None = None
+        self,
+        policy: BatchPolicy,
+        *,
+        weight_version: int,
+        trained_groups: Mapping[str, int] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`weight_version` is the version the batch will be trained on top of; `publish` moves it on.
 
         `trained_groups` counts what the job has trained so far by data source, so that the rounding of quotas goes on
-        where it was.
+        where it was. `clock` gives seconds since the epoch.
         """
         self._policy = policy
         self._next_policy: BatchPolicy | None = None
         self._weight_version = weight_version
+        self._clock = clock
         self._carry = {} if policy.mixture is None else carry_over(policy.mixture, {}, trained_groups or {})
+        self._sources_begun = set(trained_groups or {})
         self._leaving: dict[str, int] = {}
         self._episodes: dict[str, FinishedEpisode] = {}
         self._spans: dict[str, VersionSpan | None] = {}
         self._clients: Counter[str] = Counter()
         self._agreed: dict[str, None] = {}
+        self._groups = Groups(policy, clock)
+        self._group_of: dict[str, WaitingGroup] = {}
+        self._early: dict[str, Place] = {}
+        self._late: set[str] = set()
+        self._running: Counter[str] = Counter()
+        self._nameless: Counter[str] = Counter()
         self._first_at: float | None = None
-        self._counts = GroupCounts(policy)
+        self._active_at = clock()
         self._quotas: dict[str, int] | None = None
         self._open_quotas: dict[str, int] | None = None
         self._renew_quotas()
@@ -107,11 +136,99 @@ class BatchPool:
         return self._clients.keys()
 
     @property
+    def running(self) -> Mapping[str, int]:
+        """How many episodes hold a place, by data source."""
+        return self._running
+
+    @property
     def deadline(self) -> float | None:
         """When the batch is sealed whatever the rule says, in seconds since the epoch; None if never."""
         if self._policy.batch_timeout_s is None or self._first_at is None:
             return None
         return self._first_at + self._policy.batch_timeout_s
+
+    def next_due(self) -> float | None:
+        """When time alone may complete the batch or let somebody begin, in seconds since the epoch; None if never."""
+        now, dues = self._clock(), (self.deadline, self._groups.next_overdue(), self._stalled_at())
+        return min((due for due in dues if due is not None and due > now), default=None)
+
+    def may_begin(self, data_source: str, task_id: str | None = None) -> bool:
+        """Whether there is a place for one more episode of a task; None is a task that is told only at the end.
+
+        There are as many as the batches need that may be begun: this one, and as many more as `max_staleness` allows,
+        the one in training included. Were more begun, they would be too old when their turn came (as AReaL bounds it,
+        arXiv:2505.24298, section 5.1). A batch is so many groups of so many places each, in a mixture so many of each
+        data source: a task whose group has a place left may always begin, another one while there is room for its whole
+        group. Who does not name the task is let in by the number of places. Lost episodes cannot block a batch: their
+        places are free again, and an overdue group that is too small makes room for another.
+
+        Where clients agree on the end of a batch it is for them to know. Raises BadRequest for a data source outside
+        the mixture.
+        """
+        if self._quotas is not None and data_source not in self._quotas:
+            known = ", ".join(sorted(self._quotas))
+            raise BadRequest(f"data source {data_source!r} is not in the mixture ({known})", param="data_source")
+        if self._policy.is_by_agreement:
+            return True
+        count, tasks, running, nameless = self._room_of(data_source)
+        num_repeat = self._policy.num_repeat
+        if not self._policy.is_grouped:
+            return count.episodes + running < tasks * num_repeat
+        if task_id is None:
+            return nameless < count.places(tasks, num_repeat)
+        if self._groups.with_place((data_source, task_id)) is not None:
+            return True
+        new_groups = tasks - count.tasks - count.unfinished
+        return new_groups > 0 and nameless - count.all_open_places() <= (new_groups - 1) * num_repeat
+
+    def begin(self, data_source: str, task_id: str | None = None) -> Place:
+        """Take a place for an episode, whether or not there is one left: ask `may_begin` first."""
+        self._note_activity()
+        if self._quotas is not None:
+            self._sources_begun.add(data_source)
+        self._running[data_source] += 1
+        if task_id is None or not self._policy.is_grouped:
+            self._nameless[data_source] += 1
+            return Place(data_source, None)
+        key = data_source, task_id
+        group = self._groups.find(key)
+        self._groups.begin(group)
+        return Place(data_source, group)
+
+    def lose(self, place: Place, *, is_final: bool = False) -> None:
+        """Free the place of an episode that was given up; with `is_final` nobody will make another attempt."""
+        self._note_activity()
+        self._free(place)
+        if place.group is not None and not place.group.is_sealed:
+            self._groups.lose(place.group, is_final=is_final)
+
+    def give_up(self, place: Place) -> None:
+        """Nobody will make another attempt in the place of an episode that was lost before."""
+        group = place.group
+        if group is not None and not group.is_sealed and self._groups.places(group):
+            self._note_activity()
+            self._groups.give_up(group.key)
+
+    def tasks_with_place(self, data_source: str) -> list[str]:
+        """The tasks of a data source whose groups are not overdue and have a place left, the oldest group first."""
+        return [
+            group.key[1]
+            for group in self._groups.unfinished
+            if group.key[0] == data_source and self._groups.places(group)
+        ]
+
+    def expire(self, is_wanted: Callable[[GroupKey], bool]) -> bool:
+        """Count groups that were idle for too long as they are. Returns whether there was one.
+
+        A group is not idle if `is_wanted` says that somebody waits to begin an episode of it, nor while an episode runs
+        whose task is not known.
+        """
+        return self._groups.expire(lambda key: self._nameless[key[0]] > 0 or is_wanted(key))
+
+    def resume(self) -> None:
+        """Episodes may begin again after a time in which none could: nobody was idle."""
+        self._note_activity()
+        self._groups.restart_idle()
 
     def publish(self, weight_version: int) -> None:
         """Tell the pool which weights are now trained. Call it after every step and every checkpoint load.
@@ -123,23 +240,29 @@ class BatchPool:
         self._leaving = {}
         self._weight_version = weight_version
         self._renew_quotas()
-        self._recount()
+        self._review()
 
-    def add(self, episode: FinishedEpisode) -> DropReason | None:
-        """Take an ended train episode. Raises Conflict if it is here already.
+    def add(self, episode: FinishedEpisode, place: Place | None = None) -> DropReason | None:
+        """Take an ended train episode in exchange for its place. Raises Conflict if it is here already.
 
         Returns why it will not count, if so; it is kept all the same and reported as dropped by the next `seal`.
         """
-        if episode.episode_id in self._episodes:
-            raise Conflict(f"episode {episode.episode_id} is already in the pool")
-        self._episodes[episode.episode_id] = episode
-        self._spans[episode.episode_id] = version_span(episode)
+        episode_id = episode.episode_id
+        if episode_id in self._episodes:
+            raise Conflict(f"episode {episode_id} is already in the pool")
+        self._note_activity()
+        self._episodes[episode_id] = episode
+        self._spans[episode_id] = version_span(episode)
         self._clients[episode.client_id] += 1
-        reason = self._refuse(episode.episode_id)
+        if place is not None and place.group is not None and place.group.is_sealed:
+            self._late.add(episode_id)
+        reason = self._refuse(episode_id)
         if reason is None:
-            self._counts.add(episode)
-            if self._first_at is None:
-                self._first_at = episode.ended_at
+            self._join(episode, place)
+        elif place is not None and episode_id not in self._late and self._is_early(episode_id):
+            self._early[episode_id] = place
+        elif place is not None:
+            self.lose(place)
         return reason
 
     def restore(self, episodes: Iterable[FinishedEpisode]) -> None:
@@ -157,52 +280,24 @@ class BatchPool:
         present = self._episodes.get(episode.episode_id)
         if present is None:
             return False
-        if self._refuse(episode.episode_id) is None:
-            self._counts.remove(present)
-        self._forget(present)
-        self.add(episode)
+        self._clients[episode.client_id] += 1
+        self._leave_client(present.client_id)
+        group = self._group_of.get(episode.episode_id)
+        self._episodes[episode.episode_id] = episode
+        if group is not None:
+            self._groups.replace(group, present, episode)
         return True
 
-    def may_begin(self, data_source: str, running: Mapping[str, int]) -> bool:
-        """Whether there is use for one more episode of a data source, while so many of each are `running`.
-
-        There is, unless what waits and what runs can already cover the batches that may be begun: this one, and as many
-        more as `max_staleness` allows, the one in training included. Were more begun, they would be too old when their
-        turn came (as AReaL bounds it, arXiv:2505.24298, section 5.1). In a mixture each data source has its share of
-        them; without one and without staleness there is no bound, because a batch takes all that was begun for it.
-
-        Lost episodes cannot block a batch: when none runs and groups are left incomplete, one more may always begin.
-        Where clients agree on the end of a batch it is for them to know. Raises BadRequest for a data source outside
-        the mixture.
-        """
-        if self._quotas is not None and data_source not in self._quotas:
-            known = ", ".join(sorted(self._quotas))
-            raise BadRequest(f"data source {data_source!r} is not in the mixture ({known})", param="data_source")
-        if self._by_agreement or (self._quotas is None and not self._policy.max_staleness):
-            return True
-        if self._open_quotas is None:
-            return self._has_room(
-                self._policy.batch_size * self._open_batches, self._counts.total, sum(running.values())
-            )
-        source = self._counts.source(data_source)
-        return self._has_room(self._open_quotas[data_source], source, running.get(data_source, 0))
-
-    def _has_room(self, tasks: int, source: SourceCount, running: int) -> bool:
-        """Whether `tasks` of a data source take more than what waits of it and what runs."""
-        num_repeat = self._policy.num_repeat
-        if self._policy.stop_rule == "enough_episodes":
-            return source.episodes + running < tasks * num_repeat
-        return running < source.missing_episodes(max(0, tasks - source.tasks), num_repeat)
-
-    def is_ready(self, now: float, live_clients: Collection[str]) -> bool:
+    def is_ready(self, live_clients: Collection[str]) -> bool:
         """Whether the batch can be sealed, by the stop rule or because its time is over.
 
         `live_clients` are those whose agreement "all_clients_agree" waits for. Nothing is sealed while no episode may
         be trained, and nothing for its time while no group is large enough.
         """
-        if not self._counts.sources:
+        if not self._groups.total.episodes:
             return False
-        if self.deadline is not None and now >= self.deadline and self._is_any_trainable():
+        now, ends = self._clock(), (self.deadline, self._stalled_at())
+        if any(end is not None and now >= end for end in ends) and self._is_any_trainable():
             return True
         if self._policy.stop_rule == "any_client_agrees":
             return bool(self._agreed)
@@ -211,11 +306,11 @@ class BatchPool:
         return self._is_target_met()
 
     def progress(self) -> PoolProgress:
-        names = sorted({*self._counts.sources, *(self._quotas or ())})
+        names = sorted({*self._groups.sources, *(self._quotas or ())})
         sources = {name: self._source_progress(name) for name in names}
         return PoolProgress(
             stop_rule=self._policy.stop_rule,
-            episodes=self._counts.episodes,
+            episodes=self._groups.total.episodes,
             episodes_target=self._policy.batch_size * self._policy.num_repeat,
             tasks=sum(_at_most(item.tasks, item.tasks_target) for item in sources.values()),
             tasks_target=self._policy.batch_size,
@@ -226,10 +321,10 @@ class BatchPool:
     def seal(self, batch_id: str, step: int) -> SealedBatch:
         """Take a batch out of the pool; the next policy is then in force. May be called before `is_ready`.
 
-        Each episode leaves in a group, leaves as dropped, or stays for the next batch, which it may only if it will
-        not be stale by then and if something leaves in a group. A group trains on its survivors; one below `min_group`
-        is dropped. On-policy all groups leave; where staleness is allowed a batch is no larger than its target, except
-        by what the next one could not hold. Which groups stay, and the order of groups and of episodes, depend on what
+        A batch is `batch_size` groups, or fewer if its time was over. A group trains on its survivors; one below
+        `min_group` is dropped. Each episode leaves in a group, leaves as dropped, or stays for the next batch, which it
+        may only if it will not be stale by then and if something leaves in a group. An episode that still runs when its
+        group leaves is dropped when it ends. Which groups stay, and the order of groups and of episodes, depend on what
         the episodes hold and not on when they arrived or how they are named.
         """
         taken, left = self._choose(step)
@@ -239,67 +334,123 @@ class BatchPool:
         for reason, group in left:
             stays = taken and self._is_of_use(group)
             reasons.update({episode: reason for episode in group.episodes if not (stays and self._is_fresh(episode))})
-        batch = rebuild(batch_id, step, [episode for group in taken for episode in group.episodes.values()])
+        batch = assemble(batch_id, step, [group.episodes.values() for group in taken])
         dropped = [_drop(self._episodes[episode_id], reason) for episode_id, reason in sorted(reasons.items())]
         self._leaving = Counter(group.episodes[0].data_source for group in batch.groups)
-        self._start_anew([*reasons, *(episode.episode_id for episode in batch.episodes)])
-        return SealedBatch(batch, tuple(dropped))
+        policy = self._policy
+        short = sum(group.size < policy.num_repeat for group in taken) if policy.is_grouped else 0
+        missing = policy.batch_size - len(taken) if policy.is_grouped else 0
+        self._take_out(taken, reasons)
+        self._start_anew()
+        return SealedBatch(batch, tuple(dropped), short, missing)
 
     def _choose(self, step: int) -> tuple[list[WaitingGroup], list[tuple[DropReason, WaitingGroup]]]:
-        """Groups for the batch, and the others with what keeps them out."""
-        taken: list[WaitingGroup] = []
-        left: list[tuple[DropReason, WaitingGroup]] = []
-        room = None if self._quotas is None else dict(self._quotas)
-        # Beyond its target a batch would only grow with what the clients are faster than the trainer. Groups that are
-        # not full may find their other episodes, still running, in the next one.
-        is_bounded = bool(self._policy.max_staleness) and not self._by_agreement and self._is_target_met()
-        by_episodes = self._policy.stop_rule == "enough_episodes"
-        lacking = self._policy.batch_size * (self._policy.num_repeat if by_episodes else 1)
-        for key, group in sorted(self._counts.groups.items(), key=lambda item: self._rank(step, *item)):
-            reason = self._keep_out(key[0], group, room)
-            if reason is None and is_bounded and lacking <= 0 and all(map(self._is_fresh, group.episodes)):
-                reason = DropReason.OVER_QUOTA
-            if reason is not None:
-                left.append((reason, group))
-                continue
-            taken.append(group)
-            lacking -= len(group) if by_episodes else 1
-            if room is not None:
-                room[key[0]] -= 1
-        return taken, left
+        selection = Selection(
+            policy=self._policy,
+            quotas=self._quotas,
+            groups=self._groups,
+            step=step,
+            is_complete=self._is_target_met(),
+            may_wait=lambda group: all(map(self._is_fresh, group.episodes)),
+            oldest=self._oldest_version,
+        )
+        return selection.choose()
 
-    def _keep_out(self, source: str, group: WaitingGroup, room: Mapping[str, int] | None) -> DropReason | None:
-        if len(group) < self._policy.min_group:
-            return DropReason.GROUP_TOO_SMALL
-        if self._counts.lacks_contrast(group):
-            return DropReason.CONSTANT_REWARD
-        if room is not None and room.get(source, 0) <= 0:
-            return DropReason.OVER_QUOTA
-        return None
+    def _take_out(self, taken: Iterable[WaitingGroup], dropped: Iterable[str]) -> None:
+        """Remove the members of a batch and the episodes that are dropped; the latest end starts the next clock."""
+        sealed_at = max((episode.ended_at for episode in self._episodes.values()), default=None)
+        for group in taken:
+            self._groups.seal(group)
+            for episode_id in group.episodes:
+                self._forget(episode_id)
+        for episode_id in dropped:
+            group = self._group_of.get(episode_id)
+            if group is not None:
+                self._groups.remove(group, self._episodes[episode_id])
+            place = self._early.pop(episode_id, None)
+            if place is not None:
+                self.lose(place)
+            self._forget(episode_id)
+        self._first_at = sealed_at
 
-    def _rank(self, step: int, key: GroupKey, group: WaitingGroup) -> tuple[int, int, bytes]:
-        """Full groups come first, then those that would be stale soonest, then chance.
+    def _start_anew(self) -> None:
+        self._note_activity()
+        self._agreed.clear()
+        if self._next_policy is not None:
+            if self._next_policy.mixture != self._policy.mixture:
+                self._carry, self._leaving = {}, {}
+            self._policy, self._next_policy = self._next_policy, None
+            self._groups.adopt(self._policy)
+        self._renew_quotas()
+        self._review()
 
-        The chance is the same for everybody who knows the step, but not for the task at every step: speed must not
-        decide, nor must the same tasks lose each time.
-        """
-        oldest = 0
-        if self._policy.max_staleness:
-            spans = (self._spans[episode_id] for episode_id in group.episodes)
-            oldest = min(span.oldest for span in spans if span is not None)
-        digest = hashlib.sha256("\0".join((str(step), *key)).encode("utf-8", "surrogatepass")).digest()
-        return -min(len(group), self._policy.num_repeat), oldest, digest
+    def _review(self) -> None:
+        """Look at every episode again: other weights or another staleness let others count."""
+        for episode_id, episode in self._episodes.items():
+            group, is_refused = self._group_of.get(episode_id), self._refuse(episode_id) is not None
+            if group is not None and is_refused:
+                self._groups.remove(group, episode)
+                del self._group_of[episode_id]
+            elif group is None and not is_refused:
+                self._join(episode, self._early.pop(episode_id, None))
+        for episode_id in [each for each in self._early if not self._is_early(each)]:
+            self.lose(self._early.pop(episode_id))
+        self._note_first()
 
-    @property
-    def _by_agreement(self) -> bool:
-        return self._policy.stop_rule in {"any_client_agrees", "all_clients_agree"}
+    def _note_first(self) -> None:
+        if not self._group_of:
+            self._first_at = None
+        elif self._first_at is None:
+            self._first_at = min(self._episodes[episode_id].ended_at for episode_id in self._group_of)
+
+    def _join(self, episode: FinishedEpisode, place: Place | None) -> None:
+        """Count an episode: in the group where it has its place, else in the first of its task that has one."""
+        key = key_of(episode)
+        group = None if place is None else place.group
+        is_expected = group is not None and group.key == key and not group.is_sealed
+        if place is not None and is_expected:
+            self._free(place)
+        elif place is not None:
+            self.lose(place)
+        if group is None or not is_expected:
+            group = self._groups.find(key)
+        self._groups.add(group, episode, was_running=is_expected)
+        self._group_of[episode.episode_id] = group
+        if self._first_at is None:
+            self._first_at = episode.ended_at
+
+    def _free(self, place: Place) -> None:
+        for counter in (self._running, self._nameless) if place.group is None else (self._running,):
+            counter[place.data_source] -= 1
+            if not counter[place.data_source]:
+                del counter[place.data_source]
+
+    def _forget(self, episode_id: str) -> None:
+        episode = self._episodes.pop(episode_id)
+        del self._spans[episode_id]
+        self._group_of.pop(episode_id, None)
+        self._late.discard(episode_id)
+        self._leave_client(episode.client_id)
+
+    def _leave_client(self, client_id: str) -> None:
+        self._clients[client_id] -= 1
+        if not self._clients[client_id]:
+            del self._clients[client_id]
+
+    def _room_of(self, data_source: str) -> tuple[SourceCount, int, int, int]:
+        """What counts towards the groups that may be begun where `data_source` belongs: waiting groups, how many groups
+        in all, running episodes, and those of them whose task is not known."""
+        if self._open_quotas is None:
+            tasks = self._policy.batch_size * self._open_batches
+            return self._groups.total, tasks, self._running.total(), self._nameless.total()
+        count, tasks = self._groups.source(data_source), self._open_quotas[data_source]
+        return count, tasks, self._running[data_source], self._nameless[data_source]
 
     def _is_of_use(self, group: WaitingGroup) -> bool:
         """Whether the next batch could take the group. One without contrast that is full would never leave."""
         mixture = (self._next_policy or self._policy).mixture
-        source, _ = key_of(next(iter(group.episodes.values())))
-        is_hopeless = self._counts.is_full(group) and self._counts.lacks_contrast(group)
-        return not is_hopeless and (mixture is None or source in mixture)
+        is_hopeless = self._groups.is_done(group) and not self._groups.is_trainable(group)
+        return not is_hopeless and (mixture is None or group.key[0] in mixture)
 
     def _is_fresh(self, episode_id: str) -> bool:
         """Whether the next batch may hold the episode."""
@@ -307,36 +458,18 @@ class BatchPool:
         span = self._spans[episode_id]
         return refuse(span, weight_version=self._weight_version + 1, max_staleness=allowed) is None
 
-    def _start_anew(self, gone: Iterable[str]) -> None:
-        sealed_at = max((episode.ended_at for episode in self._episodes.values()), default=None)
-        for episode_id in gone:
-            self._forget(self._episodes[episode_id])
-        self._agreed.clear()
-        if self._next_policy is not None:
-            if self._next_policy.mixture != self._policy.mixture:
-                self._carry, self._leaving = {}, {}
-            self._policy, self._next_policy = self._next_policy, None
-        self._renew_quotas()
-        self._first_at = sealed_at
-        self._recount()
+    def _is_early(self, episode_id: str) -> bool:
+        """Whether the episode holds tokens of the weights that are about to be published."""
+        span = self._spans[episode_id]
+        return span is not None and bool(self._leaving) and span.newest == self._weight_version + 1
 
-    def _recount(self) -> None:
-        self._counts = GroupCounts(self._policy)
-        admitted = [episode for episode_id, episode in self._episodes.items() if self._refuse(episode_id) is None]
-        for episode in admitted:
-            self._counts.add(episode)
-        if not admitted:
-            self._first_at = None
-        elif self._first_at is None:
-            self._first_at = min(episode.ended_at for episode in admitted)
-
-    def _forget(self, episode: FinishedEpisode) -> None:
-        del self._episodes[episode.episode_id], self._spans[episode.episode_id]
-        self._clients[episode.client_id] -= 1
-        if not self._clients[episode.client_id]:
-            del self._clients[episode.client_id]
+    def _oldest_version(self, group: WaitingGroup) -> int:
+        spans = (self._spans[episode_id] for episode_id in group.episodes)
+        return min((span.oldest for span in spans if span is not None), default=0)
 
     def _refuse(self, episode_id: str) -> DropReason | None:
+        if episode_id in self._late:
+            return DropReason.GROUP_SEALED
         return refuse(
             self._spans[episode_id], weight_version=self._weight_version, max_staleness=self._policy.max_staleness
         )
@@ -350,19 +483,31 @@ class BatchPool:
             return source.episodes if by_episodes else source.tasks
 
         if self._quotas is None:
-            return sum(map(number, self._counts.sources.values())) >= self._policy.batch_size * unit
-        return all(number(self._counts.source(name)) >= quota * unit for name, quota in self._quotas.items())
+            return number(self._groups.total) >= self._policy.batch_size * unit
+        return all(number(self._groups.source(name)) >= quota * unit for name, quota in self._quotas.items())
 
     def _is_any_trainable(self) -> bool:
-        return any(
-            source.trainable and (self._quotas is None or self._quotas.get(name, 0))
-            for name, source in self._counts.sources.items()
-        )
+        if self._quotas is None:
+            return self._groups.total.trainable > 0
+        return any(quota and self._groups.source(name).trainable for name, quota in self._quotas.items())
 
     def _source_progress(self, name: str) -> SourceProgress:
-        source = self._counts.source(name)
+        source = self._groups.source(name)
         target = None if self._quotas is None else self._quotas.get(name, 0)
         return SourceProgress(source.episodes, source.tasks, target)
+
+    def _note_activity(self) -> None:
+        self._active_at = self._clock()
+
+    def _stalled_at(self) -> float | None:
+        """When the batch goes without the groups it lacks, because nobody makes them; None if that is not in sight.
+
+        A data source of the mixture that nobody has begun yet is waited for: its clients may take long to start.
+        """
+        awaited = [name for name, quota in (self._quotas or {}).items() if quota and name not in self._sources_begun]
+        if self._policy.is_by_agreement or self._running.total() or awaited or not self._is_any_trainable():
+            return None
+        return self._active_at + self._policy.stall_timeout_s
 
     @property
     def _open_batches(self) -> int:
@@ -380,22 +525,9 @@ class BatchPool:
         self._open_quotas = share_out(mixture, size * self._open_batches, carry)
 
 
-def rebuild(batch_id: str, step: int, episodes: Iterable[FinishedEpisode]) -> TrainBatch:
-    """The batch of these episodes, grouped and ordered as `seal` does it."""
-    groups: dict[GroupKey, list[FinishedEpisode]] = {}
-    for episode in episodes:
-        groups.setdefault(key_of(episode), []).append(episode)
-    ordered = (Group(key[1], tuple(sorted(groups[key], key=_content))) for key in sorted(groups))
-    return TrainBatch(batch_id=batch_id, step=step, groups=tuple(ordered))
-
-
 def _at_most(value: int, limit: int | None) -> int:
     return value if limit is None else min(value, limit)
 
 
 def _drop(episode: FinishedEpisode, reason: DropReason) -> DroppedEpisode:
     return DroppedEpisode(episode.episode_id, reason, episode.trained_tokens)
-
-
-def _content(episode: FinishedEpisode) -> tuple[tuple[tuple[int, ...], ...], Returns, str]:
-    return tuple(sample.token_ids_T for sample in episode.samples), returns_of(episode), episode.episode_id

@@ -10,21 +10,28 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 
-from swarm.batch import BatchPool
+from swarm.batch import BatchPool, Place
 from swarm.config import TrainJob
 from swarm.engine.state import SERVING, EngineLifecycle
 from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType
 
-Line = tuple[EpisodeType, str]
-"""Those who wait for the same: episode type and data source."""
+Kind = tuple[EpisodeType, str]
+"""Episode type and data source."""
+
+Waiter = asyncio.Future[Place | None]
+"""A held call; its result is what `enter` returns."""
+
+Line = OrderedDict[str | None, dict[Waiter, None]]
+"""Those who wait for the same kind of episode, by task; None is a task that is told only at the end."""
 
 
 class Admission:
     """Counts the running episodes and keeps one waiting line per type and data source.
 
-    A line is served in order of arrival; where several lines could move, they take turns. Used from one event loop.
+    In a line the task that has waited longest comes first, but for those whose group has a place already; where several
+    lines could move, they take turns. Used from one event loop.
     """
 
     def __init__(self, job: TrainJob, lifecycle: EngineLifecycle, pool: BatchPool, max_running: int) -> None:
@@ -33,49 +40,49 @@ class Admission:
         self._pool = pool
         self._max_running = max_running
         self._running: Counter[EpisodeType] = Counter()
-        self._train_by_source: Counter[str] = Counter()
-        self._lines: OrderedDict[Line, dict[asyncio.Future[None], None]] = OrderedDict()
+        self._lines: OrderedDict[Kind, Line] = OrderedDict()
         self._train_left = asyncio.Event()
 
     def running(self, episode_type: EpisodeType) -> int:
         return self._running[episode_type]
 
     @property
-    def train_by_source(self) -> dict[str, int]:
-        return dict(self._train_by_source)
-
-    @property
     def waiting(self) -> int:
         """How many calls are held."""
-        return sum(len(line) for line in self._lines.values())
+        return sum(len(queue) for line in self._lines.values() for queue in line.values())
 
-    async def enter(self, episode_type: EpisodeType, data_source: str, wait_s: float) -> None:
-        """Count one more running episode, as soon as it may begin.
+    def awaits(self, data_source: str, task_id: str) -> bool:
+        """Whether somebody waits to begin a train episode of a task."""
+        return task_id in self._lines.get((EpisodeType.TRAIN, data_source), ())
+
+    async def enter(
+        self, episode_type: EpisodeType, data_source: str, task_id: str | None, wait_s: float
+    ) -> Place | None:
+        """Count one more running episode, as soon as it may begin. Returns the place of a train episode.
 
         Raises RolloutPaused if that takes longer than `wait_s` seconds; BadRequest for a data source outside the
         mixture, TrainingComplete, EngineFailure or EngineNotReady at once, for no waiting would help.
         """
-        line = (episode_type, data_source)
-        if line not in self._lines and self._obstacle(line) is None:
-            self.take(episode_type, data_source)
-            return
-        if wait_s <= 0 or not await self._wait_in(line, wait_s):
-            obstacle = self._obstacle(line) or f"others wait for data source {data_source!r} already"
-            raise RolloutPaused(f"{obstacle}: try again", retry_after_s=1)
+        kind = (episode_type, data_source)
+        is_first = task_id not in self._lines.get(kind, ())
+        if is_first and self._obstacle(kind, task_id) is None:
+            return self.take(episode_type, data_source, task_id)
+        if wait_s > 0:
+            waiter = await self._wait_in(kind, task_id, wait_s)
+            if _is_granted(waiter):
+                return waiter.result()
+        obstacle = self._obstacle(kind, task_id) or f"others wait for data source {data_source!r} already"
+        raise RolloutPaused(f"{obstacle}: try again", retry_after_s=1)
 
-    def take(self, episode_type: EpisodeType, data_source: str) -> None:
+    def take(self, episode_type: EpisodeType, data_source: str, task_id: str | None) -> Place | None:
         """Count an episode whose right to run is beyond question."""
         self._running[episode_type] += 1
-        if episode_type is EpisodeType.TRAIN:
-            self._train_by_source[data_source] += 1
+        return self._pool.begin(data_source, task_id) if episode_type is EpisodeType.TRAIN else None
 
-    def leave(self, episode_type: EpisodeType, data_source: str) -> None:
-        """One running episode less; lets in whom that makes room for."""
+    def leave(self, episode_type: EpisodeType) -> None:
+        """One running episode less, whose place in the pool is free already; lets in whom that makes room for."""
         self._running[episode_type] -= 1
         if episode_type is EpisodeType.TRAIN:
-            self._train_by_source[data_source] -= 1
-            if not self._train_by_source[data_source]:
-                del self._train_by_source[data_source]
             self._train_left.set()
         self.release()
 
@@ -84,8 +91,8 @@ class Admission:
         moved = True
         while moved:
             moved = False
-            for line in list(self._lines):
-                moved |= self._serve(line)
+            for kind in list(self._lines):
+                moved |= self._serve(kind)
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until no train episode runs; False if some still do after `timeout_s` seconds."""
@@ -98,64 +105,83 @@ class Admission:
             return False
         return True
 
-    async def _wait_in(self, line: Line, wait_s: float) -> bool:
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(line, {})[place] = None
+    async def _wait_in(self, kind: Kind, task_id: str | None, wait_s: float) -> Waiter:
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(kind, OrderedDict()).setdefault(task_id, {})[waiter] = None
         try:
             async with asyncio.timeout(wait_s):
-                await place
+                await waiter
         except TimeoutError:
             # Let in at the very moment the time was over: it is counted, so it counts.
-            return _is_granted(place)
+            return waiter
         except asyncio.CancelledError:
-            if _is_granted(place):
-                self.leave(*line)
+            if _is_granted(waiter):
+                place = waiter.result()
+                if place is not None:
+                    self._pool.lose(place)
+                self.leave(kind[0])
             raise
         finally:
-            self._strike(line, place)
-        return True
+            self._strike(kind, task_id, waiter)
+        return waiter
 
-    def _serve(self, line: Line) -> bool:
-        """Answer the first of a line, if there is an answer."""
-        place = next(iter(self._lines[line]))
+    def _serve(self, kind: Kind) -> bool:
+        """Answer the first of a line for whom there is an answer."""
+        line = self._lines[kind]
+        task_id = next(iter(line))
         try:
-            if self._obstacle(line) is not None:
-                return False
+            if self._obstacle(kind, task_id) is not None:
+                found = self._with_place(kind, line)
+                if found is None:
+                    return False
+                (task_id,) = found
         except SwarmError as error:
-            if not place.done():
-                place.set_exception(error)
+            waiter = next(iter(line[task_id]))
+            if not waiter.done():
+                waiter.set_exception(error)
         else:
-            if not place.done():
-                self.take(*line)
-                place.set_result(None)
-        self._strike(line, place)
-        if line in self._lines:
-            self._lines.move_to_end(line)
+            waiter = next(iter(line[task_id]))
+            if not waiter.done():
+                waiter.set_result(self.take(*kind, task_id))
+        self._strike(kind, task_id, waiter)
+        if kind in self._lines:
+            self._lines.move_to_end(kind)
         return True
 
-    def _strike(self, line: Line, place: asyncio.Future[None]) -> None:
-        places = self._lines.get(line)
-        if places is None:
-            return
-        places.pop(place, None)
-        if not places:
-            del self._lines[line]
+    def _with_place(self, kind: Kind, line: Line) -> tuple[str | None] | None:
+        """A task further back in the line that may begin although the first may not; None if there is none."""
+        episode_type, data_source = kind
+        if episode_type is EpisodeType.EVAL:
+            return None
+        candidates: list[str | None] = [task for task in self._pool.tasks_with_place(data_source) if task in line]
+        if None in line:
+            candidates.append(None)
+        return next(((task,) for task in candidates if self._obstacle(kind, task) is None), None)
 
-    def _obstacle(self, line: Line) -> str | None:
+    def _strike(self, kind: Kind, task_id: str | None, waiter: Waiter) -> None:
+        line = self._lines.get(kind, {})
+        queue = line.get(task_id, {})
+        queue.pop(waiter, None)
+        if not queue:
+            line.pop(task_id, None)
+        if not line:
+            self._lines.pop(kind, None)
+
+    def _obstacle(self, kind: Kind, task_id: str | None) -> str | None:
         """What an episode has to wait for; None if it may begin. Raises what no waiting will change."""
-        episode_type, data_source = line
+        episode_type, data_source = kind
         state = self._lifecycle.state
         self._refuse_after_last_step(episode_type)
         if state is EngineState.FAILED:
             raise EngineFailure(f"the engine has failed: {self._lifecycle.reason}")
         if state is EngineState.OFFLINE:
             raise EngineNotReady("the engine is stopped: start it first")
-        quota = self._quota_obstacle(data_source) if episode_type is EpisodeType.TRAIN else None
+        shortage = self._place_obstacle(data_source, task_id) if episode_type is EpisodeType.TRAIN else None
         if state not in self._open_states(episode_type):
             return f"the engine is {state}"
         if self._running.total() >= self._max_running:
             return f"{self._max_running} episodes run already, the most this server takes"
-        return quota
+        return shortage
 
     def _refuse_after_last_step(self, episode_type: EpisodeType) -> None:
         total, done = self._job.total_steps, self._lifecycle.weights.step
@@ -170,19 +196,22 @@ class Admission:
         is_last = total is not None and step >= total
         return SERVING if self._pool.policy.max_staleness and not is_last else frozenset({EngineState.ROLLING})
 
-    def _quota_obstacle(self, data_source: str) -> str | None:
+    def _place_obstacle(self, data_source: str, task_id: str | None) -> str | None:
         try:
-            if self._pool.may_begin(data_source, self._train_by_source):
+            if self._pool.may_begin(data_source, task_id):
                 return None
         except BadRequest:
             upcoming = self._pool.next_policy
             if upcoming is None or (upcoming.mixture is not None and data_source not in upcoming.mixture):
                 raise
             return f"data source {data_source!r} counts from the next batch on"
-        if self._pool.policy.mixture is None:
+        policy = self._pool.policy
+        if policy.mixture is not None:
+            return f"enough of data source {data_source!r} waits or runs"
+        if policy.max_staleness:
             return "enough episodes wait or run for all batches that max_staleness lets clients begin"
-        return f"enough of data source {data_source!r} waits or runs"
+        return "enough episodes wait or run for this batch: others begin with the next one"
 
 
-def _is_granted(place: asyncio.Future[None]) -> bool:
-    return place.done() and not place.cancelled() and place.exception() is None
+def _is_granted(waiter: Waiter) -> bool:
+    return waiter.done() and not waiter.cancelled() and waiter.exception() is None

@@ -32,13 +32,14 @@ class CurrentBatch:
 
     def is_ready(self) -> bool:
         """Whether it can be sealed now, by the stop rule in force or because its time is over."""
-        return self._pool.is_ready(time.time(), self._awaited(time.monotonic()))
+        return self._pool.is_ready(self._awaited(time.monotonic()))
 
     def next_due(self, now: float) -> float | None:
-        """When time alone may complete the batch, in seconds of the monotonic clock; None if it never does."""
+        """When time alone may complete the batch or let somebody begin, in seconds of the monotonic clock; None if it
+        never does."""
         dues: list[float] = []
-        if self._pool.deadline is not None and (left := self._pool.deadline - time.time()) > 0:
-            dues.append(now + left)
+        if (due := self._pool.next_due()) is not None:
+            dues.append(now + max(0.0, due - time.time()))
         dues.extend(until for name, until in self._awaited(now).items() if name not in self._pool.agreed)
         return min(dues, default=None)
 

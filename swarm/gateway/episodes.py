@@ -108,7 +108,8 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
         """A system error is never a reward: counted under `reason` and not trained. Idempotent."""
         service = served()
         if service is not None:
-            await service.rollout.abort(episode_id, (body or AbortEpisodeRequest()).reason)
+            given = body or AbortEpisodeRequest()
+            await service.rollout.abort(episode_id, given.reason, is_final=given.final)
         row = await ledger.episode(episode_id)
         if row.state is not EpisodeState.ABORTED:
             raise _over(row)

@@ -19,7 +19,7 @@ from swarm.batch import BatchPool
 from swarm.batch.preflight import Preflight
 from swarm.config import TrainJob
 from swarm.engine.base import EngineInfo
-from swarm.engine.state import EngineLifecycle
+from swarm.engine.state import SERVING, EngineLifecycle
 from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
 from swarm.gateway.admission import Admission
 from swarm.gateway.alarm import Alarm
@@ -38,6 +38,7 @@ from swarm.schemas import (
     BeginEpisodeRequest,
     ClientView,
     EndEpisodeRequest,
+    EngineState,
     EpisodeState,
     PoolView,
     ReviseRewardRequest,
@@ -82,6 +83,7 @@ class Rollout:
     lifecycle: EngineLifecycle
     batch_ready: asyncio.Event
     max_running: int
+    _is_open: bool = False
     inquirer: Inquirer = field(default_factory=Inquirer)
     preflight: Preflight = field(default_factory=Preflight)
     _running: RunningEpisodes = field(default_factory=RunningEpisodes)
@@ -100,27 +102,26 @@ class Rollout:
         self._admission = Admission(self.job, self.lifecycle, self.pool, self.max_running)
         self._leases = LeaseQueue(self._running.by_id)
         self.transactions = Transactions(self.ledger, self._running, self.inquirer, self._complete, self._lose)
-        self._unsubscribe = self.lifecycle.subscribe(self._admission.release)
+        self._unsubscribe = self.lifecycle.subscribe(self._follow_state)
 
     async def begin(self, request: BeginEpisodeRequest) -> BegunEpisode:
-        """Open an episode, holding the call up to `wait_s` seconds while none of its kind may begin.
+        """Open an episode, holding the call up to `wait_s` seconds while none of its task may begin.
 
         Raises BadRequest for a data source outside the mixture, TrainingComplete for a train episode after the last
         step, RolloutPaused, EngineNotReady or EngineFailure when the wait was in vain.
         """
         self._clients.see(request.client_id)
-        await self._admission.enter(request.episode_type, request.data_source, request.wait_s)
+        place = await self._admission.enter(request.episode_type, request.data_source, request.task_id, request.wait_s)
         key = new_key()
         row = new_row(request, key_digest(key), self.job.episode_timeout_s)
-        episode = RunningEpisode.of(row)
+        episode = RunningEpisode.of(row, place)
         # Counted before the ledger answers, so that a batch sealed meanwhile waits for this episode.
         self._adopt(episode)
         try:
             await self.ledger.begin_episode(row)
         except BaseException:
             if episode.episode_id in self._running:
-                self._remove(episode, "not_recorded")
-                self._admission.leave(episode.episode_type, episode.data_source)
+                self._vacate(episode, "not_recorded")
             raise
         episode.touch()
         self._warnings.begun(episode)
@@ -132,8 +133,9 @@ class Rollout:
         Their keys work again and their leases start now. One whose record has a hole is given up at once.
         """
         for recorded in running:
-            episode = RunningEpisode.restored(recorded)
-            self._admission.take(episode.episode_type, episode.data_source)
+            row = recorded.row
+            place = self._admission.take(row.episode_type, row.data_source, row.task_id)
+            episode = RunningEpisode.restored(recorded, place)
             self._adopt(episode)
             self._warnings.begun(episode)
 
@@ -181,12 +183,20 @@ class Rollout:
             await self._complete(episode, row)
         return receipt
 
-    async def abort(self, episode_id: str, reason: str) -> None:
+    async def abort(self, episode_id: str, reason: str, *, is_final: bool = False) -> None:
         """Give an episode up without a reward; a repeated abort is no error.
 
-        Raises NotFound, EpisodeEnded, or Conflict for a prepared one that another server decides about.
+        With `is_final` its client makes no other attempt: the group is complete without it. That may be said of an
+        episode that was lost before as well. Raises NotFound, EpisodeEnded, or Conflict for a prepared one that another
+        server decides about.
         """
         episode = self._running.get(episode_id)
+        if is_final and episode is not None:
+            episode.is_last_attempt = True
+        elif is_final and (place := self._running.forget_place(episode_id)) is not None:
+            self.pool.give_up(place)
+            self._admission.release()
+            self._announce_if_ready()
         if episode is not None and episode.is_prepared:
             await self.transactions.abort(episode, reason)
             return
@@ -285,6 +295,8 @@ class Rollout:
             await self._alarm.sleep_until(self._next_due())
             now = time.monotonic()
             await _in_groups([self._expire(episode, reason) for episode, reason in self._leases.overdue(now)])
+            if self.pool.expire(lambda key: self._admission.awaits(*key)):
+                self._admission.release()
             self._announce_if_ready()
             if now >= tidy_at:
                 tidy_at = now + HOUSEKEEPING_S
@@ -308,7 +320,7 @@ class Rollout:
         return self._warnings.views()
 
     def pool_view(self) -> PoolView:
-        return self._batch.view(self._admission.train_by_source, self.running(EpisodeType.EVAL))
+        return self._batch.view(self.pool.running, self.running(EpisodeType.EVAL))
 
     def _adopt(self, episode: RunningEpisode) -> None:
         now = time.monotonic()
@@ -329,9 +341,9 @@ class Rollout:
             return
         self._remove(episode, "ended").completed += 1
         if finished is not None:
-            self.pool.add(finished)
+            self.pool.add(finished, episode.place)
             self._warnings.ended(finished, self.pool.policy.num_repeat)
-        self._admission.leave(episode.episode_type, episode.data_source)
+        self._admission.leave(episode.episode_type)
         self._announce_if_ready()
 
     async def _give_up(
@@ -390,15 +402,32 @@ class Rollout:
             logger.warning("episode %s not closed: %s", episode_id, error.message)
 
     def _lose(self, episode: RunningEpisode, reason: str) -> None:
-        self._remove(episode, reason).lost += 1
+        self._vacate(episode, reason).lost += 1
         self._warnings.lost(episode, reason)
-        self._admission.leave(episode.episode_type, episode.data_source)
         self._announce_if_ready()
+
+    def _vacate(self, episode: RunningEpisode, reason: str) -> Client:
+        """An episode came to nothing: its place is free for another. Returns whose it was."""
+        client = self._remove(episode, reason)
+        if episode.place is not None:
+            self.pool.lose(episode.place, is_final=episode.is_last_attempt)
+            if not episode.is_last_attempt:
+                self._running.remember_place(episode)
+        self._admission.leave(episode.episode_type)
+        return client
 
     def _remove(self, episode: RunningEpisode, reason: str) -> Client:
         """Whose episode it was; the caller counts it there, and lets it leave."""
         self._running.remove(episode, reason)
         return self._clients.left(episode.client_id, episode.episode_type)
+
+    def _follow_state(self) -> None:
+        """While nobody could begin an episode, no group was idle."""
+        state = self.lifecycle.state
+        if state is EngineState.ROLLING and not self._is_open:
+            self.pool.resume()
+        self._is_open = state in SERVING
+        self._admission.release()
 
     def _announce_if_ready(self) -> bool:
         ready = self._batch.is_ready()

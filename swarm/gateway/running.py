@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
+from swarm.batch import Place
 from swarm.gateway.calls import EpisodeCalls
 from swarm.ledger import ClosedEpisode, CompletedEpisode, EpisodeRow
 from swarm.ledger.transactions import COMMIT_LIMIT_S, COMMIT_TIMEOUT
@@ -37,7 +38,7 @@ class RunningEpisode:
 
     `row` is as recorded at begin or, once it is prepared, then. `seen` is when its agent last called, `renewed` when
     its client last showed that it lives, `expires` when its hard deadline passes; all three in seconds of the monotonic
-    clock.
+    clock. `place` is what a train episode holds in the batch; after the last attempt nobody takes it again.
     """
 
     row: EpisodeRow
@@ -46,21 +47,24 @@ class RunningEpisode:
     seen: float
     renewed: float
     expires: float
+    place: Place | None = None
+    is_last_attempt: bool = False
     calls_in_flight: int = 0
     closed: str | None = None
     unfit: str | None = None
 
     @classmethod
-    def of(cls, row: EpisodeRow) -> RunningEpisode:
+    def of(cls, row: EpisodeRow, place: Place | None) -> RunningEpisode:
         """An episode without turns. Its lease starts now, its hard deadline stays that of the row."""
         now = time.monotonic()
-        return cls(row, EpisodeTree(row.episode_id), EpisodeCalls(), now, now, now + row.deadline_at - time.time())
+        expires = now + row.deadline_at - time.time()
+        return cls(row, EpisodeTree(row.episode_id), EpisodeCalls(), now, now, expires, place)
 
     @classmethod
-    def restored(cls, recorded: CompletedEpisode) -> RunningEpisode:
+    def restored(cls, recorded: CompletedEpisode, place: Place | None) -> RunningEpisode:
         """An episode that outlived its server, with the tree of its recorded turns; unfit if one of them extends a
         turn that is not on record."""
-        episode = cls.of(recorded.row)
+        episode = cls.of(recorded.row, place)
         try:
             for turn in recorded.turns:
                 episode.tree.add(turn)
@@ -158,6 +162,7 @@ class RunningEpisodes:
         self._by_key: dict[str, RunningEpisode] = {}
         # By episode id and by key digest, which cannot be confused.
         self._ended: OrderedDict[str, str] = OrderedDict()
+        self._lost_places: OrderedDict[str, Place] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -178,6 +183,17 @@ class RunningEpisodes:
     def ended(self, id_or_digest: str) -> str | None:
         """Why an episode runs no more; None if it runs or is not remembered."""
         return self._ended.get(id_or_digest)
+
+    def remember_place(self, episode: RunningEpisode) -> None:
+        """The place that an episode had which was given up: its client may say later that nobody takes it again."""
+        if episode.place is not None:
+            self._lost_places[episode.episode_id] = episode.place
+            if len(self._lost_places) > REMEMBERED_EPISODES:
+                self._lost_places.popitem(last=False)
+
+    def forget_place(self, episode_id: str) -> Place | None:
+        """The remembered place of an episode, once; None if there is none."""
+        return self._lost_places.pop(episode_id, None)
 
     def add(self, episode: RunningEpisode) -> None:
         self._by_id[episode.episode_id] = episode

@@ -16,7 +16,7 @@ from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
 # A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
@@ -170,6 +170,10 @@ ALTER TABLE turns ADD COLUMN attempt INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE turns ADD COLUMN withheld TEXT;
 """
 
+_ADDED_IN_VERSION_4 = """
+ALTER TABLE episodes ADD COLUMN batch_group INTEGER;
+"""
+
 _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
@@ -188,9 +192,10 @@ INSERT INTO trained_groups
 """
 
 _CHANGES = {
-    0: f"{_SCHEMA} {_ADDED_IN_VERSION_2} {_ADDED_IN_VERSION_3}",
-    1: f"{_FROM_VERSION_1} {_ADDED_IN_VERSION_3}",
-    2: _ADDED_IN_VERSION_3,
+    0: f"{_SCHEMA} {_ADDED_IN_VERSION_2} {_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4}",
+    1: f"{_FROM_VERSION_1} {_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4}",
+    2: f"{_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4}",
+    3: _ADDED_IN_VERSION_4,
 }
 """By the version that the file has, 0 for a new one."""
 

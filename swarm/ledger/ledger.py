@@ -274,11 +274,16 @@ class Ledger:
         )
 
     async def seal_batch(
-        self, batch_id: str, step: int, members: Sequence[str], dropped: Sequence[tuple[str, str]]
+        self,
+        batch_id: str,
+        step: int,
+        members: Sequence[str],
+        dropped: Sequence[tuple[str, str]],
+        groups: Sequence[int] | None = None,
     ) -> None:
         """Bind completed episodes to a batch and drop others, given as (episode id, reason), in one transaction.
 
-        Raises Conflict, with nothing changed, if one of them is not a completed train episode outside any batch.
+        `groups` numbers the group of each member; without it, the members of a task are its group. Raises Conflict, with nothing changed, if one of them is not a completed train episode outside any batch.
         """
         await self._write(
             partial(
@@ -287,6 +292,7 @@ class Ledger:
                 step=step,
                 members=tuple(members),
                 dropped=tuple(dropped),
+                groups=groups,
                 at=time.time(),
             )
         )

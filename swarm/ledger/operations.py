@@ -251,16 +251,18 @@ def seal_batch(
     step: int,
     members: Sequence[str],
     dropped: Sequence[tuple[str, str]],
+    groups: Sequence[int] | None,
     at: float,
 ) -> None:
     connection.execute(
         f"INSERT INTO batches (batch_id, job_id, step, state, sealed_at) VALUES (?, {NEWEST_JOB}, ?, ?, ?)",
         (batch_id, step, BatchState.SEALED, at),
     )
-    for episode_id in members:
+    for episode_id, group in zip(members, groups or (None,) * len(members), strict=True):
         bound = connection.execute(
-            f"UPDATE episodes SET batch_id = ? WHERE episode_id = ? AND job_id = {NEWEST_JOB} AND {_IN_POOL}",
-            (batch_id, episode_id),
+            "UPDATE episodes SET batch_id = ?, batch_group = ?"
+            f" WHERE episode_id = ? AND job_id = {NEWEST_JOB} AND {_IN_POOL}",
+            (batch_id, group, episode_id),
         ).rowcount
         _require(bound, f"episode {episode_id} cannot join batch {batch_id}: it is not waiting for one")
     for episode_id, reason in dropped:
@@ -292,7 +294,9 @@ def finish_batch(connection: sqlite3.Connection, report: StepReport, metrics: st
     _count_closed(connection, EpisodeState.TRAINED, {"": trained})
     connection.execute(
         "INSERT INTO trained_groups (job_id, data_source, n)"
-        " SELECT job_id, data_source, count(DISTINCT task_id) FROM episodes WHERE batch_id = ? GROUP BY data_source"
+        " SELECT job_id, data_source, count(*) FROM"
+        " (SELECT DISTINCT job_id, data_source, task_id, batch_group FROM episodes WHERE batch_id = ?)"
+        " GROUP BY data_source"
         " ON CONFLICT DO UPDATE SET n = n + excluded.n",
         (report.batch_id,),
     )
@@ -311,7 +315,7 @@ def fail_batch(connection: sqlite3.Connection, batch_id: str, reason: str, at: f
         (BatchState.FAILED, reason, at, batch_id, BatchState.SEALED),
     ).rowcount
     _require(failed, f"batch {batch_id} cannot be failed: it is not sealed")
-    connection.execute("UPDATE episodes SET batch_id = NULL WHERE batch_id = ?", (batch_id,))
+    connection.execute("UPDATE episodes SET batch_id = NULL, batch_group = NULL WHERE batch_id = ?", (batch_id,))
     insert_event(connection, "batch.failed", to_json({"batch_id": batch_id, "reason": reason}), at)
 
 

@@ -50,6 +50,8 @@ class EpisodeRow:
     `api_key_sha256` is the hex digest of the episode's key, never the key. `outcome` says why it was aborted, expired
     or dropped. `turns` counts recorded model calls, `weight_versions` are all that sampled one of its tokens.
 
+    `batch_group` tells the groups of its batch apart; None in a batch whose groups are its tasks.
+
     `transaction_sha256` is the hex digest of the transaction that ends it together with episodes of other servers.
     `inquiry_url` is where to ask how that was decided, its secret included; None if it is decided here.
     """
@@ -80,6 +82,7 @@ class EpisodeRow:
     turn_rewards: tuple[float, ...] | None = None
     transaction_sha256: str | None = None
     inquiry_url: str | None = field(default=None, repr=False)
+    batch_group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,9 +163,7 @@ class TrainLoop:
 
     async def _step(self, drain_s: float) -> None:
         sealed = self.pool.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=self.lifecycle.weights.step + 1)
-        members = [episode.episode_id for episode in sealed.batch.episodes]
-        dropped = [(drop.episode_id, drop.reason) for drop in sealed.dropped]
-        await self._persist(lambda: self.ledger.seal_batch(sealed.batch.batch_id, sealed.batch.step, members, dropped))
+        await self._persist(lambda: self._record_seal(sealed))
         self.on_sealed(sealed.batch)
         if not sealed.batch.groups:
             logger.warning(
@@ -180,6 +178,19 @@ class TrainLoop:
         if report is not None:
             await self._publish(sealed, report, drain_s)
             await self._save_if_due(report.step)
+
+    async def _record_seal(self, sealed: SealedBatch) -> None:
+        batch = sealed.batch
+        members = [
+            (episode.episode_id, number) for number, group in enumerate(batch.groups) for episode in group.episodes
+        ]
+        await self.ledger.seal_batch(
+            batch.batch_id,
+            batch.step,
+            [episode_id for episode_id, _ in members],
+            [(drop.episode_id, drop.reason) for drop in sealed.dropped],
+            [number for _, number in members],
+        )
 
     async def _train(self, batch: TrainBatch) -> StepReport | None:
         try:
@@ -216,6 +227,8 @@ class TrainLoop:
             **report.metrics,
             "batch/episodes": float(len(sealed.batch.episodes)),
             "batch/groups": float(len(sealed.batch.groups)),
+            "batch/short_groups": float(sealed.short_groups),
+            "batch/missing_groups": float(sealed.missing_groups),
             "batch/dropped_episodes": float(len(sealed.dropped)),
             "batch/dropped_tokens": float(lost),
             "timing/drain_s": drain_s,

@@ -7,11 +7,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from batch_support import is_ready, make_episode, make_pool, reasons
+from batch_support import Clock, begin, is_ready, make_episode, make_pool, reasons
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.batch import BatchPolicy, BatchPool, DropReason
+from swarm.batch import BatchPolicy, BatchPool, DropReason, Place
 from swarm.batch.quotas import carry_over, share_out
 from swarm.config import TrainJob
 from swarm.errors import BadRequest
@@ -22,18 +22,20 @@ MIXTURE = {"math": 0.4, "code": 0.3, "shell": 0.3}
 def test_source_outside_the_mixture_is_refused_by_name() -> None:
     pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
     with pytest.raises(BadRequest, match="'poetry' is not in the mixture \\(code, math, shell\\)"):
-        pool.may_begin("poetry", {"poetry": 0})
+        pool.may_begin("poetry")
 
 
 def test_a_source_whose_quota_is_covered_may_not_begin_until_something_is_lost() -> None:
     pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
-    assert pool.may_begin("math", {"math": 7})
-    assert not pool.may_begin("math", {"math": 8})
-    pool.add(make_episode("m-0", "m", source="math"))
-    assert not pool.may_begin("math", {"math": 7})
-    assert pool.may_begin("math", {"math": 6}), "one of those that ran was lost"
-    assert pool.may_begin("code", {"code": 5})
-    assert not pool.may_begin("code", {"code": 6})
+    first, second, *_ = begin(pool, 8, "math")
+    assert not pool.may_begin("math")
+    pool.add(make_episode("m-0", "m", source="math"), first)
+    assert not pool.may_begin("math")
+    pool.lose(second)
+    begin(pool, 1, "math")
+    assert not pool.may_begin("math")
+    begin(pool, 6, "code")
+    assert not pool.may_begin("code")
 
 
 def test_surplus_of_a_source_is_dropped_as_over_quota() -> None:
@@ -140,7 +142,7 @@ def test_a_mixture_changed_live_holds_from_the_next_batch_on() -> None:
     assert set(reasons(sealed).values()) == {DropReason.OVER_QUOTA}, "the next mixture has no use for it"
     assert quotas_of(pool) == {"math": 2, "shell": 2}
     with pytest.raises(BadRequest, match="code"):
-        pool.may_begin("code", {"code": 0})
+        pool.may_begin("code")
 
 
 def test_surplus_stays_for_the_next_batch_if_it_may_be_older_then() -> None:
@@ -150,7 +152,7 @@ def test_surplus_stays_for_the_next_batch_if_it_may_be_older_then() -> None:
     pool.add(make_episode("c0", "c0", source="code"))
     assert pool.seal("b1", 1).dropped == ()
     pool.publish(1)
-    assert not pool.may_begin("math", {"math": 0})
+    assert not pool.may_begin("math")
     pool.add(make_episode("c1", "c1", (1,), source="code"))
     assert is_ready(pool)
     sealed = pool.seal("b2", 2)
@@ -162,8 +164,8 @@ def test_the_fullest_groups_count_first_towards_what_is_missing() -> None:
     pool = make_pool(batch_size=1, num_repeat=4, mixture={"math": 1.0})
     for number, task_id in enumerate("abbb"):
         pool.add(make_episode(f"e{number}", task_id, source="math"))
-    assert pool.may_begin("math", {"math": 0})
-    assert not pool.may_begin("math", {"math": 1})
+    begin(pool, 1, "math")
+    assert not pool.may_begin("math")
 
 
 def test_the_fullest_groups_have_the_first_claim_on_a_quota() -> None:
@@ -194,27 +196,29 @@ def test_not_the_same_tasks_lose_in_every_batch() -> None:
 
 
 def test_the_time_of_a_batch_is_not_over_while_it_has_only_tasks_of_a_source_that_it_does_not_take() -> None:
-    pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.9, "code": 0.1}, batch_timeout_s=60)
+    clock = Clock()
+    pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.9, "code": 0.1}, batch_timeout_s=60, clock=clock)
     pool.add(make_episode("c", "c", source="code"))
-    assert not is_ready(pool, now=61.0)
+    clock.now = 61.0
+    assert not is_ready(pool)
     pool.add(make_episode("m", "m", source="math"))
-    assert is_ready(pool, now=61.0)
+    assert is_ready(pool)
 
 
 def test_groups_that_were_given_up_do_not_make_the_others_wait_in_line() -> None:
     pool = make_pool(batch_size=2, num_repeat=4, mixture={"math": 1.0})
     for number in range(20):
         pool.add(make_episode(f"e{number}", f"t{number}", source="math"))
-    assert pool.may_begin("math", {"math": 5})
-    assert not pool.may_begin("math", {"math": 6}), "the two fullest groups lack six"
+    begin(pool, 6, "math")
+    assert not pool.may_begin("math"), "the two fullest groups lacked six"
 
 
 @pytest.mark.parametrize("rule", ["any_client_agrees", "all_clients_agree"])
 def test_nobody_is_held_by_quotas_where_clients_agree_on_the_end(rule: str) -> None:
     pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.5, "code": 0.5}, stop_rule=rule)
-    assert pool.may_begin("math", {"math": 50})
+    begin(pool, 51, "math")
     with pytest.raises(BadRequest):
-        pool.may_begin("shell", {"shell": 0})
+        pool.may_begin("shell")
 
 
 class Simulation:
@@ -228,7 +232,7 @@ class Simulation:
         self.pool = make_pool(mixture=MIXTURE, **job)
         self.dice = random.Random(seed)
         self.loss, self.retries = loss, retries
-        self.running: dict[str, list[tuple[str, int]]] = {name: [] for name in MIXTURE}
+        self.running: dict[str, list[tuple[str, int, Place]]] = {name: [] for name in MIXTURE}
         self.begun: Counter[str] = Counter()
         self.version, self.number = 0, 0
 
@@ -252,21 +256,22 @@ class Simulation:
         source = self.dice.choices(list(MIXTURE), [25, 5, 1])[0]
         running = self.running[source]
         if self.dice.random() < 0.5:
-            if may_begin and self.pool.may_begin(source, {name: len(each) for name, each in self.running.items()}):
+            if may_begin and self.pool.may_begin(source):
                 task = self.begun[source] // self.pool.policy.num_repeat
-                running.append((f"{source}-{task}", self.version))
+                running.append((f"{source}-{task}", self.version, self.pool.begin(source)))
                 self.begun[source] += 1
         elif running:
-            task_id, version = running.pop(self.dice.randrange(len(running)))
+            task_id, version, place = running.pop(self.dice.randrange(len(running)))
             if self.dice.random() < self.loss:
                 self.begun[source] -= self.retries
+                self.pool.lose(place)
             else:
-                self._add(source, task_id, version)
+                self._add(source, task_id, version, place)
 
-    def _add(self, source: str, task_id: str, version: int) -> None:
+    def _add(self, source: str, task_id: str, version: int, place: Place) -> None:
         self.number += 1
         reward = float(self.dice.random() < 0.5)
-        self.pool.add(make_episode(f"e{self.number}", task_id, (version,), reward, source=source))
+        self.pool.add(make_episode(f"e{self.number}", task_id, (version,), reward, source=source), place)
 
 
 @settings(deadline=None, max_examples=40)
@@ -294,16 +299,18 @@ def test_batches_are_completed_whoever_is_faster_and_whatever_is_lost(
 
 def test_staleness_lets_each_source_begin_its_share_of_the_batches_ahead() -> None:
     pool = make_pool(mixture={"math": 0.5, "code": 0.5}, batch_size=2, num_repeat=2, max_staleness=2)
-    assert pool.may_begin("math", {"math": 5})
-    assert not pool.may_begin("math", {"math": 6})
+    places = begin(pool, 6, "math")
+    assert not pool.may_begin("math")
+    for place in places:
+        pool.lose(place)
     for source, task in (("math", "a"), ("math", "b"), ("math", "c"), ("code", "d")):
         for number in range(2):
             pool.add(make_episode(f"{task}-{number}", task, source=source))
-    assert not pool.may_begin("math", {})
+    assert not pool.may_begin("math")
     sealed = pool.seal("batch-1", step=1)
     assert sorted(group.task_id for group in sealed.batch.groups)[1:] == ["d"]
     assert (len(pool), sealed.dropped) == (4, ())
-    assert not pool.may_begin("math", {}), "two of its four tasks wait, and one more batch may be begun"
+    assert not pool.may_begin("math"), "two of its four tasks wait, and one more batch may be begun"
     pool.publish(1)
-    assert pool.may_begin("math", {"math": 1})
-    assert not pool.may_begin("math", {"math": 2})
+    begin(pool, 2, "math")
+    assert not pool.may_begin("math")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from batch_support import make_episode, make_pool
+from batch_support import Clock, make_episode, make_pool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -42,11 +42,27 @@ POLICIES = st.builds(
 
 @dataclass
 class Model:
-    """What waits, under a policy, for the step after `version`."""
+    """What waits, under a policy, for the step after `version`. `group_of` numbers the groups as they were opened."""
 
     policy: BatchPolicy
     version: int
     episodes: list[FinishedEpisode]
+    group_of: dict[str, int] = field(default_factory=dict[str, int])
+    opened: int = 0
+
+    def review(self) -> None:
+        """Put episodes that may be trained into groups, and take the others out."""
+        for episode in self.episodes:
+            if self.refusal(episode) is not None:
+                self.group_of.pop(episode.episode_id, None)
+            elif episode.episode_id not in self.group_of:
+                sizes = {
+                    number: len(group) for (*key, number), group in self.groups().items() if key == key_of(episode)
+                }
+                limit = self.policy.num_repeat if self.policy.stop_rule.endswith("tasks") else 1_000
+                self.opened += 1
+                number = min((number for number, size in sizes.items() if size < limit), default=self.opened)
+                self.group_of[episode.episode_id] = number
 
     def refusal(self, episode: FinishedEpisode) -> DropReason | None:
         versions = [version for version in episode.samples[0].weight_versions_T if version >= 0]
@@ -55,11 +71,11 @@ class Model:
         ages = [self.version - version for version in versions]
         return None if all(0 <= age <= self.policy.max_staleness for age in ages) else DropReason.STALE
 
-    def groups(self) -> dict[tuple[str, str], list[FinishedEpisode]]:
-        groups: defaultdict[tuple[str, str], list[FinishedEpisode]] = defaultdict(list)
+    def groups(self) -> dict[tuple[str, str, int], list[FinishedEpisode]]:
+        groups: defaultdict[tuple[str, str, int], list[FinishedEpisode]] = defaultdict(list)
         for episode in self.episodes:
-            if self.refusal(episode) is None:
-                groups[episode.data_source, episode.task_id].append(episode)
+            if (number := self.group_of.get(episode.episode_id)) is not None:
+                groups[episode.data_source, episode.task_id, number].append(episode)
         return groups
 
     def lacks_contrast(self, group: list[FinishedEpisode]) -> bool:
@@ -94,20 +110,24 @@ class Model:
             len(group) >= self.policy.min_group
             and not self.lacks_contrast(group)
             and (self.policy.mixture is None or bool(quotas[source]))
-            for (source, _), group in self.groups().items()
+            for (source, *_), group in self.groups().items()
         )
+
+
+def key_of(episode: FinishedEpisode) -> list[str]:
+    return [episode.data_source, episode.task_id]
 
 
 class PoolAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.pool = make_pool(batch_size=2, num_repeat=2)
+        self.clock = Clock()
+        self.pool = make_pool(batch_size=2, num_repeat=2, clock=self.clock)
         self.model = Model(self.pool.policy, 0, [])
         self.ended: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
         self.agreed: set[str] = set()
         self.step = 0
-        self.now = 0.0
 
     @property
     def quotas(self) -> dict[str, int | None]:
@@ -121,12 +141,15 @@ class PoolAgainstModel(RuleBasedStateMachine):
         client=st.sampled_from(["one", "two"]),
     )
     def add(self, task: str, source: str, ages: list[int], reward: float, client: str) -> None:
-        self.now += 1
+        self.clock.now += 1
         episode_id = f"e{self.ended.total()}"
         versions = tuple(max(0, self.model.version - age) for age in ages)
-        episode = make_episode(episode_id, task, versions, reward, source=source, client=client, ended_at=self.now)
+        episode = make_episode(
+            episode_id, task, versions, reward, source=source, client=client, ended_at=self.clock.now
+        )
         assert self.pool.add(episode) is self.model.refusal(episode)
         self.model.episodes.append(episode)
+        self.model.review()
         self.ended[episode_id] += 1
 
     @rule(tasks=st.integers(1, 3), source=st.sampled_from(SOURCES))
@@ -155,14 +178,17 @@ class PoolAgainstModel(RuleBasedStateMachine):
 
     @rule(outcome=st.sampled_from(["trained", "trained", "failed"]))
     def seal(self, outcome: str) -> None:
-        quotas, was_ready = self.quotas, self.pool.is_ready(self.now, set())
+        quotas, was_ready = self.quotas, self.pool.is_ready(set())
         by_time = not self.model.is_met(quotas, self.agreed, set())
         upcoming = self.pool.next_policy or self.pool.policy
         sealed = self.pool.seal(f"b{self.step + 1}", self.step + 1)
         stayed = self._check(sealed, quotas, upcoming)
         if was_ready and (by_time or self.model.policy.stop_rule.endswith("tasks")):
             assert sealed.batch.groups
-        self.model = Model(upcoming, self.model.version, stayed)
+        self.model = Model(upcoming, self.model.version, stayed, self.model.group_of, self.model.opened)
+        for episode in (*sealed.batch.episodes, *(drop for drop in sealed.dropped)):
+            self.model.group_of.pop(episode.episode_id, None)
+        self.model.review()
         self.agreed = set()
         if not sealed.batch.groups:
             assert not stayed
@@ -173,11 +199,13 @@ class PoolAgainstModel(RuleBasedStateMachine):
         else:
             self.pool.restore(sealed.batch.episodes)
             self.model.episodes.extend(sealed.batch.episodes)
+            self.model.review()
 
     @rule()
     def publish(self) -> None:
         self.model.version += 1
         self.pool.publish(self.model.version)
+        self.model.review()
 
     @invariant()
     def counts_are_those_of_the_model(self) -> None:
@@ -196,9 +224,9 @@ class PoolAgainstModel(RuleBasedStateMachine):
         quotas, anything = self.quotas, any(map(self.model.count, SOURCES))
         for live in (set[str](), {"one"}, {"one", "two"}):
             expected = anything and self.model.is_met(quotas, self.agreed, live)
-            timeless = self.pool.deadline is None or self.now < self.pool.deadline
+            timeless = self.pool.deadline is None or self.clock.now < self.pool.deadline
             expected |= not timeless and self.model.is_any_trainable(quotas)
-            assert self.pool.is_ready(self.now, live) is expected
+            assert self.pool.is_ready(live) is expected
 
     @invariant()
     def every_episode_leaves_once(self) -> None:
@@ -214,13 +242,15 @@ class PoolAgainstModel(RuleBasedStateMachine):
         taken: Counter[str] = Counter()
         for group in sealed.batch.groups:
             source = group.episodes[0].data_source
-            whole = groups[source, group.task_id]
+            whole = groups[source, group.task_id, self.model.group_of[group.episodes[0].episode_id]]
             assert sorted(each.episode_id for each in group.episodes) == sorted(each.episode_id for each in whole)
             assert len(whole) >= self.model.policy.min_group
             assert not self.model.lacks_contrast(whole)
             taken[source] += 1
         if self.model.policy.mixture is not None:
             assert all(number <= (quotas[source] or 0) for source, number in taken.items())
+        if self.model.policy.stop_rule.endswith("tasks"):
+            assert taken.total() <= self.model.policy.batch_size
         for drop in sealed.dropped:
             episode = by_id[drop.episode_id]
             assert drop.trained_tokens == episode.trained_tokens
@@ -233,11 +263,13 @@ class PoolAgainstModel(RuleBasedStateMachine):
         assert all(following.refusal(episode) is None for episode in stayed)
         return stayed
 
-    def _reason(self, episode: FinishedEpisode, groups: dict[tuple[str, str], list[FinishedEpisode]]) -> DropReason:
+    def _reason(
+        self, episode: FinishedEpisode, groups: dict[tuple[str, str, int], list[FinishedEpisode]]
+    ) -> DropReason:
         refusal = self.model.refusal(episode)
         if refusal is not None:
             return refusal
-        group = groups[episode.data_source, episode.task_id]
+        group = groups[episode.data_source, episode.task_id, self.model.group_of[episode.episode_id]]
         if len(group) < self.model.policy.min_group:
             return DropReason.GROUP_TOO_SMALL
         return DropReason.CONSTANT_REWARD if self.model.lacks_contrast(group) else DropReason.OVER_QUOTA
@@ -277,8 +309,9 @@ def sealed_batch(episodes: Iterable[FinishedEpisode], policy: BatchPolicy) -> Se
 def test_the_sealed_batch_does_not_depend_on_the_order_of_arrival(
     episodes: list[FinishedEpisode], policy: BatchPolicy, data: st.DataObject
 ) -> None:
-    shuffled = data.draw(st.permutations(episodes))
-    assert sealed_batch(shuffled, policy) == sealed_batch(episodes, policy)
+    alone = one_group_each(episodes, policy.num_repeat)
+    shuffled = data.draw(st.permutations(alone))
+    assert sealed_batch(shuffled, policy) == sealed_batch(alone, policy)
 
 
 @settings(deadline=None)
@@ -287,4 +320,16 @@ def test_the_rebuilt_batch_equals_the_sealed_one(
     episodes: list[FinishedEpisode], policy: BatchPolicy, data: st.DataObject
 ) -> None:
     sealed = sealed_batch(episodes, policy).batch
-    assert rebuild("b1", 1, data.draw(st.permutations(sealed.episodes))) == sealed
+    numbers = {each.episode_id: number for number, group in enumerate(sealed.groups) for each in group.episodes}
+    assert rebuild("b1", 1, data.draw(st.permutations(sealed.episodes)), numbers) == sealed
+
+
+def one_group_each(episodes: Iterable[FinishedEpisode], num_repeat: int) -> list[FinishedEpisode]:
+    """No more episodes of a task than one group holds: the others belong to the group that they happen to find."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    kept: list[FinishedEpisode] = []
+    for episode in episodes:
+        seen[tuple(key_of(episode))] += 1
+        if seen[tuple(key_of(episode))] <= num_repeat:
+            kept.append(episode)
+    return kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from batch_support import fill, is_ready, make_episode, make_pool, reasons
+from batch_support import Clock, begin, fill, is_ready, make_episode, make_pool, reasons
 
 from swarm.batch import BatchPolicy, DropReason
 from swarm.config import TrainJob
@@ -138,15 +138,19 @@ def test_one_client_that_agrees_is_enough_for_any_and_not_for_all() -> None:
 
 
 def test_batch_is_sealed_by_its_time_whatever_the_rule_says() -> None:
-    pool = make_pool(batch_size=4, num_repeat=2, batch_timeout_s=60)
+    clock = Clock()
+    pool = make_pool(batch_size=4, num_repeat=2, batch_timeout_s=60, clock=clock)
     assert pool.deadline is None
     pool.add(make_episode("a-0", "a", ended_at=100.0))
     pool.add(make_episode("b-0", "b", ended_at=110.0))
     assert pool.deadline == 160.0
-    assert not is_ready(pool, now=161.0), "no group is large enough to train"
+    clock.now = 161.0
+    assert not is_ready(pool), "no group is large enough to train"
+    clock.now = 159.0
     pool.add(make_episode("a-1", "a", ended_at=120.0))
-    assert not is_ready(pool, now=159.0)
-    assert is_ready(pool, now=161.0)
+    assert not is_ready(pool)
+    clock.now = 161.0
+    assert is_ready(pool)
     pool.seal("batch-1", step=1)
     assert pool.deadline is None
 
@@ -209,14 +213,25 @@ def test_where_tokens_may_be_older_a_batch_is_no_larger_than_its_target_and_the_
     assert (len(pool), is_ready(pool)) == (2, False)
 
 
-def test_groups_that_the_next_batch_could_not_hold_come_with_this_one() -> None:
+def test_groups_that_the_next_batch_could_not_hold_come_first_even_where_they_are_not_full() -> None:
+    pool = make_pool(batch_size=1, num_repeat=3, max_staleness=1, weight_version=1)
+    for version, task, size in ((0, "a", 2), (1, "c", 3)):
+        for number in range(size):
+            pool.add(make_episode(f"{task}-{number}", task, versions=(version,)))
+    sealed = pool.seal("batch-1", step=2)
+    assert ([group.task_id for group in sealed.batch.groups], sealed.dropped) == (["a"], ())
+    assert len(pool) == 3
+
+
+def test_a_batch_is_no_larger_than_its_target_even_if_something_is_lost_by_that() -> None:
     pool = make_pool(batch_size=1, num_repeat=2, max_staleness=1, weight_version=1)
     for version, task in ((0, "a"), (0, "b"), (1, "c")):
         for number in range(2):
             pool.add(make_episode(f"{task}-{number}", task, versions=(version,)))
     sealed = pool.seal("batch-1", step=2)
-    assert ([group.task_id for group in sealed.batch.groups], sealed.dropped) == (["a", "b"], ())
-    assert len(pool) == 2
+    assert len(sealed.batch.groups) == 1
+    assert set(reasons(sealed).values()) == {DropReason.OVER_QUOTA}
+    assert (len(sealed.dropped), len(pool)) == (2, 2)
 
 
 @pytest.mark.parametrize("stop_rule", ["enough_tasks", "enough_episodes"])
@@ -224,32 +239,37 @@ def test_groups_that_the_next_batch_could_not_hold_come_with_this_one() -> None:
 def test_no_more_is_begun_than_batches_can_take_before_it_is_too_old(stop_rule: str, max_staleness: int) -> None:
     pool = make_pool(batch_size=2, num_repeat=3, stop_rule=stop_rule, max_staleness=max_staleness)
     room = 2 * 3 * (1 + max_staleness)
-    assert pool.may_begin("math", {"math": room - 2, "code": 1})
-    assert not pool.may_begin("math", {"math": room - 2, "code": 2})
+    begin(pool, 1, "code")
+    places = begin(pool, room - 1, "math")
+    assert not pool.may_begin("math")
+    for place in places[:6]:
+        pool.lose(place)
     fill(pool, {"a": 3, "b": 3})
-    assert pool.may_begin("math", {"math": room - 7})
-    assert not pool.may_begin("math", {"math": room - 6})
+    assert not pool.may_begin("math")
+    pool.lose(places[6])
     pool.seal("batch-1", step=1)
-    assert not pool.may_begin("math", {"math": room - 6}), "the batch in training is one of them"
-    assert pool.may_begin("math", {"math": room - 7})
+    begin(pool, 1, "math")
+    assert not pool.may_begin("math"), "the batch in training is one of them"
     pool.publish(1)
-    assert pool.may_begin("math", {"math": room - 1})
+    begin(pool, 6, "math")
+    assert not pool.may_begin("math")
 
 
 @pytest.mark.parametrize("stop_rule", ["any_client_agrees", "all_clients_agree"])
 def test_clients_that_agree_on_the_end_of_a_batch_bound_it_themselves(stop_rule: str) -> None:
     pool = make_pool(batch_size=1, num_repeat=1, stop_rule=stop_rule, max_staleness=1)
-    assert pool.may_begin("math", {"math": 1_000})
+    begin(pool, 1_000, "math")
     fill(pool, {"a": 1, "b": 1, "c": 1})
     pool.agree("client")
     assert len(pool.seal("batch-1", step=1).batch.groups) == 3
 
 
-def test_on_policy_nothing_is_held_and_all_groups_leave_together() -> None:
+def test_on_policy_what_is_beyond_the_batch_cannot_wait_and_is_dropped() -> None:
     pool = make_pool(batch_size=1, num_repeat=2)
-    assert pool.may_begin("math", {"math": 1_000})
     fill(pool, {"a": 2, "b": 2, "c": 2})
-    assert len(pool.seal("batch-1", step=1).batch.groups) == 3
+    sealed = pool.seal("batch-1", step=1)
+    assert len(sealed.batch.groups) == 1
+    assert list(reasons(sealed).values()) == [DropReason.OVER_QUOTA] * 4
 
 
 def test_adding_to_a_large_pool_costs_no_more_than_to_a_small_one() -> None:
@@ -261,7 +281,7 @@ def test_adding_to_a_large_pool_costs_no_more_than_to_a_small_one() -> None:
 
 
 def test_an_unfinished_group_that_cannot_wait_trains_on_its_survivors() -> None:
-    pool = make_pool(batch_size=1, num_repeat=3, max_staleness=1)
+    pool = make_pool(batch_size=2, num_repeat=3, max_staleness=1)
     fill(pool, {"a": 3, "b": 2, "c": 1})
     pool.propose(BatchPolicy.of(TrainJob(batch_size=1, num_repeat=3, max_staleness=0)))
     sealed = pool.seal("batch-1", step=1)
@@ -271,13 +291,16 @@ def test_an_unfinished_group_that_cannot_wait_trains_on_its_survivors() -> None:
 
 
 def test_a_batch_whose_time_is_over_trains_unfinished_groups_even_if_they_could_wait() -> None:
-    pool = make_pool(batch_size=2, num_repeat=3, max_staleness=4, batch_timeout_s=60)
+    clock = Clock()
+    pool = make_pool(batch_size=2, num_repeat=3, max_staleness=4, batch_timeout_s=60, clock=clock)
     fill(pool, {"a": 2, "b": 1})
-    assert is_ready(pool, now=61.0)
+    clock.now = 61.0
+    assert is_ready(pool)
     sealed = pool.seal("batch-1", step=1)
     assert [group.task_id for group in sealed.batch.groups] == ["a"]
     assert (sealed.dropped, len(pool)) == ((), 1)
-    assert not is_ready(pool, now=1000.0)
+    clock.now = 1000.0
+    assert not is_ready(pool)
 
 
 def test_a_seal_that_trains_nothing_empties_the_pool() -> None:

@@ -253,4 +253,4 @@ def test_status_shows_the_newest_warnings_only(tmp_path: Path) -> None:
         assert len(shown) == MAX_SHOWN
         assert "careless-0" not in {warning.client_id for warning in shown}
 
-    play(scenario, tmp_path)
+    play(scenario, tmp_path, stop_rule="all_clients_agree")

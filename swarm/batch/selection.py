@@ -1,0 +1,128 @@
+"""Which of the waiting groups make up a batch, and what keeps the others out of it.
+
+Place in the flow: asked by the pool when it seals. What is chosen depends on what the episodes hold and on the step,
+never on when episodes arrived or how they are named. This module changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from swarm.batch.admission import DropReason
+from swarm.batch.groups import GroupKey, Groups, Returns, WaitingGroup, key_of, returns_of
+from swarm.batch.policy import BatchPolicy
+from swarm.types import FinishedEpisode, Group, TrainBatch
+
+Rank = tuple[bool, bool, int, int, bytes]
+
+Content = tuple[tuple[tuple[int, ...], ...], Returns, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Chooses for one step. `quotas` are groups per data source; None without a mixture.
+
+    `is_complete` says whether the stop rule is met: if not, the batch's time is over and it takes what there is.
+    `may_wait` tells whether all episodes of a group could still be trained in the next batch, `oldest` the oldest
+    weight version in it.
+    """
+
+    policy: BatchPolicy
+    quotas: Mapping[str, int] | None
+    groups: Groups
+    step: int
+    is_complete: bool
+    may_wait: Callable[[WaitingGroup], bool]
+    oldest: Callable[[WaitingGroup], int]
+
+    def choose(self) -> tuple[list[WaitingGroup], list[tuple[DropReason, WaitingGroup]]]:
+        """The groups of the batch, and the others with what keeps them out."""
+        taken: list[WaitingGroup] = []
+        left: list[tuple[DropReason, WaitingGroup]] = []
+        room = None if self.quotas is None else dict(self.quotas)
+        by_episodes = self.policy.stop_rule == "enough_episodes"
+        lacking = self.policy.batch_size * (self.policy.num_repeat if by_episodes else 1)
+        for group in self._ranked():
+            source = group.key[0]
+            reason = self._keep_out(group)
+            if reason is None and ((self._is_bounded and lacking <= 0) or (room is not None and not room.get(source))):
+                reason = DropReason.OVER_QUOTA
+            if reason is not None:
+                left.append((reason, group))
+                continue
+            taken.append(group)
+            lacking -= group.size if by_episodes else 1
+            if room is not None:
+                room[source] -= 1
+        return taken, left
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether the batch takes its target and no more. On-policy, what was begun by the count is the target."""
+        return self.policy.is_grouped or (self.policy.stop_rule == "enough_episodes" and self.policy.max_staleness > 0)
+
+    def _keep_out(self, group: WaitingGroup) -> DropReason | None:
+        if group.size < self.policy.min_group:
+            return DropReason.GROUP_TOO_SMALL
+        if self.groups.lacks_contrast(group):
+            return DropReason.CONSTANT_REWARD
+        is_early = self.policy.max_staleness and self.policy.is_grouped and not self.groups.is_done(group)
+        if self.is_complete and is_early and self.may_wait(group):
+            # Its other episodes, still running, find it in the next batch.
+            return DropReason.OVER_QUOTA
+        return None
+
+    def _ranked(self) -> Iterable[WaitingGroup]:
+        """Groups that cannot wait for the next batch come first, then full groups, then the oldest, then chance.
+
+        The chance is the same for everybody who knows the step, but not for the task at every step: speed must not
+        decide, nor must the same tasks lose each time.
+        """
+        by_key: dict[GroupKey, list[WaitingGroup]] = {}
+        for group in self.groups:
+            by_key.setdefault(group.key, []).append(group)
+        ranks: list[tuple[Rank, WaitingGroup]] = []
+        for key, groups in by_key.items():
+            twins = groups if len(groups) == 1 else sorted(groups, key=_contents)
+            ranks += [(self._rank(key, number, group), group) for number, group in enumerate(twins)]
+        return [group for _, group in sorted(ranks, key=lambda ranked: ranked[0])]
+
+    def _rank(self, key: GroupKey, number: int, group: WaitingGroup) -> Rank:
+        is_async = self.policy.max_staleness > 0
+        name = "\0".join((str(self.step), *key, *([str(number)] if number else [])))
+        return (
+            is_async and self.may_wait(group),
+            not self.groups.is_done(group),
+            -min(group.size, self.policy.num_repeat),
+            self.oldest(group) if is_async else 0,
+            hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest(),
+        )
+
+
+def assemble(batch_id: str, step: int, groups: Iterable[Iterable[FinishedEpisode]]) -> TrainBatch:
+    """The batch of these groups, in an order that depends on what they hold and on nothing else."""
+    ordered = [tuple(sorted(group, key=_content)) for group in groups]
+    ordered.sort(key=lambda group: (key_of(group[0]), [_content(episode) for episode in group]))
+    return TrainBatch(batch_id, step, tuple(Group(group[0].task_id, group) for group in ordered))
+
+
+def rebuild(
+    batch_id: str, step: int, episodes: Iterable[FinishedEpisode], numbers: Mapping[str, int] | None = None
+) -> TrainBatch:
+    """The batch that `assemble` made, from its episodes. `numbers` gives the group of each by episode id; without one,
+    the episodes of a task are its group."""
+    groups: dict[tuple[GroupKey, int], list[FinishedEpisode]] = {}
+    for episode in episodes:
+        number = -1 if numbers is None else numbers.get(episode.episode_id, -1)
+        groups.setdefault((key_of(episode), number), []).append(episode)
+    return assemble(batch_id, step, groups.values())
+
+
+def _contents(group: WaitingGroup) -> Sequence[Content]:
+    return sorted(map(_content, group.episodes.values()))
+
+
+def _content(episode: FinishedEpisode) -> Content:
+    return tuple(sample.token_ids_T for sample in episode.samples), returns_of(episode), episode.episode_id

@@ -90,7 +90,7 @@ class SwarmServer:
             except JobInvalid as error:
                 logger.error("not resumed: %s", error.message)
                 return False
-            if wanted is not None and wanted != job:
+            if wanted is not None and not wanted.means(job):
                 return False
             was_crash = states[-1].state != EngineState.OFFLINE
             self._job = job
@@ -106,8 +106,8 @@ class SwarmServer:
         job = build_job(data)
         await asyncio.to_thread(self._backends.check, job)
         async with self._commands:
-            if job == self._job:
-                return job
+            if self._job is not None and job.means(self._job):
+                return self._job
             if self.lifecycle.state not in STARTABLE:
                 raise IllegalTransition(
                     f"another job is {self.lifecycle.state}: stop the engine before changing the job"
@@ -162,10 +162,10 @@ class SwarmServer:
 
     async def _open_work(self, job: TrainJob, resume: bool) -> tuple[JobRow, OpenWork | None]:
         """What an earlier run of this very job left; None for a fresh run, which the ledger then records."""
-        given = job.model_dump(mode="json", exclude_defaults=True)
         latest = await self._ledger.latest_job()
-        if resume and latest is not None and dict(latest.job) == given:
+        if resume and latest is not None and _recorded(latest, job):
             return latest, await self._ledger.recover()
+        given = job.model_dump(mode="json", exclude_defaults=True)
         return await self._ledger.record_job(given, job.resolve().model_dump(mode="json")), None
 
     async def _boot(self, job: TrainJob, row: JobRow, work: OpenWork | None) -> None:
@@ -255,6 +255,14 @@ class SwarmServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s ended with an unexpected error", task.get_name(), exc_info=error)
             self._spawn(self._fail(f"{task.get_name()}: {type(error).__name__}: {error}"), "failure report")
+
+
+def _recorded(row: JobRow, job: TrainJob) -> bool:
+    """Whether this is the job on record. One that is no longer valid is another."""
+    try:
+        return build_job(dict(row.job)).means(job)
+    except JobInvalid:
+        return False
 
 
 def _was_interrupted(newest: StateRow) -> bool:

@@ -10,7 +10,7 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
 import yaml
@@ -158,6 +158,15 @@ class TrainJob(BaseModel):
             }
         )
 
+    def extends(self, earlier: TrainJob) -> bool:
+        """Whether this is the `earlier` job with more `total_steps`, so that it goes on from where that one is.
+
+        A learning-rate schedule of verl's that ends is made for its `total_steps`: it has no longer version.
+        """
+        if earlier.total_steps is None or (self.total_steps is not None and self.total_steps <= earlier.total_steps):
+            return False
+        return self == earlier.model_copy(update={"total_steps": self.total_steps}) and not _has_schedule(self.verl)
+
     def dump_job_as_yaml(self, path: str | Path) -> Path:
         """Write the job, without values left at their defaults."""
         target = Path(path)
@@ -168,6 +177,16 @@ class TrainJob(BaseModel):
     def build_job_from_yaml(cls, path: str | Path) -> TrainJob:
         """Raises JobInvalid with one line for a missing file, malformed YAML, an unknown key or a bad value."""
         return build_job(_read_yaml(Path(path)), source=str(path))
+
+
+def _has_schedule(settings: Mapping[str, Any]) -> bool:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            if _has_schedule(cast(Mapping[str, Any], value)):
+                return True
+        elif name.rpartition(".")[2] == "lr_scheduler_type" and value != "constant":
+            return True
+    return False
 
 
 def build_job(data: object, *, source: str = "job") -> TrainJob:

@@ -35,7 +35,8 @@ sampling, the others are dropped); as soon as one client says so; as soon as eve
 class EngineState(StrEnum):
     """What the server is doing. OFFLINE has no job; FAILED carries a reason and is left by start or stop.
 
-    A running engine goes back to BOOTING when its worker died and another one takes over.
+    A running engine goes back to BOOTING when its worker died and another one takes over. COMPLETE has done the
+    `total_steps` of its job: it serves the model and eval episodes, and takes no train episodes.
     """
 
     OFFLINE = "OFFLINE"
@@ -44,12 +45,15 @@ class EngineState(StrEnum):
     DRAINING = "DRAINING"
     TRAINING = "TRAINING"
     EXPORTING = "EXPORTING"
+    COMPLETE = "COMPLETE"
     FAILED = "FAILED"
 
 
 LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
     EngineState.OFFLINE: frozenset({EngineState.BOOTING}),
-    EngineState.BOOTING: frozenset({EngineState.ROLLING, EngineState.FAILED, EngineState.OFFLINE}),
+    EngineState.BOOTING: frozenset(
+        {EngineState.ROLLING, EngineState.COMPLETE, EngineState.FAILED, EngineState.OFFLINE}
+    ),
     EngineState.ROLLING: frozenset(
         {EngineState.DRAINING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
@@ -57,10 +61,20 @@ LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
         {EngineState.TRAINING, EngineState.ROLLING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
     EngineState.TRAINING: frozenset(
-        {EngineState.ROLLING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+        {
+            EngineState.ROLLING,
+            EngineState.EXPORTING,
+            EngineState.COMPLETE,
+            EngineState.BOOTING,
+            EngineState.FAILED,
+            EngineState.OFFLINE,
+        }
     ),
     EngineState.EXPORTING: frozenset(
-        {EngineState.ROLLING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+        {EngineState.ROLLING, EngineState.COMPLETE, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+    ),
+    EngineState.COMPLETE: frozenset(
+        {EngineState.ROLLING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
     EngineState.FAILED: frozenset({EngineState.BOOTING, EngineState.OFFLINE}),
 }
@@ -394,7 +408,8 @@ class BatchPage(Body):
 
 
 class SyncJobRequest(Body):
-    """PUT job. `job` is checked by TrainJob; accepted while OFFLINE or FAILED, or if equal to the present job."""
+    """PUT job. `job` is checked by TrainJob; accepted while OFFLINE or FAILED, if equal to the present job, or if it is
+    the present job with more `total_steps`."""
 
     job: dict[str, Any]
 

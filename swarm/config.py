@@ -14,10 +14,19 @@ from typing import Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from swarm.errors import JobInvalid
 from swarm.schemas import Identifier, StopRule
+from swarm.spelling import with_hints
 
 BUNDLED_MODEL = "nano"
 LR_OF_BUNDLED_MODEL = 3e-3
@@ -124,6 +133,14 @@ class TrainJob(BaseModel):
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError("both must be in [0, 1)")
         return betas
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _hint_at_known_settings(cls, data: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return check(data)
+        except ValidationError as error:
+            raise with_hints(error, cls) from None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -287,10 +304,11 @@ class ServerConfig(BaseModel):
 
 
 def base_url(address: str) -> str:
-    """The address of a server in one spelling, without a slash at its end.
+    """The address of a server in one spelling, without a slash at its end; `host:port` alone is completed to http.
 
     Raises ValueError unless it is http or https with a host, and with no user, query or fragment.
     """
+    address = complete_address(address)
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
@@ -303,6 +321,13 @@ def base_url(address: str) -> str:
     default = {"http": 80, "https": 443}[parts.scheme]
     at = "" if port in {None, default} else f":{port}"
     return f"{parts.scheme}://{shown}{at}{parts.path.rstrip('/')}"
+
+
+def complete_address(address: str) -> str:
+    """`localhost:10086` as people type it, with its scheme; any other address as it is."""
+    host, _, port = address.partition("/")[0].rpartition(":")
+    is_bare = "://" not in address and bool(host) and port.isascii() and port.isdecimal()
+    return f"http://{address}" if is_bare else address
 
 
 def home_from_environment() -> Path | None:
@@ -344,7 +369,7 @@ def _first_location(error: ValidationError) -> str | None:
 def _first_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = _first_location(error)
-    what = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+    what = first["msg"].removeprefix("Value error, ")
     is_secret = where is not None and where.endswith("token")
     is_told = first["type"] in {"extra_forbidden", "value_error"}
     got = "" if is_told or is_secret else f" (got {first['input']!r})"

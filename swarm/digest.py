@@ -6,7 +6,7 @@ Place in the flow: bottom of the package, below types.py, which names a task by 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from typing import Any, cast
@@ -15,7 +15,7 @@ DIGITS = 24
 """Hexadecimal ones: 96 bits, so that among a billion values no two are likely to share a digest."""
 
 
-_SCALARS = ((str, str.__str__), (int, int), (float, float))
+_SCALARS: tuple[tuple[type, Callable[[Any], Any]], ...] = ((str, str.__str__), (int, int), (float, float))
 
 
 def digest_of(value: object) -> str:

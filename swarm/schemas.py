@@ -7,10 +7,19 @@ service the frozen dataclasses of types.py flow instead. Chat bodies belong to t
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
+from swarm.spelling import with_hints
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
 
 API_PREFIX = "/v1/swarm"
@@ -301,6 +310,14 @@ class UpdateBatchPolicyRequest(Body):
     batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
     max_staleness: int | None = Field(default=None, ge=0, le=1000)
     mixture: dict[Identifier, float] | None = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _hint_at_known_settings(cls, data: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return check(data)
+        except ValidationError as error:
+            raise with_hints(error, cls) from None
 
 
 class EpisodeView(Body):

@@ -247,7 +247,7 @@ class SwarmServer:
 
     def _require_run(self) -> Run:
         if self._run is None:
-            raise EngineNotReady("no engine is running: start it first")
+            raise EngineNotReady("no engine is running: a client starts it (auto_sync_train_config_and_start_engine)")
         return self._run
 
     async def _undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:

@@ -46,6 +46,7 @@ from swarm.schemas import (
     SyncJobRequest,
     UpdateBatchPolicyRequest,
 )
+from swarm.spelling import UNKNOWN
 
 logger = logging.getLogger(__name__)
 
@@ -228,6 +229,7 @@ def checked(build: Callable[[], T]) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise BadRequest(f"{where}: {first['msg']} (got {first['input']!r})", param=where) from error
+        got = "" if first["type"] == UNKNOWN else f" (got {first['input']!r})"
+        raise BadRequest(f"{where}: {first['msg']}{got}", param=where) from error
     except ValueError as error:
         raise BadRequest(f"cannot be sent as JSON: {error}") from error

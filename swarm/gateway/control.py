@@ -64,7 +64,7 @@ def require_service(served: Served) -> ModelService:
     if service is None:
         raise EngineNotReady(
             "no engine is running: a client sends a job and starts it (auto_sync_train_config_and_start_engine), or"
-            " `swarm start --job job.yaml`",
+            " `swarm start --job job.yaml` does",
             retry_after_s=2,
         )
     return service
@@ -120,8 +120,8 @@ def add_command_routes(
 
     @router.post("/engine/start", status_code=202, summary="Boot the engine", responses=errors(409, 507))
     async def start_engine(body: StartEngineRequest | None = None) -> Acknowledged:
-        """Answers at once; the status says when it is ROLLING (COMPLETE if all its steps are done), or FAILED and why. With `resume` (the default) the same
-        job goes on where it was."""
+        """Answers at once; the status says when it is ROLLING (COMPLETE if all its steps are done), or FAILED and why.
+        With `resume` (the default) the same job goes on where it was."""
         await control.start(body.resume if body else True)
         return acknowledged()
 

@@ -201,7 +201,7 @@ class Harness:
     def _await_rest(self, client: SwarmClient) -> None:
         """Until no batch is being trained. Raises RunBroken after a while, SwarmError if the engine failed."""
         deadline = time.monotonic() + WAIT_TIMEOUT_S
-        while (status := client.status()).state != "ROLLING":
+        while (status := client.status()).state not in ("ROLLING", "COMPLETE"):
             self._check_stop()
             if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:
                 raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not come to rest'}")

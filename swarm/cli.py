@@ -17,12 +17,13 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,6 +39,9 @@ from swarm.errors import (
     Unauthorized,
     Unavailable,
 )
+
+if TYPE_CHECKING:
+    from swarm.config import TrainJob
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 
@@ -127,24 +131,48 @@ def start(
 
         from swarm.serving import serve
 
-        resumed: list[str] = []
-
-        def note_resumed(interrupted: TrainJob) -> None:
-            resumed.append(f"{interrupted.project_name}/{interrupted.experiment_name}")
+        resumed: list[tuple[TrainJob, int]] = []
 
         def announce(url: str) -> None:
-            resumes = next(iter(resumed), None)
+            going_on = next(iter(resumed), None)
             if as_json:
+                resumes = None if going_on is None else _name_of(going_on[0])
                 shown = {"url": url, "pid": os.getpid(), "home": str(config.home.resolve()), "resumes": resumes}
                 typer.echo(json.dumps(shown))
             else:
                 typer.echo(f"swarm {__version__} serves {url} (home {config.home}); Ctrl-C stops it", err=True)
-            if resumes is not None:
-                typer.echo(f"going on with {resumes}, which was interrupted; --no-resume would not", err=True)
+            if going_on is not None:
+                typer.echo(_resume_line(*going_on, config.home), err=True)
+            elif train_job is None and not as_json:
+                typer.echo("it waits for a job: a client sends one, or `swarm start --job job.yaml`", err=True)
             sys.stdout.flush()
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, train_job, announce, resume=not no_resume, on_resume=note_resumed))
+            runner.run(
+                serve(
+                    config,
+                    train_job,
+                    announce,
+                    resume=not no_resume,
+                    on_resume=lambda interrupted, steps: resumed.append((interrupted, steps)),
+                )
+            )
+
+
+def _name_of(job: TrainJob) -> str:
+    return f"{job.project_name}/{job.experiment_name}"
+
+
+def _resume_line(job: TrainJob, steps: int, home: Path) -> str:
+    """What a server goes on with, and how to begin without it."""
+    anew = f"to begin without it: swarm start --home {shlex.quote(str(home))} --no-resume"
+    if job.total_steps is not None and steps >= job.total_steps:
+        return (
+            f"{_name_of(job)} has done all its {job.total_steps} steps: it is served and takes no train episodes; sync"
+            f" it with more total_steps to go on; {anew}"
+        )
+    of_all = "" if job.total_steps is None else f" of {job.total_steps}"
+    return f"going on with {_name_of(job)} at step {steps}{of_all}, which was interrupted; {anew}"
 
 
 @app.command()

@@ -10,14 +10,23 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from swarm.errors import JobInvalid
 from swarm.schemas import Identifier, StopRule
+from swarm.spelling import with_hints
 
 BUNDLED_MODEL = "nano"
 LR_OF_BUNDLED_MODEL = 3e-3
@@ -131,6 +140,14 @@ class TrainJob(BaseModel):
             raise ValueError("both must be in [0, 1)")
         return betas
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _hint_at_known_settings(cls, data: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return check(data)
+        except ValidationError as error:
+            raise with_hints(error, cls) from None
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.min_group is not None and self.min_group > self.num_repeat:
@@ -176,6 +193,16 @@ class TrainJob(BaseModel):
         """Whether both ask for the same, whatever they leave to defaults."""
         return self.resolve() == other.resolve()
 
+    def extends(self, earlier: TrainJob) -> bool:
+        """Whether this is the `earlier` job with more `total_steps`, so that it goes on from where that one is.
+
+        A learning-rate schedule of verl's that ends is made for its `total_steps`: it has no longer version.
+        """
+        if earlier.total_steps is None or (self.total_steps is not None and self.total_steps <= earlier.total_steps):
+            return False
+        longer = earlier.model_copy(update={"total_steps": self.total_steps})
+        return self.means(longer) and not _has_schedule(self.verl)
+
     def dump_job_as_yaml(self, path: str | Path) -> Path:
         """Write the job, without values left at their defaults."""
         target = Path(path)
@@ -186,6 +213,16 @@ class TrainJob(BaseModel):
     def build_job_from_yaml(cls, path: str | Path) -> TrainJob:
         """Raises JobInvalid with one line for a missing file, malformed YAML, an unknown key or a bad value."""
         return build_job(_read_yaml(Path(path)), source=str(path))
+
+
+def _has_schedule(settings: Mapping[str, Any]) -> bool:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            if _has_schedule(cast(Mapping[str, Any], value)):
+                return True
+        elif name.rpartition(".")[2] == "lr_scheduler_type" and value != "constant":
+            return True
+    return False
 
 
 def build_job(data: object, *, source: str = "job") -> TrainJob:
@@ -286,10 +323,11 @@ class ServerConfig(BaseModel):
 
 
 def base_url(address: str) -> str:
-    """The address of a server in one spelling, without a slash at its end.
+    """The address of a server in one spelling, without a slash at its end; `host:port` alone is completed to http.
 
     Raises ValueError unless it is http or https with a host, and with no user, query or fragment.
     """
+    address = complete_address(address)
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
@@ -302,6 +340,13 @@ def base_url(address: str) -> str:
     default = {"http": 80, "https": 443}[parts.scheme]
     at = "" if port in {None, default} else f":{port}"
     return f"{parts.scheme}://{shown}{at}{parts.path.rstrip('/')}"
+
+
+def complete_address(address: str) -> str:
+    """`localhost:10086` as people type it, with its scheme; any other address as it is."""
+    host, _, port = address.partition("/")[0].rpartition(":")
+    is_bare = "://" not in address and bool(host) and port.isascii() and port.isdecimal()
+    return f"http://{address}" if is_bare else address
 
 
 def home_from_environment() -> Path | None:
@@ -343,7 +388,7 @@ def _first_location(error: ValidationError) -> str | None:
 def _first_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = _first_location(error)
-    what = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+    what = first["msg"].removeprefix("Value error, ")
     is_secret = where is not None and where.endswith("token")
     is_told = first["type"] in {"extra_forbidden", "value_error"}
     got = "" if is_told or is_secret else f" (got {first['input']!r})"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swarm.backends import Backend
-from swarm.config import ServerConfig
+from swarm.config import ServerConfig, TrainJob
 from swarm.engine.base import EngineLost
 from swarm.engine.state import EngineLifecycle
 from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, LedgerUnwritable, NotFound, SwarmError
@@ -72,7 +72,7 @@ class Run:
         while True:
             recovered = await self._bring_up()
             self.recoveries += self.crashed_at is not None
-            await self.lifecycle.move(EngineState.ROLLING)
+            await self.loop.rest()
             if self.crashed_at is not None:
                 await self._record_recovery(recovered, time.monotonic() - self.crashed_at)
             reason = await self._train_until_death()
@@ -80,6 +80,11 @@ class Run:
             logger.error("the engine died: %s", reason)
             self._count_death(reason)
             await self._leave_service(f"the engine worker died ({reason}): starting another")
+
+    async def extend(self, job: TrainJob) -> None:
+        """Go on to the end of `job`: the present one, resolved, with more `total_steps`."""
+        self.rollout.extend(job)
+        await self.loop.extend(job)
 
     async def export(self) -> Path:
         """Write a checkpoint that is kept. Raises IllegalTransition while a batch is in work, CheckpointError."""
@@ -167,7 +172,6 @@ class Run:
         try:
             await asyncio.wait({training, death}, return_when=asyncio.FIRST_COMPLETED)
             if training.done():
-                # A loop that ended well has done all steps of the job: evaluation goes on.
                 _raise_unless_lost(training)
             reason = await death
             self.loop.interrupt()

@@ -7,10 +7,19 @@ service the frozen dataclasses of types.py flow instead. Chat bodies belong to t
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
+from swarm.spelling import with_hints
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
 
 API_PREFIX = "/v1/swarm"
@@ -35,7 +44,8 @@ sampling, the others are dropped); as soon as one client says so; as soon as eve
 class EngineState(StrEnum):
     """What the server is doing. OFFLINE has no job; FAILED carries a reason and is left by start or stop.
 
-    A running engine goes back to BOOTING when its worker died and another one takes over.
+    A running engine goes back to BOOTING when its worker died and another one takes over. COMPLETE has done the
+    `total_steps` of its job: it serves the model and eval episodes, and takes no train episodes.
     """
 
     OFFLINE = "OFFLINE"
@@ -44,12 +54,15 @@ class EngineState(StrEnum):
     DRAINING = "DRAINING"
     TRAINING = "TRAINING"
     EXPORTING = "EXPORTING"
+    COMPLETE = "COMPLETE"
     FAILED = "FAILED"
 
 
 LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
     EngineState.OFFLINE: frozenset({EngineState.BOOTING}),
-    EngineState.BOOTING: frozenset({EngineState.ROLLING, EngineState.FAILED, EngineState.OFFLINE}),
+    EngineState.BOOTING: frozenset(
+        {EngineState.ROLLING, EngineState.COMPLETE, EngineState.FAILED, EngineState.OFFLINE}
+    ),
     EngineState.ROLLING: frozenset(
         {EngineState.DRAINING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
@@ -57,10 +70,20 @@ LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
         {EngineState.TRAINING, EngineState.ROLLING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
     EngineState.TRAINING: frozenset(
-        {EngineState.ROLLING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+        {
+            EngineState.ROLLING,
+            EngineState.EXPORTING,
+            EngineState.COMPLETE,
+            EngineState.BOOTING,
+            EngineState.FAILED,
+            EngineState.OFFLINE,
+        }
     ),
     EngineState.EXPORTING: frozenset(
-        {EngineState.ROLLING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+        {EngineState.ROLLING, EngineState.COMPLETE, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+    ),
+    EngineState.COMPLETE: frozenset(
+        {EngineState.ROLLING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
     ),
     EngineState.FAILED: frozenset({EngineState.BOOTING, EngineState.OFFLINE}),
 }
@@ -299,6 +322,14 @@ class UpdateBatchPolicyRequest(Body):
     max_staleness: int | None = Field(default=None, ge=0, le=1000)
     mixture: dict[Identifier, float] | None = None
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _hint_at_known_settings(cls, data: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return check(data)
+        except ValidationError as error:
+            raise with_hints(error, cls) from None
+
 
 class EpisodeView(Body):
     """One episode as the server knows it. Times are seconds since the epoch; `outcome` says why it was dropped."""
@@ -405,7 +436,8 @@ class BatchPage(Body):
 
 
 class SyncJobRequest(Body):
-    """PUT job. `job` is checked by TrainJob; accepted while OFFLINE or FAILED, or if equal to the present job."""
+    """PUT job. `job` is checked by TrainJob; accepted while OFFLINE or FAILED, if equal to the present job, or if it is
+    the present job with more `total_steps`."""
 
     job: dict[str, Any]
 

@@ -77,7 +77,7 @@ class SwarmServer:
 
     async def resume(self, wanted: TrainJob | None = None) -> bool:
         """Go on with a job that nobody told to stop: its server crashed or was shut down. False if there is none, or
-        if it is another than `wanted`.
+        if it is another than `wanted`, which may have more `total_steps`.
 
         On return its episodes are known again; the state says when the engine rolls, or FAILED and why.
         """
@@ -90,8 +90,10 @@ class SwarmServer:
             except JobInvalid as error:
                 logger.error("not resumed: %s", error.message)
                 return False
-            if wanted is not None and not wanted.means(job):
-                return False
+            if wanted is not None:
+                if not (wanted.means(job) or wanted.extends(job)):
+                    return False
+                job = wanted
             was_crash = states[-1].state != EngineState.OFFLINE
             self._job = job
             row, work = await self._open_work(job, resume=True)
@@ -102,18 +104,31 @@ class SwarmServer:
         return True
 
     async def sync_job(self, data: dict[str, Any]) -> TrainJob:
-        """Take a job while no engine runs. Raises JobInvalid, or IllegalTransition while another job runs."""
+        """Take a job while no engine runs, or the present one with more `total_steps`.
+
+        Raises JobInvalid; IllegalTransition while another job runs; EngineNotReady for more steps while it boots.
+        """
         job = build_job(data)
         await asyncio.to_thread(self._backends.check, job)
         async with self._commands:
             if self._job is not None and job.means(self._job):
                 return self._job
             if self.lifecycle.state not in STARTABLE:
-                raise IllegalTransition(
-                    f"another job is {self.lifecycle.state}: stop the engine before changing the job"
-                )
+                await self._extend(job)
             self._job = job
             return job
+
+    async def _extend(self, job: TrainJob) -> None:
+        """Give the running job more steps. Raises IllegalTransition if `job` is another one, EngineNotReady."""
+        if self._job is None or not job.extends(self._job):
+            raise IllegalTransition(
+                f"another job is {self.lifecycle.state}{_name_of(self._job)}: stop it first, with stop_engine(),"
+                " force_restart=True or `swarm stop --engine-only`"
+            )
+        if self._run is None or self.lifecycle.state is EngineState.BOOTING:
+            raise EngineNotReady("the engine boots: it takes more total_steps once it serves", retry_after_s=1)
+        await self._ledger.extend_job(*_on_record(job))
+        await self._run.extend(job.resolve())
 
     async def start_engine(self, resume: bool = True) -> None:
         """Begin to boot the synced job; returns at once. The state says when it rolls, or FAILED and why."""
@@ -162,11 +177,14 @@ class SwarmServer:
 
     async def _open_work(self, job: TrainJob, resume: bool) -> tuple[JobRow, OpenWork | None]:
         """What an earlier run of this very job left; None for a fresh run, which the ledger then records."""
+        given, resolved = _on_record(job)
         latest = await self._ledger.latest_job()
-        if resume and latest is not None and _recorded(latest, job):
-            return latest, await self._ledger.recover()
-        given = job.model_dump(mode="json", exclude_defaults=True)
-        return await self._ledger.record_job(given, job.resolve().model_dump(mode="json")), None
+        if resume and latest is not None:
+            if _is_recorded(latest, job):
+                return latest, await self._ledger.recover()
+            if _is_extended(latest, job):
+                return await self._ledger.extend_job(given, resolved), await self._ledger.recover()
+        return await self._ledger.record_job(given, resolved), None
 
     async def _boot(self, job: TrainJob, row: JobRow, work: OpenWork | None) -> None:
         if await self._assemble(job, row, work, crashed_at=None):
@@ -229,7 +247,7 @@ class SwarmServer:
 
     def _require_run(self) -> Run:
         if self._run is None:
-            raise EngineNotReady("no engine is running: start it first")
+            raise EngineNotReady("no engine is running: a client starts it (auto_sync_train_config_and_start_engine)")
         return self._run
 
     async def _undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:
@@ -257,12 +275,29 @@ class SwarmServer:
             self._spawn(self._fail(f"{task.get_name()}: {type(error).__name__}: {error}"), "failure report")
 
 
-def _recorded(row: JobRow, job: TrainJob) -> bool:
+def _is_recorded(row: JobRow, job: TrainJob) -> bool:
     """Whether this is the job on record. One that is no longer valid is another."""
     try:
         return build_job(dict(row.job)).means(job)
     except JobInvalid:
         return False
+
+
+def _on_record(job: TrainJob) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A job as given, and with every default filled in."""
+    return job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
+
+
+def _is_extended(row: JobRow, job: TrainJob) -> bool:
+    try:
+        return job.extends(build_job(dict(row.job), source="the job on record"))
+    except JobInvalid:
+        # Settings of another version, which no job of this one has.
+        return False
+
+
+def _name_of(job: TrainJob | None) -> str:
+    return "" if job is None else f" ({job.project_name}/{job.experiment_name})"
 
 
 def _was_interrupted(newest: StateRow) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import resource
 import socket
@@ -35,6 +36,9 @@ MAX_CONNECTIONS = 50_000
 """Further ones are refused with 503. Also bounded by the files that the process may open."""
 
 RESERVED_FILES = 200
+
+OnResume = Callable[[TrainJob, int], None]
+"""Takes the job that goes on and how many of its steps are done."""
 
 
 class HttpServer(uvicorn.Server):
@@ -71,7 +75,12 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+        remedy = (
+            f"look who is there with `swarm status --url http://{host}:{port}`, or take a free port with --port 0"
+            if error.errno == errno.EADDRINUSE
+            else "choose another --host or --port"
+        )
+        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from error
     return listener
 
 
@@ -81,12 +90,12 @@ async def serve(
     announce: Callable[[str], None],
     *,
     resume: bool = True,
-    on_resume: Callable[[TrainJob], None] | None = None,
+    on_resume: OnResume | None = None,
     build_backends: Callable[[ServerConfig, Path], Backends] | None = None,
 ) -> None:
     """Serve until SIGINT, SIGTERM or the shutdown route. `announce` gets the URL once requests are answered.
 
-    With `resume` the job that was interrupted in this home goes on, unless a `job` is given; `on_resume` gets it
+    With `resume` the job that was interrupted in this home goes on, unless another `job` is given; `on_resume` gets it
     before the announcement. `build_backends` stands for `Backends`, whose arguments it gets. Raises PortInUse,
     LedgerError (another server on the same home), JobInvalid.
     """
@@ -106,7 +115,7 @@ async def _serve(
     ledger: Ledger,
     backends: Backends,
     resume: bool,
-    on_resume: Callable[[TrainJob], None] | None,
+    on_resume: OnResume | None,
 ) -> None:
     server = SwarmServer(config, ledger, backends)
     events = EventStreams(ledger)
@@ -153,14 +162,12 @@ async def _serve(
         await server.close()
 
 
-async def _take_up(
-    server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: Callable[[TrainJob], None] | None
-) -> None:
+async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: OnResume | None) -> None:
     """Go on with the interrupted job, unless it is another than the one given, which is then begun."""
     if resume and await server.resume(job):
         interrupted = server.control.job()
         if interrupted is not None and on_resume is not None:
-            on_resume(interrupted)
+            on_resume(interrupted, server.lifecycle.weights.step)
     elif job is not None:
         await server.sync_job(job.model_dump(mode="json", exclude_defaults=True))
         await server.start_engine(resume)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from swarm.digest import digest_of
+
 Message = Mapping[str, Any]
 """One chat message in the OpenAI shape: role, content, tool_calls, tool_call_id, name."""
 
@@ -53,13 +55,20 @@ class ForkReason(StrEnum):
 class Task:
     """One problem to attempt. Episodes of the same `task_id` form the group whose rewards are compared.
 
-    `data_source` names the kind of task, the unit of a mixture's quotas.
+    Without a `task_id` a task is named by its content (query, metadata, data source): equal tasks are one group, in
+    every process. `dataclasses.replace` keeps the name; pass `task_id=""` for that of the new content. `data_source`
+    names the kind of task, the unit of a mixture's quotas.
     """
 
     main_query: str
-    task_id: str
+    task_id: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     data_source: str = DEFAULT_DATA_SOURCE
+
+    def __post_init__(self) -> None:
+        if not self.task_id:
+            content = (self.main_query, self.metadata, self.data_source)
+            object.__setattr__(self, "task_id", f"task-{digest_of(content)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,10 @@ def wait_for_state(http: httpx.Client, state: str, timeout_s: float = 60) -> dic
 
 def wait_for_step(http: httpx.Client, step: int, timeout_s: float = 60) -> dict[str, Any]:
     return _wait(
-        http, lambda status: status["step"] >= step and status["state"] == "ROLLING", f"step {step}", timeout_s
+        http,
+        lambda status: status["step"] >= step and status["state"] in {"ROLLING", "COMPLETE"},
+        f"step {step}",
+        timeout_s,
     )
 
 

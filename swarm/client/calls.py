@@ -6,6 +6,7 @@ of threads or event loops.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -21,6 +22,7 @@ from swarm.errors import (
     EngineNotReady,
     Forbidden,
     IllegalTransition,
+    TrainingComplete,
     Unavailable,
 )
 from swarm.schemas import (
@@ -44,13 +46,24 @@ from swarm.schemas import (
     SyncJobRequest,
     UpdateBatchPolicyRequest,
 )
+from swarm.spelling import UNKNOWN
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.25
 PAGE = 1000
 # Loading weights takes as long as writing them, on a slow disk minutes.
 SLOW_CALL_S = 600.0
 
-_SERVING = frozenset({EngineState.ROLLING, EngineState.DRAINING, EngineState.TRAINING, EngineState.EXPORTING})
+_SERVING = frozenset(
+    {
+        EngineState.ROLLING,
+        EngineState.DRAINING,
+        EngineState.TRAINING,
+        EngineState.EXPORTING,
+        EngineState.COMPLETE,
+    }
+)
 
 
 def status(server: Server) -> Plan[Status]:
@@ -112,7 +125,10 @@ def sync_and_start(
         # Refused if another client started the same job in the meantime: its boot is as good as ours.
         with suppress(IllegalTransition):
             yield from exchange(server, start, Acknowledged)
-    return (yield from _wait_for(server, "the engine to serve", boot_timeout_s, lambda now: now.state in _SERVING))
+    served = yield from _wait_for(server, "the engine to serve", boot_timeout_s, lambda now: now.state in _SERVING)
+    if served.state is EngineState.COMPLETE:
+        logger.warning("%s/%s: %s", served.project_name, served.experiment_name, served.reason)
+    return served
 
 
 def stop_engine(server: Server) -> Plan[Acknowledged]:
@@ -192,6 +208,8 @@ def _wait_for(
             return present
         if present.state is EngineState.FAILED and present.state in leaves:
             raise EngineFailure(f"the engine failed: {present.reason or 'see the log of the server'}")
+        if present.state is EngineState.COMPLETE:
+            raise TrainingComplete(f"waited for {what}, which will not come: {present.reason}")
         if present.state in leaves:
             raise EngineNotReady(f"the engine is {present.state} while waiting for {what}: start it again")
         if time.monotonic() >= deadline:
@@ -211,6 +229,7 @@ def checked(build: Callable[[], T]) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise BadRequest(f"{where}: {first['msg']} (got {first['input']!r})", param=where) from error
+        got = "" if first["type"] == UNKNOWN else f" (got {first['input']!r})"
+        raise BadRequest(f"{where}: {first['msg']}{got}", param=where) from error
     except ValueError as error:
         raise BadRequest(f"cannot be sent as JSON: {error}") from error

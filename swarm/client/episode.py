@@ -18,6 +18,7 @@ import httpx
 from swarm.client.credentials import Credentials
 from swarm.client.exchange import Server
 from swarm.client.leases import Leases
+from swarm.config import complete_address
 from swarm.errors import BadRequest, EpisodeEnded, SwarmError
 from swarm.schemas import EndEpisodeResponse
 from swarm.types import Task, WorkflowOutput
@@ -80,6 +81,7 @@ current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", defa
 
 def describe(url: str, token: str | None, timeout_s: float) -> Server:
     """Raises BadRequest for a malformed url or timeout."""
+    url = complete_address(url)
     parsed = httpx.URL(url)
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise BadRequest(f"{url!r} is not the address of a server: write it like http://127.0.0.1:10086", param="url")

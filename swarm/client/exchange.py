@@ -200,7 +200,10 @@ def _parse(response: httpx.Response, answer: type[Answer]) -> Answer:
 
 def unreachable(server: Server, method: str, path: str, failure: httpx.TransportError) -> ServerUnreachable:
     why = str(failure) or type(failure).__name__
-    return ServerUnreachable(f"no answer from {server.url} to {method} {path} ({why}): does the server run?")
+    return ServerUnreachable(
+        f"no answer from {server.url} to {method} {path} ({why}): start a server with `swarm start`, or give the"
+        " address of one that runs"
+    )
 
 
 def dump_any(value: Mapping[str, Any] | BaseModel) -> dict[str, Any]:

@@ -13,7 +13,15 @@ from swarm.errors import IllegalTransition
 from swarm.schemas import LEGAL_ENGINE_MOVES, EngineState
 from swarm.types import WeightVersion
 
-SERVING = frozenset({EngineState.ROLLING, EngineState.DRAINING, EngineState.TRAINING, EngineState.EXPORTING})
+SERVING = frozenset(
+    {
+        EngineState.ROLLING,
+        EngineState.DRAINING,
+        EngineState.TRAINING,
+        EngineState.EXPORTING,
+        EngineState.COMPLETE,
+    }
+)
 """States in which a model is loaded and answers, at worst after a pause."""
 
 RecordMove = Callable[[EngineState, str | None], Awaitable[None]]

@@ -43,6 +43,10 @@ class Admission:
         self._lines: OrderedDict[Kind, Line] = OrderedDict()
         self._train_left = asyncio.Event()
 
+    def extend(self, job: TrainJob) -> None:
+        """From here on the present job has the `total_steps` of `job`."""
+        self._job = job
+
     def running(self, episode_type: EpisodeType) -> int:
         return self._running[episode_type]
 

@@ -89,7 +89,7 @@ class TokenGuard:
                 raise Forbidden("the key of an episode opens model routes only")
             return Role.COMMANDER
         if key is None:
-            raise Unauthorized("no token: send the header `Authorization: Bearer <token>`")
+            raise Unauthorized("no token: set SWARM_TOKEN, or send the header `Authorization: Bearer <token>`")
         # All are compared, each in constant time, so that the time taken says nothing about any of them.
         digest, found = _digest(key), None
         for role, known in self._digests:

@@ -62,7 +62,11 @@ def require_service(served: Served) -> ModelService:
     """Raises EngineNotReady while no engine runs or boots."""
     service = served()
     if service is None:
-        raise EngineNotReady("no engine is running: sync a job and start the engine first", retry_after_s=2)
+        raise EngineNotReady(
+            "no engine is running: a client sends a job and starts it (auto_sync_train_config_and_start_engine), or"
+            " `swarm start --job job.yaml` does",
+            retry_after_s=2,
+        )
     return service
 
 
@@ -110,13 +114,14 @@ def add_command_routes(
 
     @router.put("/job", summary="Set the job", responses=errors(409))
     async def put_job(body: SyncJobRequest) -> JobView:
-        """Taken while OFFLINE or FAILED; while another job runs 409. The same job again changes nothing."""
+        """Taken while OFFLINE or FAILED; while another job runs 409. The same job again changes nothing; with more
+        `total_steps` it goes on, from COMPLETE as well."""
         return _view_job(await control.sync_job(body.job))
 
     @router.post("/engine/start", status_code=202, summary="Boot the engine", responses=errors(409, 507))
     async def start_engine(body: StartEngineRequest | None = None) -> Acknowledged:
-        """Answers at once; the status says when it is ROLLING, or FAILED and why. With `resume` (the default) the same
-        job goes on where it was."""
+        """Answers at once; the status says when it is ROLLING (COMPLETE if all its steps are done), or FAILED and why.
+        With `resume` (the default) the same job goes on where it was."""
         await control.start(body.resume if body else True)
         return acknowledged()
 

@@ -273,6 +273,10 @@ class Rollout:
     def running(self, episode_type: EpisodeType) -> int:
         return self._admission.running(episode_type)
 
+    def extend(self, job: TrainJob) -> None:
+        """From here on the present job has the `total_steps` of `job`."""
+        self._admission.extend(job)
+
     def last_seen(self, episode_id: str) -> float | None:
         """Seconds since the epoch; None if the episode does not run."""
         episode = self._running.get(episode_id)

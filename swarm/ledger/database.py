@@ -245,7 +245,7 @@ def hold_lock(path: Path) -> IO[str]:
         holder = lock.read().strip() or "unknown"
         lock.close()
         raise LedgerInUse(
-            f"{path} is in use by process {holder}: stop that server, or give this one another home"
+            f"{path} is in use by process {holder}: stop that server with `swarm stop`, or give this one another --home"
         ) from None
     except OSError as error:
         lock.close()

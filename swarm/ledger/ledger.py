@@ -96,6 +96,17 @@ class Ledger:
             )
         )
 
+    async def extend_job(self, job: Mapping[str, Any], resolved: Mapping[str, Any]) -> JobRow:
+        """Give the newest run its job anew, with another end: steps and pool stay."""
+        return await self._write(
+            partial(
+                operations.extend_job,
+                job=operations.to_json(job),
+                resolved=operations.to_json(resolved),
+                at=time.time(),
+            )
+        )
+
     async def latest_job(self) -> JobRow | None:
         return await self._read(queries.latest_job)
 

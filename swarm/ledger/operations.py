@@ -106,6 +106,19 @@ def insert_job(connection: sqlite3.Connection, job: str, resolved: str, at: floa
     return started
 
 
+def extend_job(connection: sqlite3.Connection, job: str, resolved: str, at: float) -> JobRow:
+    before = queries.latest_job(connection)
+    row = connection.execute(
+        f"UPDATE jobs SET job = ?, resolved = ? WHERE job_id = {NEWEST_JOB} RETURNING *", (job, resolved)
+    ).fetchone()
+    if before is None or row is None:
+        raise LedgerError("no job is on record: there is none to extend")
+    extended = queries.to_job(row)
+    steps = {"from": before.resolved.get("total_steps"), "to": extended.resolved.get("total_steps")}
+    insert_event(connection, "job.extended", to_json({"job_id": extended.job_id, **steps}), at)
+    return extended
+
+
 def insert_state(connection: sqlite3.Connection, state: str, reason: str | None, at: float) -> None:
     connection.execute("INSERT INTO states (state, reason, at) VALUES (?, ?, ?)", (state, reason, at))
     insert_event(connection, "engine.state", to_json({"state": state, "reason": reason}), at)

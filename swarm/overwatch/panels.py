@@ -30,6 +30,7 @@ STYLE_BY_STATE: Mapping[EngineState, str] = {
     EngineState.DRAINING: "cyan",
     EngineState.TRAINING: "cyan",
     EngineState.EXPORTING: "cyan",
+    EngineState.COMPLETE: "bold green",
     EngineState.FAILED: "bold red",
 }
 SHOWN_METRICS: Mapping[str, str] = {

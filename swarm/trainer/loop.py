@@ -35,13 +35,16 @@ LEDGER_RETRY_S = 1.0
 TIMEOUT_GRACE_S = 5.0
 """A trainer that keeps the time limit itself can say what became of the step, so it is given the first word."""
 
+RESTING = frozenset({EngineState.ROLLING, EngineState.COMPLETE})
+"""States in which no batch is in work."""
+
 Drain = Callable[[float], Awaitable[bool]]
 """Waits until no train episode runs, at most so many seconds; False if some still do."""
 
 
 @dataclass(slots=True)
 class TrainLoop:
-    """One job's loop. `run` returns when `total_steps` are done or after `interrupt`.
+    """One job's loop. `run` returns after `interrupt`; once `total_steps` are done it waits for a job that has more.
 
     `is_ready` tells whether the batch may be sealed, `batch_ready` is set whenever that may have changed, `on_sealed`
     is told of every batch that leaves the pool. At most `recovery_overhead` of the training time goes into checkpoints
@@ -72,28 +75,49 @@ class TrainLoop:
         """Raises EngineLost if the engine dies in a step (whose batch is then back in the pool), EngineFailure when
         training cannot go on."""
         self._interrupted.clear()
-        if self.is_ready():
+        if self._may_take():
             self.batch_ready.set()
-        while not (self._done or self._interrupted.is_set()):
+        while not self._interrupted.is_set():
             await self._unless_interrupted(self.batch_ready.wait())
             self.batch_ready.clear()
             async with self.turn:
-                if self.is_ready() and not self._interrupted.is_set():
+                await self._leave_rest_if_extended()
+                if self._may_take() and not self._interrupted.is_set():
                     await self._take_batch()
-            if self.is_ready():
+            if self._may_take():
                 self.batch_ready.set()
 
     def interrupt(self) -> None:
         """Make `run` return at the next point where nothing is half done."""
         self._interrupted.set()
 
+    async def rest(self) -> None:
+        """Move the engine to where it waits for episodes: ROLLING, or COMPLETE once all steps are done."""
+        if not self._done:
+            await self._move(EngineState.ROLLING)
+            return
+        await self._move(
+            EngineState.COMPLETE,
+            f"all {self.job.total_steps} steps of this job are done: sync it with more total_steps to go on, or with"
+            " force_restart=True to begin anew",
+        )
+
+    async def extend(self, job: TrainJob) -> None:
+        """Go on to the end of `job`, which is the present one with more `total_steps`."""
+        self.job = job
+        if self.lifecycle.state is EngineState.COMPLETE:
+            async with self.turn:
+                await self._leave_rest_if_extended()
+        # The loop looks again: a move to COMPLETE may have been under way.
+        self.batch_ready.set()
+
     @asynccontextmanager
     async def between_batches(self, state: EngineState, reason: str | None = None) -> AsyncGenerator[None]:
-        """Put the engine into `state` while no batch is in work, then back to ROLLING.
+        """Put the engine into `state` while no batch is in work, then to rest again.
 
         Raises IllegalTransition while a batch is in work. The state stays if the engine is lost inside.
         """
-        if self.lifecycle.state is not EngineState.ROLLING:
+        if self.lifecycle.state not in RESTING:
             raise IllegalTransition(f"the engine is {self.lifecycle.state}: it cannot become {state} from there")
         # A loop that is just done with a batch, or about to take one, gives the turn back by itself.
         async with self.turn:
@@ -103,9 +127,9 @@ class TrainLoop:
             except EngineLost:
                 raise
             except BaseException:
-                await self._return_to_rolling(state)
+                await self._rest_after(state)
                 raise
-            await self._return_to_rolling(state)
+            await self._rest_after(state)
 
     async def save(self, *, kept: bool) -> Path:
         """Write a checkpoint of the present step; the caller moves the state. Raises CheckpointError, EngineLost."""
@@ -130,6 +154,9 @@ class TrainLoop:
     def _done(self) -> bool:
         return self.job.total_steps is not None and self.lifecycle.weights.step >= self.job.total_steps
 
+    def _may_take(self) -> bool:
+        return not self._done and self.is_ready()
+
     async def _unless_interrupted(self, work: Awaitable[object]) -> None:
         """Wait for `work`, but not beyond an interruption."""
         tasks = [asyncio.ensure_future(work), asyncio.ensure_future(self._interrupted.wait())]
@@ -141,9 +168,15 @@ class TrainLoop:
             for task in tasks:
                 task.cancel()
 
-    async def _return_to_rolling(self, state: EngineState) -> None:
+    async def _leave_rest_if_extended(self) -> None:
+        if self.lifecycle.state is EngineState.COMPLETE and not self._done:
+            await self.rest()
+
+    async def _rest_after(self, state: EngineState) -> None:
         if self.lifecycle.state is state:
-            await self._move(EngineState.ROLLING)
+            await self.rest()
+            # Older weights have steps left that the job had done before.
+            self.batch_ready.set()
 
     async def _take_batch(self) -> None:
         await self._move(EngineState.DRAINING)
@@ -154,7 +187,7 @@ class TrainLoop:
             return
         await self._step(drain_s=time.monotonic() - began)
         if not self._interrupted.is_set():
-            await self._move(EngineState.ROLLING)
+            await self.rest()
 
     async def _drain(self) -> None:
         limit_s = self.pool.policy.drain_timeout_s

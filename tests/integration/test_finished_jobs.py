@@ -1,0 +1,206 @@
+"""A job that has done all its steps: what its server still does, what a second sync is told, how it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
+
+from swarm import SwarmClient, TrainingComplete, TrainJob
+from swarm.ledger import Ledger
+from swarm.schemas import EngineState
+
+JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, total_steps=1, drain_timeout_s=1)
+
+
+def with_steps(total_steps: int | None, job: TrainJob = JOB) -> TrainJob:
+    return job.model_copy(update={"total_steps": total_steps})
+
+
+@contextmanager
+def connected(url: str) -> Iterator[tuple[httpx.Client, SwarmClient]]:
+    with httpx.Client(base_url=url, timeout=20) as http, SwarmClient(url) as client:
+        yield http, client
+
+
+def finish(http: httpx.Client, job: TrainJob = JOB, name: str = "task") -> None:
+    for step in range(http.get("/v1/swarm/status").json()["step"], job.total_steps or 0):
+        run_batch(http, tasks=1, repeats=2, name=f"{name}-{step}")
+        wait_for_step(http, step + 1)
+    wait_for_state(http, "COMPLETE")
+
+
+def states(http: httpx.Client) -> list[str]:
+    events = http.get("/v1/swarm/events", params={"limit": 1000}).json()["events"]
+    return [event["detail"]["state"] for event in events if event["kind"] == "engine.state"]
+
+
+def test_a_finished_job_is_complete_serves_eval_episodes_and_takes_no_train_episodes(start_server: Any) -> None:
+    with connected(start_server(JOB).url) as (http, _):
+        wait_for_state(http, "ROLLING")
+        finish(http)
+        status = http.get("/v1/swarm/status").json()
+        assert "all 1 steps" in status["reason"]
+        assert "total_steps" in status["reason"] and "force_restart" in status["reason"]
+        refusal = http.post("/v1/swarm/episodes/begin", json={})
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (409, "training_complete")
+        assert end(http, begin(http, episode_type="eval"), task_id="held-out", reward=1.0, call=True)["state"] == (
+            "completed"
+        )
+        assert http.get("/ready").status_code == 200
+        assert 'swarm_engine_state{state="COMPLETE"} 1.0' in http.get("/metrics").text
+
+
+def test_checkpoint_and_load_work_on_a_finished_job(start_server: Any) -> None:
+    with connected(start_server(JOB).url) as (http, client):
+        wait_for_state(http, "ROLLING")
+        finish(http)
+        assert client.save_checkpoint().step == 1
+        assert client.status().state is EngineState.COMPLETE
+        assert states(http)[-3:] == ["COMPLETE", "EXPORTING", "COMPLETE"]
+        assert client.load_checkpoint(0).state is EngineState.ROLLING
+        finish(http, name="again")
+
+
+def test_syncing_a_finished_job_again_says_that_it_is_done_and_what_to_do(
+    start_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(start_server(JOB).url) as (http, client):
+        wait_for_state(http, "ROLLING")
+        finish(http)
+        with caplog.at_level(logging.WARNING, logger="swarm"):
+            status = client.auto_sync_train_config_and_start_engine(JOB)
+    assert (status.state, status.step) == (EngineState.COMPLETE, 1)
+    [said] = [record.getMessage() for record in caplog.records if record.name.startswith("swarm.client")]
+    assert said == f"swarm/default: {status.reason}"
+    assert "total_steps" in said and "force_restart=True" in said
+
+
+@pytest.mark.parametrize("more", [2, None])
+def test_more_steps_go_on_from_the_weights_of_a_finished_job(start_server: Any, more: int | None) -> None:
+    with connected(start_server(JOB).url) as (http, client):
+        wait_for_state(http, "ROLLING")
+        finish(http)
+        status = client.auto_sync_train_config_and_start_engine(with_steps(more))
+        assert (status.state, status.step, status.weight_version, status.total_steps) == ("ROLLING", 1, 1, more)
+        run_batch(http, tasks=1, repeats=2, name="more")
+        assert wait_for_step(http, 2)["weight_version"] == 2
+        assert http.get("/v1/swarm/status").json()["state"] == ("ROLLING" if more is None else "COMPLETE")
+        assert [batch["step"] for batch in http.get("/v1/swarm/batches").json()["batches"]] == [2, 1]
+
+
+def test_more_steps_are_taken_while_the_job_rolls_and_held_episodes_begin(start_server: Any) -> None:
+    with connected(start_server(with_steps(2)).url) as (http, client):
+        wait_for_state(http, "ROLLING")
+        running = begin(http)
+        client.auto_sync_train_config_and_start_engine(with_steps(3))
+        end(http, running, task_id="kept", reward=0.0, call=True)
+        end(http, begin(http), task_id="kept", reward=1.0, call=True)
+        wait_for_step(http, 1)
+        finish(http, with_steps(3))
+        assert http.get("/v1/swarm/status").json()["failures"] == {}
+
+
+@pytest.mark.parametrize("other", [with_steps(1), JOB.model_copy(update={"lr": 0.5, "total_steps": 9})])
+def test_fewer_steps_and_other_settings_are_another_job(start_server: Any, other: TrainJob) -> None:
+    with connected(start_server(with_steps(2)).url) as (http, client):
+        wait_for_state(http, "ROLLING")
+        with pytest.raises(Exception, match="swarm stop --engine-only") as refusal:
+            client.auto_sync_train_config_and_start_engine(other)
+        assert "swarm/default" in str(refusal.value)
+        client.stop_engine()
+        assert client.auto_sync_train_config_and_start_engine(other).step == 0
+
+
+def test_waiting_for_a_step_beyond_the_last_one_ends_at_once(start_server: Any) -> None:
+    with connected(start_server(JOB).url) as (http, client):
+        wait_for_state(http, "ROLLING")
+        finish(http)
+        with pytest.raises(TrainingComplete, match="step 2"):
+            client.wait_until_step(2, timeout=600)
+
+
+def test_a_killed_server_is_complete_again_and_takes_more_steps_from_a_job_file(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with server_process(home, tmp_path, JOB) as (process, http):
+        wait_for_state(http, "ROLLING")
+        finish(http)
+        process.kill()
+        process.wait(timeout=30)
+    with server_process(home, tmp_path, None) as (process, http):
+        assert wait_for_state(http, "COMPLETE")["step"] == 1
+        process.terminate()
+        _, messages = process.communicate(timeout=30)
+        assert "has done all its 1 steps" in messages
+        assert f"swarm start --home {home} --no-resume" in messages
+    with server_process(home, tmp_path, with_steps(2)) as (process, http):
+        assert wait_for_state(http, "ROLLING")["step"] == 1
+        finish(http, with_steps(2))
+        process.terminate()
+        process.wait(timeout=30)
+    with server_process(home, tmp_path, None) as (_, http):
+        assert wait_for_state(http, "COMPLETE")["step"] == 2
+
+
+def test_a_stopped_job_goes_on_with_more_steps(start_server: Any) -> None:
+    with connected(start_server(JOB).url) as (http, client):
+        wait_for_state(http, "ROLLING")
+        finish(http)
+        client.stop_engine()
+        status = client.auto_sync_train_config_and_start_engine(with_steps(2))
+        assert (status.state, status.step) == ("ROLLING", 1)
+        finish(http, with_steps(2))
+
+
+async def extended_job(path: Path) -> dict[str, Any]:
+    with closing(Ledger.open(path)) as ledger:
+        await ledger.record_job({"total_steps": 1}, {"total_steps": 1})
+        row = await ledger.extend_job({"total_steps": 2}, {"total_steps": 2})
+        [_, event] = await ledger.events()
+        return {"job_id": row.job_id, "job": dict(row.job), "kind": event.kind, "detail": dict(event.detail)}
+
+
+def test_the_ledger_keeps_the_run_and_says_how_its_end_changed(tmp_path: Path) -> None:
+    assert asyncio.run(extended_job(tmp_path / "ledger.db")) == {
+        "job_id": 1,
+        "job": {"total_steps": 2},
+        "kind": "job.extended",
+        "detail": {"job_id": 1, "from": 1, "to": 2},
+    }
+
+
+@contextmanager
+def server_process(
+    home: Path, directory: Path, job: TrainJob | None
+) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
+    if job is not None:
+        path = directory / "job.yaml"
+        path.write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
+        command += ["--job", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            with httpx.Client(base_url=json.loads(process.stdout.readline())["url"], timeout=30) as http:
+                yield process, http
+        finally:
+            process.kill()
+
+
+def test_a_chat_of_an_episode_that_outlives_the_last_step_is_answered(start_server: Any) -> None:
+    with connected(start_server(JOB).url) as (http, _):
+        wait_for_state(http, "ROLLING")
+        late = begin(http, episode_type="eval")
+        finish(http)
+        assert chat(http, late, "Still there?")["choices"]

@@ -61,7 +61,7 @@ test-postgres: setup
 	scripts/run_with_postgres.sh $(BIN)/python -m pytest -n 2 -k postgresql tests/unit/experiments_db \
 	  tests/integration/test_study_on_postgres.py
 
-# Which lines of the packages `make test` runs, in all processes that it starts, but for those that it kills.
+# What share of the packages `make test` runs, counted in all processes that it starts but those that it kills.
 coverage: setup system ai-sdk
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=html:build/coverage
 	$(BIN)/coverage report --format=total
@@ -83,4 +83,4 @@ ui: setup
 	$(BIN)/streamlit run ui/app.py
 
 clean:
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -1,4 +1,4 @@
-"""A whole study with its database on a PostgreSQL server: worked on, shown and exported, and its password never told."""
+"""A whole study with its database on a PostgreSQL server: worked on, shown, exported, and its password never told."""
 
 from __future__ import annotations
 

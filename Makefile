@@ -7,14 +7,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VERSIONS := constraints.txt
 VLLM := .venv-vllm
-EXTRAS := server,verl,researcher,ui,dev
+EXTRAS := server,verl,researcher,ui,postgres,dev
 AI_SDK := tests/integration/clients/ai_sdk
 # Tests wait for processes of their own as much as they compute.
 WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 1 : 4 )))
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup upgrade system ai-sdk study test test-slow test-verl faults check bench ui clean
+.PHONY: setup upgrade system ai-sdk study test test-slow test-verl test-postgres coverage faults check bench ui clean
 
 setup: $(STAMP)
 
@@ -56,6 +56,16 @@ test-verl: setup
 	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "verl and not slow" tests/verl tests/contract
 
+# The database of studies on a PostgreSQL server, which is started for it and is gone afterwards.
+test-postgres: setup
+	scripts/run_with_postgres.sh $(BIN)/python -m pytest -n 2 -k postgresql tests/unit/experiments_db \
+	  tests/integration/test_study_on_postgres.py
+
+# What share of the packages `make test` runs, counted in all processes that it starts but those that it kills.
+coverage: setup system ai-sdk
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=html:build/coverage
+	$(BIN)/coverage report --format=total
+
 # Hundreds of random kill -9 over server, engine worker and clients under load.
 faults: setup
 	$(BIN)/python -m pytest -m faults tests/faults
@@ -73,4 +83,4 @@ ui: setup
 	$(BIN)/streamlit run ui/app.py
 
 clean:
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .coverage*

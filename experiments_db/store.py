@@ -36,6 +36,11 @@ from experiments_db.studies import StudyStore
 class ExperimentStore(StudyStore, RunStore, MeasurementStore, FindingStore, JournalStore, LeaseStore):
     """All parts on one database. Made by `open_store`; close it, or use it as a context manager."""
 
+    @property
+    def location(self) -> str:
+        """The path of a SQLite file, or the URL of a server without its password."""
+        return str(self._database)
+
     def close(self) -> None:
         """Give back the connections; a store made by `under` shares them with the one it was made from."""
         self._database.close()

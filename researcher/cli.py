@@ -291,7 +291,9 @@ def _find(store: Any, study_id: str | None) -> Any:
 
 
 def _paths(store: Any, study_id: str, home: Path, db: str | None) -> dict[str, str]:
-    found = {"database": _database(home, db)}
+    location = _database(home, db)
+    # A URL may hold a password, which the store's name of itself leaves out.
+    found = {"database": store.location if "://" in location else location}
     for name, kind in (("report", "report.markdown"), ("html", "report.html")):
         for artifact in store.list_artifacts(study_id, kind=kind):
             found[name] = artifact.path

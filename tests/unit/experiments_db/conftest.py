@@ -1,16 +1,12 @@
 """A store on a real database: a SQLite file, and PostgreSQL as well where SWARM_TEST_POSTGRES_URL names a server."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
+from postgres_schema import POSTGRES_URL, new_schema
 
 from experiments_db import Experiment, ExperimentStore, Run, Study, open_store
-
-POSTGRES_URL = os.environ.get("SWARM_TEST_POSTGRES_URL")
 
 
 class Clock:
@@ -36,15 +32,8 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield str(tmp_path / "research.db")
         return
     assert POSTGRES_URL is not None
-    schema = f"test_{uuid4().hex}"
-    admin = sa.create_engine(sa.make_url(POSTGRES_URL).set(drivername="postgresql+psycopg"))
-    with admin.begin() as connection:
-        connection.execute(sa.schema.CreateSchema(schema))
-    url = sa.make_url(POSTGRES_URL).update_query_dict({"options": f"-csearch_path={schema}"})
-    yield url.render_as_string(hide_password=False)
-    with admin.begin() as connection:
-        connection.execute(sa.schema.DropSchema(schema, cascade=True))
-    admin.dispose()
+    with new_schema(POSTGRES_URL) as url:
+        yield url.render_as_string(hide_password=False)
 
 
 @pytest.fixture

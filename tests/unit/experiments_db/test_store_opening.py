@@ -1,6 +1,7 @@
 import os
 import sqlite3
 import stat
+import sys
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -185,8 +186,8 @@ def test_impossible_location_is_refused_without_its_password(location: str) -> N
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.skipif(find_spec("psycopg") is not None, reason="the driver is installed")
-def test_missing_postgresql_driver_is_named() -> None:
+def test_missing_postgresql_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreUnavailable, match="needs the Python package psycopg"):
         open_store("postgresql://user:s3cret@127.0.0.1:1/db")
 

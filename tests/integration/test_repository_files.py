@@ -1,0 +1,89 @@
+"""What people and machines that work on the repository rely on: the wheel, and files that name targets and programs."""
+
+from __future__ import annotations
+
+import email
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import swarm
+
+ROOT = Path(__file__).parents[2]
+TYPED = ("swarm", "researcher", "experiments_db")
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.M))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").glob("*.md")]
+
+
+def read_yaml(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    [built] = folder.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_the_wheel_tells_type_checkers_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+    marked = {name.removesuffix("/py.typed") for name in wheel.namelist() if name.endswith("py.typed")}
+    assert marked == set(TYPED)
+
+
+def test_the_version_of_the_package_is_that_of_its_source(wheel: zipfile.ZipFile) -> None:
+    [metadata] = [name for name in wheel.namelist() if name.endswith(f"{swarm.__version__}.dist-info/METADATA")]
+    assert email.message_from_bytes(wheel.read(metadata))["Version"] == swarm.__version__
+    assert "version" not in PROJECT["project"]
+
+
+def test_every_target_that_a_document_names_is_in_the_makefile() -> None:
+    for document in DOCUMENTS:
+        code = re.findall(r"`make ([a-z -]+)`", document.read_text())
+        code += re.findall(r"^    make ([a-z-]+)", document.read_text(), re.M)
+        missing = {name for names in code for name in names.split()} - TARGETS
+        assert not missing, f"{document.name} names {missing}"
+
+
+def test_every_file_that_a_document_links_to_is_there() -> None:
+    for document in DOCUMENTS:
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
+            assert "://" in link or (document.parent / link).exists(), f"{document.name} links to {link}"
+
+
+def test_the_hosted_checks_call_all_that_must_pass_on_every_supported_python() -> None:
+    [job] = read_yaml(".github/workflows/ci.yml")["jobs"].values()
+    matrix = job["strategy"]["matrix"]
+    must_pass = set(re.findall(r"^make (\S+)", (ROOT / ".ci" / "run").read_text(), re.M))
+    assert must_pass <= set(matrix["target"]) <= TARGETS
+    assert PROJECT["project"]["requires-python"] == ">=3.11,<3.13" and matrix["python"] == ["3.11", "3.12"]
+    assert job["timeout-minutes"] <= 60
+    assert "secrets." not in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+
+def test_the_hooks_run_the_programs_of_make_check_from_the_environment_of_the_checkout() -> None:
+    [repository] = read_yaml(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local" and {hook["language"] for hook in repository["hooks"]} == {"system"}
+    programs = {hook["entry"].split()[0] for hook in repository["hooks"]}
+    check = MAKEFILE.partition("\ncheck:")[2].partition("\n\n")[0]
+    assert programs == {f".venv/bin/{name}" for name in re.findall(r"\$\(BIN\)/(\S+)", check)}
+
+
+def test_the_templates_of_issues_ask_for_what_is_needed() -> None:
+    for template in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        if template.name == "config.yml":
+            continue
+        form = yaml.safe_load(template.read_text())
+        assert {"name", "description", "body"} <= form.keys()
+        assert any(field.get("validations", {}).get("required") for field in form["body"])

@@ -105,7 +105,7 @@ def test_a_rollout_and_a_watcher_go_on_over_a_killed_server(server: Server) -> N
         assert runs.failures == ()
         assert done_steps.wait(30), [event.kind for event in seen]
         points = client.metrics()
-        watching.join(timeout=10)
+        watching.join(timeout=60)
     ids = [event.event_id for event in seen]
     assert ids == sorted(set(ids))
     assert [point.step for point in points] == list(range(1, len(points) + 1))

@@ -200,7 +200,7 @@ def other_program() -> Iterator[int]:
         thread.start()
         yield http.server_address[1]
         http.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 def test_a_port_that_another_program_holds_fails(other_program: int) -> None:

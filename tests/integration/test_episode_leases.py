@@ -26,7 +26,7 @@ JOB = {"engine": "fake", "batch_size": 2, "num_repeat": 2, "drain_timeout_s": 10
 @pytest.fixture
 def http(start_server: Any) -> Iterator[httpx.Client]:
     server = start_server(TrainJob.model_validate(JOB))
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         wait_for_state(client, "ROLLING")
         yield client
 
@@ -88,7 +88,7 @@ def server_process(home: Path, job: Path) -> Iterator[tuple[subprocess.Popen[str
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
-            with httpx.Client(base_url=url, timeout=20) as http:
+            with httpx.Client(base_url=url, timeout=60) as http:
                 wait_for_state(http, "ROLLING")
                 yield process, http
         finally:
@@ -103,7 +103,7 @@ def test_running_episodes_outlive_a_killed_server(tmp_path: Path) -> None:
         silent = begin(http, client_id="gone", lease_s=2)
         first = chat(http, episode, "Hello")
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
     time.sleep(1)
     with server_process(tmp_path / "home", job) as (_, http):
@@ -124,7 +124,7 @@ def test_running_episodes_outlive_a_killed_server(tmp_path: Path) -> None:
         assert [turn["parent"] for turn in detail["turns"]] == [None, 0]
         assert detail["episode"]["turn_rewards"] == [0.5, 0.25]
         assert http.get("/v1/swarm/status").json()["pool"]["episodes"] == 1
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while state_of(http, silent) != ("expired", "lease_expired"):
             assert time.monotonic() < deadline
             time.sleep(0.1)

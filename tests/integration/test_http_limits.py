@@ -23,7 +23,7 @@ JSON = {"content-type": "application/json"}
 @pytest.fixture
 def http(start_server: Any) -> Iterator[httpx.Client]:
     server = start_server(JOB, max_body_bytes=100_000)
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         wait_for_state(client, "ROLLING")
         yield client
         assert client.get("/health").status_code == 200
@@ -160,7 +160,7 @@ def test_odd_methods_and_hosts_are_answered_in_shape(http: httpx.Client) -> None
     assert http.get("/nothing", headers={"host": "["}).status_code == 404
 
 
-def talk(http: httpx.Client, sent: bytes, limit_s: float = 10.0) -> bytes:
+def talk(http: httpx.Client, sent: bytes, limit_s: float = 60.0) -> bytes:
     """What the server answers on a bare socket until it hangs up."""
     with socket.create_connection((http.base_url.host, http.base_url.port or 80), timeout=limit_s) as connected:
         connected.sendall(sent)

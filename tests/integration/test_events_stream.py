@@ -15,6 +15,7 @@ import httpx
 import pytest
 from tests_support import run_batch, wait_for_state, wait_for_step
 
+import swarm.serving
 from swarm.config import TrainJob
 from swarm.errors import Unavailable
 from swarm.gateway.events import EventStreams
@@ -172,7 +173,9 @@ def test_a_watcher_that_leaves_is_gone_at_once(http: httpx.Client) -> None:
         time.sleep(0.02)
 
 
-def test_open_streams_end_when_the_server_shuts_down(start_server: Any) -> None:
+def test_open_streams_end_when_the_server_shuts_down(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Were they left to the grace that requests have, this test would run into its own limit.
+    monkeypatch.setattr(swarm.serving, "GRACE_S", 600)
     server = start_server(JOB)
     with (
         httpx.Client(base_url=server.url, timeout=60) as http,
@@ -180,10 +183,8 @@ def test_open_streams_end_when_the_server_shuts_down(start_server: Any) -> None:
     ):
         lines = reply.iter_lines()
         read_events(lines, 1)
-        began = time.monotonic()
         httpx.post(f"{server.url}/v1/swarm/shutdown", timeout=60).raise_for_status()
         assert list(lines) is not None
-        assert time.monotonic() - began < 4
 
 
 class Watcher:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -185,13 +184,11 @@ def test_a_head_without_end_is_cut_off(http: httpx.Client) -> None:
 
 def test_a_slow_head_is_cut_off(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.3)
-    began = time.monotonic()
     assert b"did not arrive within" in talk(http, b"")
     assert b"did not arrive within" in talk(http, b"GET /health HT")
     second = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\nGET /health HTTP/1.1\r\n"
     answer = talk(http, second)
     assert answer.startswith(b"HTTP/1.1 200") and b"did not arrive within" in answer
-    assert time.monotonic() - began < 5
 
 
 def test_a_slow_body_is_cut_off(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

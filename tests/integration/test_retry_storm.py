@@ -312,7 +312,6 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
             chat(http, episode, "hi", max_tokens=1)
             end(http, episode, task_id="task", reward=reward)
         wait_for_state(http, "TRAINING")
-        began = time.monotonic()
         rest = pool.submit(lambda: [chunk.choices[0].text for chunk in running])
         kinds = (ask, listen, continue_text)
         asked = [pool.submit(kind, client, "hi") for kind, client in zip(kinds, clients[1:], strict=True)]
@@ -328,7 +327,6 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
         asked.append(pool.submit(ask_anthropic, server.url, held[5]["api_key"]))
         asked.append(pool.submit(lambda: asyncio.run(ask_langchain(access["base_url"], held[6]["api_key"]))))
         replies = [each.result(timeout=update_s + 30) for each in asked]
-        assert time.monotonic() - began > update_s - 1
         wait_for_step(http, 1)
         heard += rest.result(timeout=30)
         turns = [http.get(f"/v1/swarm/episodes/{each['episode_id']}").json()["turns"] for each in held]
@@ -338,4 +336,5 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
     assert set(turns[0][0]["weight_versions"]) == {0, 1}
     assert "".join(heard) == turns[0][0]["reply"]["content"]
     assert [turn["reply"]["content"] for [turn] in turns[1:]] == replies
+    assert {version for [turn] in turns[1:] for version in turn["weight_versions"]} == {1}
     assert {turn["attempt"] for [turn] in turns} == {0}, "held, not sent away"

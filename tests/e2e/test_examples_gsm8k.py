@@ -64,4 +64,4 @@ def test_a_model_by_path_is_trained_on_questions_by_path(swarm_process: str, tmp
         "before",
         "after 2 steps",
     ]
-    assert httpx.get(f"{swarm_process}/v1/swarm/status", timeout=20).json()["step"] == 2
+    assert httpx.get(f"{swarm_process}/v1/swarm/status", timeout=60).json()["step"] == 2

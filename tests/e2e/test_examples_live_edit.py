@@ -35,7 +35,7 @@ def test_the_curve_goes_on_with_the_edited_reward(swarm_process: str, tmp_path: 
     job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
     job |= {"engine": "fake", "batch_size": 4, "num_repeat": 4, "total_steps": 60}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    with httpx.Client(base_url=swarm_process, timeout=20) as http:
+    with httpx.Client(base_url=swarm_process, timeout=60) as http:
         with running(client, swarm_process):
             wait_for_step(http, 3)
         killed_at = http.get("/v1/swarm/status").json()
@@ -61,7 +61,7 @@ def test_an_interrupted_client_leaves_nothing_running(swarm_process: str, tmp_pa
     shutil.copy(EXAMPLE / "client.py", tmp_path)
     job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({**job, "engine": "fake", "total_steps": 10_000}))
-    with httpx.Client(base_url=swarm_process, timeout=20) as http:
+    with httpx.Client(base_url=swarm_process, timeout=60) as http:
         with running(tmp_path / "client.py", swarm_process) as process:
             wait_for_step(http, 2)
             process.send_signal(signal.SIGINT)

@@ -43,9 +43,9 @@ def test_a_shell_script_trains_the_model(swarm_process: str, quick_job: Path) ->
     assert done.returncode == 0, done.stderr
     assert re.search(r"step 1  reward [\d.]+", done.stdout), done.stdout
     assert done.stdout.splitlines()[-1] == "done: 3 steps"
-    status = httpx.get(f"{swarm_process}/v1/swarm/status", timeout=20).json()
+    status = httpx.get(f"{swarm_process}/v1/swarm/status", timeout=60).json()
     assert (status["step"], status["pool"]["running_train"]) == (3, 0)
-    trained = httpx.get(f"{swarm_process}/v1/swarm/episodes", params={"state": "trained"}, timeout=20).json()
+    trained = httpx.get(f"{swarm_process}/v1/swarm/episodes", params={"state": "trained"}, timeout=60).json()
     assert {(episode["turns"], episode["reward"]) for episode in trained["episodes"]} == {(1, 0.0)}
 
 
@@ -62,8 +62,8 @@ def test_a_killed_script_sends_no_more_heartbeats(swarm_process: str, quick_job:
         assert script.stdout is not None
         assert script.stdout.readline().startswith("step 1")
         script.send_signal(signal.SIGKILL)
-        script.wait(timeout=10)
-        deadline = time.monotonic() + 30
+        script.wait(timeout=60)
+        deadline = time.monotonic() + 60
         while _is_alive(script.pid):
             assert time.monotonic() < deadline, "something of the script is still running"
             time.sleep(0.1)

@@ -88,7 +88,7 @@ def serve_explorer(database: Path, home: Path) -> Iterator[Explorer]:
         yield Explorer(url, database, study.id, runs)
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=60)
 
 
 def _await_health(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
@@ -96,7 +96,7 @@ def _await_health(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     while time.monotonic() < deadline:
         assert server.poll() is None, log.read_text()
         try:
-            if httpx.get(f"{url}/_stcore/health", timeout=2).is_success:
+            if httpx.get(f"{url}/_stcore/health", timeout=60).is_success:
                 return
         except httpx.TransportError:
             time.sleep(0.2)

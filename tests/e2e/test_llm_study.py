@@ -85,7 +85,7 @@ def model_url(replies: Path) -> Iterator[str]:
             yield server.stdout.readline().strip()
         finally:
             server.terminate()
-            server.wait(timeout=10)
+            server.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")

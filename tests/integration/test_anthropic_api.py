@@ -97,7 +97,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 @pytest.fixture
 def service(script: Script, start_server: Any) -> Iterator[Service]:
     server = start_server(TrainJob(engine="fake", batch_size=100, num_repeat=2))
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         service = Service(http, script, begin(http))
         yield service

@@ -21,7 +21,7 @@ AUDIT = "/v1/swarm/audit"
 @pytest.fixture
 def http(start_server: Any, tmp_path: Path) -> Iterator[httpx.Client]:
     server = start_server(JOB, home=tmp_path / "home", **TOKENS)
-    with httpx.Client(base_url=server.url, timeout=20, headers=bearer(COMMANDER)) as client:
+    with httpx.Client(base_url=server.url, timeout=60, headers=bearer(COMMANDER)) as client:
         wait_for_state(client, "ROLLING")
         yield client
 
@@ -48,7 +48,7 @@ def test_every_call_for_a_commanders_rights_is_recorded_allowed_or_refused(http:
     http.post("/v1/swarm/engine/stop", headers=bearer(ROLLOUT))
     http.get(AUDIT, headers=bearer(OBSERVER))
     http.post("/v1/swarm/shutdown", headers=bearer("wrong-0123456789"))
-    httpx.post(f"{http.base_url}/v1/swarm/engine/start", content=b"{", timeout=10)
+    httpx.post(f"{http.base_url}/v1/swarm/engine/start", content=b"{", timeout=60)
     http.post("/v1/swarm/engine/checkpoint")
     recorded = entries(http)
     assert [shown(entry) for entry in recorded] == [
@@ -86,10 +86,10 @@ def test_an_entry_names_the_request_and_reading_the_log_is_recorded_too(http: ht
 def test_the_log_survives_the_server_and_tells_who_ended_it(start_server: Any, tmp_path: Path) -> None:
     home = tmp_path / "home"
     first = start_server(home=home, **TOKENS)
-    httpx.post(f"{first.url}/v1/swarm/shutdown", headers=bearer(COMMANDER), timeout=10).raise_for_status()
+    httpx.post(f"{first.url}/v1/swarm/shutdown", headers=bearer(COMMANDER), timeout=60).raise_for_status()
     first.stop()
     second = start_server(home=home, **TOKENS)
-    with httpx.Client(base_url=second.url, timeout=20, headers=bearer(COMMANDER)) as http:
+    with httpx.Client(base_url=second.url, timeout=60, headers=bearer(COMMANDER)) as http:
         assert [shown(entry) for entry in entries(http)] == [("commander", "POST", "/shutdown", 202)]
 
 
@@ -101,7 +101,7 @@ def test_queries_and_bodies_leave_no_trace(http: httpx.Client) -> None:
 
 
 def test_without_tokens_everybody_is_commander_and_audited_as_such(start_server: Any) -> None:
-    with httpx.Client(base_url=start_server(JOB).url, timeout=20) as http:
+    with httpx.Client(base_url=start_server(JOB).url, timeout=60) as http:
         http.post("/v1/swarm/shutdown", headers={"origin": "https://evil.example"})
         http.patch("/v1/swarm/batch/policy", json={"batch_size": 3})
         assert [shown(entry)[0] for entry in entries(http)] == ["unknown", "commander"]

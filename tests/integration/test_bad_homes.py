@@ -71,7 +71,7 @@ def mount() -> Iterator[Mount]:
     yield run
     for holder in holders:
         holder.kill()
-        holder.communicate(timeout=10)
+        holder.communicate(timeout=60)
 
 
 def refused(home: Path, prefix: list[str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -257,7 +257,7 @@ def test_a_disk_that_fills_up_in_mid_run_loses_nothing_and_the_run_goes_on_with_
         episode = http.get(f"/v1/swarm/episodes/{acknowledged['episode_id']}").json()["episode"]
         assert episode["state"] == "trained"
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=10)
+        process.wait(timeout=60)
     # SQLite resolves links, and the name under /proc is one that leads nowhere: look at a copy.
     left = shutil.copytree(namespace.path(home), tmp_path / "left")
     with closing(sqlite3.connect(left / "ledger.db")) as ledger:

@@ -23,7 +23,7 @@ def connect(start_server: Any) -> Connect:
     @contextmanager
     def rolling(**job: Any) -> Iterator[httpx.Client]:
         server = start_server(TrainJob.model_validate({"engine": "fake", "batch_size": 1, "num_repeat": 2, **job}))
-        with httpx.Client(base_url=server.url, timeout=20) as http:
+        with httpx.Client(base_url=server.url, timeout=60) as http:
             wait_for_state(http, "ROLLING")
             yield http
 
@@ -68,7 +68,7 @@ def test_a_fast_client_cannot_take_the_share_of_a_slow_one(connect: Connect) -> 
             client.start()
         wait_for_step(http, 4)
         for client in clients:
-            client.join(timeout=20)
+            client.join(timeout=60)
         assert not any(client.is_alive() for client in clients)
         trained = http.get("/v1/swarm/episodes", params={"state": "trained", "limit": 1000}).json()["episodes"]
         per_batch = Counter((shown["batch_id"], shown["data_source"]) for shown in trained)
@@ -80,7 +80,7 @@ def test_a_fast_client_cannot_take_the_share_of_a_slow_one(connect: Connect) -> 
 def feed(url: str, source: str, pause_s: float) -> None:
     """Attempt one task after another until the job is done."""
     number = 0
-    with httpx.Client(base_url=url, timeout=20) as http:
+    with httpx.Client(base_url=url, timeout=60) as http:
         while True:
             reply = http.post(
                 "/v1/swarm/episodes/begin", json={"data_source": source, "wait_s": 1, "client_id": source}

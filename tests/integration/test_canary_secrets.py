@@ -89,7 +89,7 @@ def test_no_secret_is_kept_or_told(tmp_path: Path) -> None:
         try:
             assert server.stdout is not None
             announced = server.stdout.readline().decode()
-            with httpx.Client(base_url=json.loads(announced)["url"], timeout=20) as http:
+            with httpx.Client(base_url=json.loads(announced)["url"], timeout=60) as http:
                 secrets = [*SECRETS.values(), *use_every_part(http)]
                 told = everything_told(http)
             server.send_signal(signal.SIGTERM)

@@ -37,10 +37,10 @@ class Hosted:
 @pytest.fixture
 def hosted(start_server: Any) -> Iterator[Hosted]:
     server = start_server(TrainJob(engine="fake", batch_size=100))
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         episode = begin(http)
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=episode["api_key"], timeout=20) as model:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=episode["api_key"], timeout=60) as model:
             yield Hosted(http, model, episode)
 
 

@@ -81,22 +81,23 @@ def test_a_failed_check_exits_1_and_the_table_says_what_to_do(tmp_path: Path) ->
 
 
 def test_a_check_that_hangs_or_breaks_is_a_finding_within_the_time_limit() -> None:
+    hangs = threading.Event()
+
     def hang() -> Finding:
-        time.sleep(30)
+        hangs.wait()
         return ok("too late")
 
     def break_down() -> Finding:
         raise OSError("no such luck")
 
-    began = time.monotonic()
     outcomes = examine(
         [
             Check("hangs", hang, 0.2, fail("hung", "unplug it")),
-            Check("breaks", break_down, 5, fail("late", "")),
-            Check("works", lambda: ok("fine"), 5, fail("late", "")),
+            Check("breaks", break_down, 60, fail("late", "")),
+            Check("works", lambda: ok("fine"), 60, fail("late", "")),
         ]
     )
-    assert time.monotonic() - began < 5
+    hangs.set()
     assert [outcome.finding.verdict for outcome in outcomes] == [Verdict.FAIL, Verdict.FAIL, Verdict.OK]
     assert (outcomes[0].finding.message, "no such luck" in outcomes[1].finding.message) == ("hung", True)
     assert worst(outcomes) is Verdict.FAIL
@@ -200,7 +201,7 @@ def other_program() -> Iterator[int]:
         thread.start()
         yield http.server_address[1]
         http.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 def test_a_port_that_another_program_holds_fails(other_program: int) -> None:

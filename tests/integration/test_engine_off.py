@@ -17,7 +17,7 @@ JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2)
 @pytest.fixture
 def stopped(start_server: Any) -> Iterator[tuple[httpx.Client, dict[str, Any], dict[str, Any]]]:
     """A server whose engine was stopped, an episode that had ended and one that was running."""
-    with httpx.Client(base_url=start_server(JOB).url, timeout=20) as http:
+    with httpx.Client(base_url=start_server(JOB).url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         ended, running = begin(http), begin(http)
         end(http, ended, task_id="t", reward=1.0, call=True)

@@ -84,7 +84,7 @@ def described(http: httpx.Client) -> dict[Route, dict[str, Any]]:
 
 
 def test_every_route_is_on_the_page_with_its_rights_and_no_other(start_server: Any) -> None:
-    with httpx.Client(base_url=start_server().url, timeout=20) as http:
+    with httpx.Client(base_url=start_server().url, timeout=60) as http:
         routes = described(http)
     page = documented()
     assert set(page) == set(routes)
@@ -121,7 +121,7 @@ def test_every_error_code_is_on_the_page() -> None:
 
 def test_every_metric_is_on_the_page(start_server: Any) -> None:
     server = start_server(TrainJob(engine="fake"))
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         families = re.findall(r"^# TYPE (swarm_\w+)", http.get("/metrics").text, re.MULTILINE)
     named = re.findall(r"`(swarm_\w+)(\*?)`", PAGE.read_text())
@@ -133,7 +133,7 @@ def test_every_metric_is_on_the_page(start_server: Any) -> None:
 
 def test_all_calls_work_as_they_stand(start_server: Any) -> None:
     server = start_server(**TOKENS)
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         values = {"S": "", "A": COMMANDER}
         ranks = {name: rank for rank, name in enumerate(LAST, start=1)}
         for command in sorted(commands(), key=lambda command: ranks.get(command.path.rpartition("/")[2], 0)):

@@ -51,7 +51,7 @@ def run_schemathesis(directory: Path, url: str, key: str) -> subprocess.Complete
 
 def test_no_request_breaks_the_server_and_none_passes_without_its_token(start_server: Any, tmp_path: Path) -> None:
     server = start_server(JOB, token=COMMANDER)
-    with httpx.Client(base_url=server.url, timeout=20, headers={"authorization": f"Bearer {COMMANDER}"}) as http:
+    with httpx.Client(base_url=server.url, timeout=60, headers={"authorization": f"Bearer {COMMANDER}"}) as http:
         wait_for_state(http, "ROLLING")
         # Of an eval episode, which no checkpoint that is loaded ends.
         key = begin(http, episode_type="eval", idle_timeout_s=600)["api_key"]

@@ -34,10 +34,10 @@ class Keyed:
 def keyed(start_server: Any) -> Iterator[Keyed]:
     server = start_server(TrainJob(engine="fake"), token=TOKEN)
     headers = {"authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=server.url, timeout=20, headers=headers) as commander:
+    with httpx.Client(base_url=server.url, timeout=60, headers=headers) as commander:
         wait_for_state(commander, "ROLLING")
         episode = begin(commander)
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         yield Keyed(http, episode)
 
 
@@ -108,12 +108,12 @@ def test_an_episode_that_is_over_is_closed_by_path_too(keyed: Keyed) -> None:
 
 def test_a_client_with_nothing_but_a_base_url_completes_an_episode(start_server: Any) -> None:
     server = start_server(TrainJob(engine="fake"))
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
     with SwarmClient(server.url) as client:
         episode_id, credentials = client.begin_episode()
-        with openai.OpenAI(base_url=credentials.path_base_url, api_key="unused", timeout=20) as model:
+        with openai.OpenAI(base_url=credentials.path_base_url, api_key="unused", timeout=60) as model:
             reply = model.chat.completions.create(model="default", messages=[{"role": "user", "content": "hi"}])
-        with httpx.Client(base_url=server.url, timeout=20) as http:
+        with httpx.Client(base_url=server.url, timeout=60) as http:
             [turn] = http.get(f"/v1/swarm/episodes/{episode_id}").json()["turns"]
     assert turn["reply"]["content"] == reply.choices[0].message.content

@@ -18,7 +18,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 @pytest.fixture
 def http(start_server: Any) -> Iterator[httpx.Client]:
     job = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=2, mixture={"math": 0.5, "code": 0.5})
-    with httpx.Client(base_url=start_server(job).url, timeout=20) as client:
+    with httpx.Client(base_url=start_server(job).url, timeout=60) as client:
         wait_for_state(client, "ROLLING")
         yield client
 
@@ -121,7 +121,7 @@ def test_openmetrics_is_given_to_those_who_ask(http: httpx.Client) -> None:
 
 
 def test_a_server_without_a_job_is_scraped_as_well(start_server: Any) -> None:
-    with httpx.Client(base_url=start_server().url, timeout=20) as http:
+    with httpx.Client(base_url=start_server().url, timeout=60) as http:
         samples = scrape(http)
     assert value(samples, "swarm_engine_state", state="OFFLINE") == 1
     assert not any(name.startswith("swarm_pool") for name, _ in samples)

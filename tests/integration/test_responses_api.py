@@ -75,7 +75,7 @@ class Service:
 
     def sdk(self, episode: dict[str, Any] | None = None) -> OpenAI:
         key = (episode or self.episode)["api_key"]
-        client = OpenAI(base_url=f"{self.http.base_url}/v1", api_key=key, max_retries=0, timeout=20)
+        client = OpenAI(base_url=f"{self.http.base_url}/v1", api_key=key, max_retries=0, timeout=60)
         self.opened.append(client)
         return client
 
@@ -110,7 +110,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 @pytest.fixture
 def service(script: Script, start_server: Any) -> Iterator[Service]:
     server = start_server(JOB)
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         service = Service(http, script, begin(http), server)
         yield service
@@ -258,7 +258,7 @@ def test_responses_outlive_the_server(service: Service, start_server: Callable[.
     service.http.close()
     service.server.stop()
     server = start_server(JOB, home=service.server.home)
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         later = Service(http, service.script, service.episode, server)
         assert later.sdk().responses.retrieve(response.id) == response

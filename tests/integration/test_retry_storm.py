@@ -86,7 +86,7 @@ def stage(start_server: Any, pace: Pace) -> Iterator[Callable[..., Scene]]:
 
         def open_scene(choose: Callable[[Attempt], Fault], **options: Any) -> Scene:
             server = start_server(JOB)
-            http = stack.enter_context(httpx.Client(base_url=server.url, timeout=20))
+            http = stack.enter_context(httpx.Client(base_url=server.url, timeout=60))
             wait_for_state(http, "ROLLING")
             proxy = stack.enter_context(FaultyProxy(server.url, choose, **options).running())
             return Scene(http, proxy, begin(http, idle_timeout_s=60))
@@ -157,7 +157,7 @@ def calls_in_flight(scene: Scene) -> int:
     return sum(each["calls_in_flight"] for each in running)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s"
@@ -229,7 +229,7 @@ def test_async_clients_meet_the_same_storm(stage: Any) -> None:
 def test_a_stream_cut_in_the_middle_stops_the_engine_within_a_step(stage: Any, pace: Pace) -> None:
     pace.reply = letters(LONG)
     scene = stage(lambda attempt: Fault.NONE)
-    with openai.OpenAI(**scene.access, timeout=20, max_retries=0) as model:
+    with openai.OpenAI(**scene.access, timeout=60, max_retries=0) as model:
         stream = model.completions.create(model="default", prompt="Once", stream=True, max_tokens=LONG)
         heard = "".join(next(stream).choices[0].text for _ in range(4))
         at_cut = sum(pace.steps.values())
@@ -256,13 +256,13 @@ def test_a_retry_after_a_restart_hears_what_was_recorded(start_server: Any, pace
             return Fault.NONE
 
         proxy = stack.enter_context(FaultyProxy(servers[0].url, choose).running())
-        with httpx.Client(base_url=servers[0].url, timeout=20) as http:
+        with httpx.Client(base_url=servers[0].url, timeout=60) as http:
             wait_for_state(http, "ROLLING")
             episode = begin(http, idle_timeout_s=60)
         headers = {"idempotency-key": "mine"} if is_named else None
         with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=episode["api_key"], timeout=30) as model:
             reply = model.completions.create(model="default", prompt="Once", n=2, logprobs=0, extra_headers=headers)
-        with httpx.Client(base_url=servers[-1].url, timeout=20) as http:
+        with httpx.Client(base_url=servers[-1].url, timeout=60) as http:
             turns = http.get(f"/v1/swarm/episodes/{episode['episode_id']}").json()["turns"]
     assert len(servers) == 2
     assert sorted(pace.steps) == [f"{turns[0]['call_id']}-{choice}" for choice in range(2)], "sampled once"
@@ -300,7 +300,7 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
     """A stream that has begun goes on with the new weights, and calls that come meanwhile are answered by them."""
     pace.update_s, pace.reply = update_s, letters(LONG)
     server = start_server(TrainJob(engine="fake", batch_size=1, num_repeat=2, max_response_length=LONG))
-    with httpx.Client(base_url=server.url, timeout=20) as http, ThreadPoolExecutor(7) as pool:
+    with httpx.Client(base_url=server.url, timeout=60) as http, ThreadPoolExecutor(7) as pool:
         wait_for_state(http, "ROLLING")
         access = {"base_url": f"{server.url}/v1"}
         held = [begin(http, episode_type="eval", idle_timeout_s=300) for _ in range(7)]
@@ -312,7 +312,6 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
             chat(http, episode, "hi", max_tokens=1)
             end(http, episode, task_id="task", reward=reward)
         wait_for_state(http, "TRAINING")
-        began = time.monotonic()
         rest = pool.submit(lambda: [chunk.choices[0].text for chunk in running])
         kinds = (ask, listen, continue_text)
         asked = [pool.submit(kind, client, "hi") for kind, client in zip(kinds, clients[1:], strict=True)]
@@ -328,7 +327,6 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
         asked.append(pool.submit(ask_anthropic, server.url, held[5]["api_key"]))
         asked.append(pool.submit(lambda: asyncio.run(ask_langchain(access["base_url"], held[6]["api_key"]))))
         replies = [each.result(timeout=update_s + 30) for each in asked]
-        assert time.monotonic() - began > update_s - 1
         wait_for_step(http, 1)
         heard += rest.result(timeout=30)
         turns = [http.get(f"/v1/swarm/episodes/{each['episode_id']}").json()["turns"] for each in held]
@@ -338,4 +336,5 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
     assert set(turns[0][0]["weight_versions"]) == {0, 1}
     assert "".join(heard) == turns[0][0]["reply"]["content"]
     assert [turn["reply"]["content"] for [turn] in turns[1:]] == replies
+    assert {version for [turn] in turns[1:] for version in turn["weight_versions"]} == {1}
     assert {turn["attempt"] for [turn] in turns} == {0}, "held, not sent away"

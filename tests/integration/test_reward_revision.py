@@ -15,7 +15,7 @@ from swarm.config import TrainJob
 @pytest.fixture
 def http(start_server: Any) -> Iterator[httpx.Client]:
     server = start_server(TrainJob(engine="fake", batch_size=1, num_repeat=2))
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         wait_for_state(client, "ROLLING")
         yield client
 

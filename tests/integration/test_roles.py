@@ -58,7 +58,7 @@ class Served:
 @pytest.fixture
 def served(start_server: Any) -> Iterator[Served]:
     server = start_server(JOB, token=COMMANDER, rollout_token=ROLLOUT, observer_token=OBSERVER)
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         http.headers["authorization"] = f"Bearer {COMMANDER}"
         wait_for_state(http, "ROLLING")
         episode = begin(http)
@@ -186,7 +186,7 @@ def test_a_key_opens_the_model_for_its_own_episode_and_nothing_of_another(served
 
 def test_without_tokens_everybody_commands_but_a_key_still_does_not(start_server: Any) -> None:
     server = start_server(JOB)
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         episode = begin(http)
         key = {"authorization": f"Bearer {episode['api_key']}"}
@@ -201,7 +201,7 @@ def test_without_tokens_everybody_commands_but_a_key_still_does_not(start_server
 @pytest.mark.parametrize("origin", ["https://example.org", "null", "http://[", "http://127.0.0.1.example.org"])
 def test_a_web_page_of_another_host_cannot_command_a_server_without_tokens(start_server: Any, origin: str) -> None:
     server = start_server(JOB)
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         refused = http.post("/v1/swarm/engine/stop", headers={"origin": origin})
         assert refused.status_code == 403, refused.text

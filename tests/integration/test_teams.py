@@ -33,14 +33,14 @@ def urls(start_server: Any) -> list[str]:
     servers: list[Any] = []
     for _ in "ab":
         servers.append(start_server(JOB))
-        with httpx.Client(base_url=servers[-1].url, timeout=20) as http:
+        with httpx.Client(base_url=servers[-1].url, timeout=60) as http:
             wait_for_state(http, "ROLLING")
     return [server.url for server in servers]
 
 
 @pytest.fixture
 def team(urls: list[str]) -> Iterator[SwarmTeam]:
-    with SwarmClient(urls[0], timeout=5) as a, SwarmClient(urls[1], timeout=5) as b:
+    with SwarmClient(urls[0], timeout=60) as a, SwarmClient(urls[1], timeout=60) as b:
         yield SwarmTeam({"a": a, "b": b})
 
 
@@ -54,7 +54,7 @@ def fates(team: SwarmTeam) -> dict[str, list[tuple[str, str | None, float | None
 def test_each_model_gets_its_own_reward_and_all_are_counted(team: SwarmTeam) -> None:
     with team.open_episodes(TASK) as episodes:
         for key in episodes.credentials.values():
-            with httpx.Client(base_url=key.base_url.removesuffix("/v1"), timeout=20) as http:
+            with httpx.Client(base_url=key.base_url.removesuffix("/v1"), timeout=60) as http:
                 chat(http, {"api_key": key.api_key}, "Hello")
         episodes.outputs.update(BOTH)
     assert {receipt.state for receipt in episodes.receipts.values()} == {EpisodeState.COMPLETED}
@@ -92,7 +92,7 @@ def test_an_end_whose_outcome_is_unknown_can_be_repeated(urls: list[str]) -> Non
             self._inner.close()
 
     severed = Severed()
-    with SwarmClient(urls[0], timeout=1, transport=severed) as a, SwarmClient(urls[1]) as b:
+    with SwarmClient(urls[0], timeout=30, transport=severed) as a, SwarmClient(urls[1]) as b:
         team = SwarmTeam({"a": a, "b": b})
         begun = team.begin_all(TASK)
         with pytest.raises(ServerUnreachable):
@@ -182,7 +182,7 @@ def test_a_commit_is_taken_while_no_engine_runs(team: SwarmTeam) -> None:
         coordinator = None if name == "a" else team.clients["a"].url
         client.prepare_episode(TASK, begun[name][0], BOTH[name], transaction_id=secret, coordinator=coordinator)
         client.stop_engine()
-    with httpx.Client(base_url=team.clients["a"].url, timeout=20) as http:
+    with httpx.Client(base_url=team.clients["a"].url, timeout=60) as http:
         assert http.get(f"/v1/swarm/transactions/{secret}").json() == {"state": "pending"}
         for name, client in team.clients.items():
             assert client.commit_episode(begun[name][0], secret).state is EpisodeState.COMPLETED

@@ -186,5 +186,5 @@ def test_async_calls_go_the_same_way(scripted: Any, canned: Any) -> None:
             await client.revise_reward("e1", 1.0, reason="r")
             await client.load_checkpoint(1)
 
-    asyncio.run(asyncio.wait_for(use(), 20))
+    asyncio.run(asyncio.wait_for(use(), 60))
     assert [heard.method for heard in scripted.heard] == ["PATCH", "POST", "POST", "POST"]

@@ -69,7 +69,7 @@ def test_a_server_that_stays_away_ends_the_stream(scripted: Any, stream: Any) ->
         started_at = time.monotonic()
         with pytest.raises(ServerUnreachable):
             next(events)
-        assert 0.4 < time.monotonic() - started_at < 5
+        assert time.monotonic() - started_at > 0.4
         scripted.start()
 
 
@@ -105,7 +105,7 @@ def test_async_stream_does_the_same(scripted: Any, stream: Any) -> None:
             await events.aclose()
         return read
 
-    assert asyncio.run(asyncio.wait_for(use(), 20)) == [1, 2]
+    assert asyncio.run(asyncio.wait_for(use(), 60)) == [1, 2]
 
 
 def test_data_over_several_lines_is_one_event() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -26,11 +28,17 @@ def beats(server: Any) -> list[Any]:
     return [heard for heard in list(server.heard) if heard.path == HEARTBEAT]
 
 
-def wait_until(reached: Callable[[], object], timeout_s: float = 10.0) -> None:
+def wait_until(reached: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, "not reached"
         time.sleep(0.01)
+
+
+def usual_pause(server: Any) -> float:
+    """Seconds between heartbeats: a busy machine makes some of them late."""
+    at = [beat.at for beat in beats(server)]
+    return statistics.median(later - earlier for earlier, later in itertools.pairwise(at))
 
 
 def heartbeat_threads() -> list[threading.Thread]:
@@ -40,12 +48,11 @@ def heartbeat_threads() -> list[threading.Thread]:
 def test_one_thread_keeps_all_held_episodes_alive_and_stops_by_itself(swarm_double: Any) -> None:
     with SwarmClient(swarm_double.url, client_id="alive") as client:
         held = [client.begin_episode(lease_s=1.0)[0] for _ in range(3)]
-        wait_until(lambda: len(beats(swarm_double)) >= 3)
+        wait_until(lambda: len(beats(swarm_double)) >= 6)
         (thread,) = heartbeat_threads()
         assert thread.daemon
-        first, second, _ = beats(swarm_double)[:3]
-        assert first.body == {"client_id": "alive", "episode_ids": held}
-        assert 0.25 < second.at - first.at < 0.9
+        assert beats(swarm_double)[0].body == {"client_id": "alive", "episode_ids": held}
+        assert 0.25 < usual_pause(swarm_double) < 0.9
         for episode_id in held:
             client.end_episode(TASK, episode_id, WorkflowOutput(1.0))
         wait_until(lambda: not heartbeat_threads())
@@ -56,9 +63,9 @@ def test_one_thread_keeps_all_held_episodes_alive_and_stops_by_itself(swarm_doub
 
 def test_a_shorter_lease_quickens_the_heartbeat_at_once(swarm_double: Any) -> None:
     with SwarmClient(swarm_double.url) as client:
-        client.begin_episode()
+        client.begin_episode(lease_s=3600.0)
         client.begin_episode(lease_s=1.0)
-        wait_until(lambda: beats(swarm_double), timeout_s=2)
+        wait_until(lambda: beats(swarm_double))
         assert beats(swarm_double)[0].body["episode_ids"] == ["e0", "e1"]
 
 
@@ -96,12 +103,11 @@ def test_a_failed_heartbeat_is_repeated_soon_and_harms_nothing(
     monkeypatch.setattr(heartbeat, "RETRY_S", 0.1)
     with SwarmClient(swarm_double.url) as client:
         swarm_double.refusal = refusal(503, "engine_not_ready", "booting", retry_after="5")
-        held, _ = client.begin_episode(lease_s=1.5)
-        wait_until(lambda: len(beats(swarm_double)) >= 3)
-        first, second = beats(swarm_double)[:2]
-        assert second.at - first.at < 0.4
+        held, _ = client.begin_episode(lease_s=6.0)
+        wait_until(lambda: len(beats(swarm_double)) >= 6)
+        assert usual_pause(swarm_double) < 1
         swarm_double.refusal = None
-        wait_until(lambda: len(beats(swarm_double)) >= 5)
+        wait_until(lambda: len(beats(swarm_double)) >= 7)
         assert client.end_episode(TASK, held, WorkflowOutput(1.0)).state == "completed"
 
 
@@ -134,7 +140,7 @@ def test_the_task_of_an_async_client_beats_and_ends(swarm_double: Any) -> None:
             await client.begin_episode(lease_s=1.0)
         assert not any(task.get_name() == "swarm heartbeat" for task in asyncio.all_tasks())
 
-    asyncio.run(asyncio.wait_for(use(), 20))
+    asyncio.run(asyncio.wait_for(use(), 60))
 
 
 def test_a_result_on_its_way_is_not_taken_for_a_lost_episode() -> None:

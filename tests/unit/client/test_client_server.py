@@ -35,7 +35,7 @@ TASKS = [Task(f"say {n}", f"say/{n}") for n in range(2)]
 @pytest.fixture(scope="module")
 def answer() -> Iterator[Agent]:
     """An agent that makes one model call by plain HTTP."""
-    with httpx.Client(timeout=20) as http:
+    with httpx.Client(timeout=60) as http:
 
         def run_agent(task: Task, credentials: Credentials) -> WorkflowOutput:
             reply = http.post(
@@ -52,7 +52,7 @@ def answer() -> Iterator[Agent]:
 
 @pytest.fixture
 def client(server_url: str) -> Any:
-    with SwarmClient(server_url, client_id="test", timeout=20) as client:
+    with SwarmClient(server_url, client_id="test", timeout=60) as client:
         yield client
 
 
@@ -74,7 +74,7 @@ def test_a_whole_job_is_trained_and_then_says_so(rolling: SwarmClient, answer: A
     )
     assert runs.training_complete
     assert runs.failures == ()
-    status = rolling.wait_until_step(3, timeout=20)
+    status = rolling.wait_until_step(3, timeout=60)
     assert (status.step, status.weight_version) == (3, 3)
     assert [point.step for point in rolling.metrics()] == [1, 2, 3]
     assert [point.step for point in rolling.metrics(after_step=2)] == [3]
@@ -96,7 +96,7 @@ def test_starting_the_same_job_again_joins_it_and_another_is_refused(rolling: Sw
 
 def test_many_clients_start_one_job_at_once(server_url: str) -> None:
     def start() -> EngineState:
-        with SwarmClient(server_url, timeout=20) as client:
+        with SwarmClient(server_url, timeout=60) as client:
             return client.auto_sync_train_config_and_start_engine(JOB).state
 
     with ThreadPoolExecutor(8) as pool:
@@ -147,12 +147,11 @@ def test_open_episode_left_without_a_result_is_aborted(rolling: SwarmClient) -> 
 
 
 def test_heartbeat_keeps_a_silent_episode_alive(rolling: SwarmClient) -> None:
-    kept, _ = rolling.begin_episode(discard_episode_timeout=1.0)
-    lost, _ = rolling.begin_episode(discard_episode_timeout=1.0)
-    for _ in range(9):
+    kept, _ = rolling.begin_episode(discard_episode_timeout=4.0)
+    lost, _ = rolling.begin_episode(discard_episode_timeout=4.0)
+    while rolling.episode(lost).episode.state is not EpisodeState.EXPIRED:
         time.sleep(0.25)
         rolling.heartbeat(kept)
-    assert rolling.episode(lost).episode.state is EpisodeState.EXPIRED
     with pytest.raises(EpisodeEnded):
         rolling.heartbeat(lost)
     assert not rolling.end_episode(TASKS[0], kept, WorkflowOutput(1.0)).replayed
@@ -169,7 +168,7 @@ def test_waiting_for_a_step_ends_with_the_reason(rolling: SwarmClient) -> None:
         rolling.wait_until_step(1, timeout=0.3)
     rolling.stop_engine()
     with pytest.raises(EngineNotReady, match="OFFLINE"):
-        rolling.wait_until_step(1, timeout=5)
+        rolling.wait_until_step(1, timeout=60)
 
 
 def test_evaluation_scores_every_task_and_trains_nothing(rolling: SwarmClient, answer: Agent) -> None:
@@ -207,7 +206,7 @@ def test_evaluation_of_nothing_is_refused(rolling: SwarmClient, answer: Agent) -
 
 def test_async_client_does_the_same(server_url: str, answer: Agent) -> None:
     async def use() -> tuple[float, str]:
-        async with AsyncSwarmClient(server_url, timeout=20) as client:
+        async with AsyncSwarmClient(server_url, timeout=60) as client:
             await client.auto_sync_train_config_and_start_engine(JOB)
             async with client.open_episode(TASKS[0]) as episode:
                 episode.output = await asyncio.to_thread(answer, TASKS[0], episode.credentials)

@@ -38,7 +38,7 @@ def url() -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
-        thread.join(timeout=5)
+        thread.join(timeout=60)
 
 
 def port_of(reply: httpx.Response) -> str:
@@ -46,25 +46,25 @@ def port_of(reply: httpx.Response) -> str:
 
 
 def test_one_caller_uses_one_connection(url: str) -> None:
-    with httpx.Client(transport=ConnectionStack(), timeout=5) as http:
+    with httpx.Client(transport=ConnectionStack(), timeout=60) as http:
         assert len({port_of(http.get(f"{url}/{number}")) for number in range(10)}) == 1
 
 
 def test_many_threads_get_their_own_replies_over_at_most_as_many_connections(url: str) -> None:
-    with httpx.Client(transport=ConnectionStack(), timeout=10) as http, ThreadPoolExecutor(16) as pool:
+    with httpx.Client(transport=ConnectionStack(), timeout=60) as http, ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda number: http.get(f"{url}/{number}"), range(400)))
     assert [reply.text.split()[0] for reply in replies] == [f"/{number}" for number in range(400)]
     assert len({port_of(reply) for reply in replies}) <= 16
 
 
 def test_a_connection_that_the_server_closed_is_replaced(url: str) -> None:
-    with httpx.Client(transport=ConnectionStack(), timeout=5) as http:
+    with httpx.Client(transport=ConnectionStack(), timeout=60) as http:
         closed = port_of(http.get(f"{url}/close"))
         assert port_of(http.get(f"{url}/next")) != closed
 
 
 def test_a_failed_connection_raises_and_leaves_nothing_behind() -> None:
-    with httpx.Client(transport=ConnectionStack(), timeout=2) as http:
+    with httpx.Client(transport=ConnectionStack(), timeout=60) as http:
         for _ in range(2):
             with pytest.raises(httpx.ConnectError):
                 http.get("http://127.0.0.1:9/")
@@ -72,7 +72,7 @@ def test_a_failed_connection_raises_and_leaves_nothing_behind() -> None:
 
 def test_tasks_of_a_loop_share_connections_too(url: str) -> None:
     async def ask() -> list[str]:
-        async with httpx.AsyncClient(transport=AsyncConnectionStack(), timeout=10) as http:
+        async with httpx.AsyncClient(transport=AsyncConnectionStack(), timeout=60) as http:
             first = [reply.text for reply in await asyncio.gather(*(http.get(f"{url}/{n}") for n in range(8)))]
             second = [reply.text for reply in await asyncio.gather(*(http.get(f"{url}/{n}") for n in range(8)))]
             return [*first, *second]

@@ -65,7 +65,7 @@ class Gate:
             self.inside -= 1
 
 
-def wait_until(reached: Callable[[], object], timeout_s: float = 10.0) -> None:
+def wait_until(reached: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, "not reached"
@@ -102,7 +102,7 @@ def test_tasks_of_a_loop_are_limited_together_with_threads() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         threads = pool.map(thread, range(20))
-        asyncio.run(asyncio.wait_for(many(), 20))
+        asyncio.run(asyncio.wait_for(many(), 60))
         list(threads)
     assert gate.most == 2
     assert throttler.running == 0
@@ -133,11 +133,11 @@ def test_who_gives_up_waiting_leaves_its_place_to_the_next() -> None:
             waiting.cancel()
             await asyncio.wait([waiting])
             assert not following.done()
-        await asyncio.wait_for(following, 5)
+        await asyncio.wait_for(following, 60)
         assert throttler.running == 1
         await throttler.__aexit__(None, None, None)
 
-    asyncio.run(asyncio.wait_for(use(), 20))
+    asyncio.run(asyncio.wait_for(use(), 60))
     assert throttler.running == 0
 
 
@@ -162,7 +162,7 @@ def test_a_fast_client_stops_when_the_batch_has_enough_and_goes_on_with_the_next
 
         def work(_: int) -> None:
             with throttler, gate.passing():
-                gate.open.wait(10)
+                gate.open.wait(60)
 
         with ThreadPoolExecutor(8) as pool:
             done = pool.map(work, range(8))
@@ -193,9 +193,11 @@ def test_waiting_costs_few_calls_however_many_wait(scripted: Any, canned: Any) -
                 pass
 
         with ThreadPoolExecutor(16) as pool:
+            began = time.monotonic()
             done = pool.map(work, range(16))
+            wait_until(lambda: len(scripted.heard) >= 2)
             time.sleep(1.0)
-            assert 2 <= len(scripted.heard) <= 12
+            assert len(scripted.heard) <= 12 * (time.monotonic() - began)
             scripted.script(canned(body=status_with(step=9)))
             list(done)
 
@@ -214,6 +216,8 @@ def test_async_client_under_a_throttler(scripted: Any, canned: Any) -> None:
             with pytest.raises(BadRequest, match="async with"), throttler:
                 pass
             waiting = [asyncio.create_task(throttler.__aenter__()) for _ in range(5)]
+            while not any(task.done() for task in waiting):
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.4)
             admitted = sum(task.done() for task in waiting)
             for task in waiting:
@@ -222,7 +226,7 @@ def test_async_client_under_a_throttler(scripted: Any, canned: Any) -> None:
             return admitted
 
     # One runs elsewhere, one of ours, and the batch takes two.
-    assert asyncio.run(asyncio.wait_for(use(), 20)) == 1
+    assert asyncio.run(asyncio.wait_for(use(), 60)) == 1
 
 
 def test_the_runner_goes_through_the_throttler() -> None:

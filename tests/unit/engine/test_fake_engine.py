@@ -22,7 +22,7 @@ LONG = tuple(range(40, 60))
 
 async def sample(engine: FakeEngine, **params: Any) -> list[TokenDelta]:
     settings = SamplingParams(**{"max_tokens": 50, **params})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [delta async for delta in engine.generate("request", PROMPT, settings)]
 
 

@@ -289,14 +289,14 @@ def test_what_a_grammar_contradicts_is_refused(model: torch.nn.Module) -> None:
             sampler(model).submit(0, PROMPT, SamplingParams(9, grammar=regex("a+"), **{name: value}))
 
 
-def test_a_grammar_is_compiled_once_and_in_bounded_time() -> None:
+def test_a_grammar_is_compiled_once_and_in_bounded_cpu_time() -> None:
     wide = schema({"type": "object", "properties": {f"p{index}": {"type": "string"} for index in range(2200)}})
     assert len(wide.text) < LARGEST_TEXT
     seconds: list[float] = []
     for _ in range(2):
-        begun = time.perf_counter()
+        begun = time.process_time()
         compiler().start(wide, {END})
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.process_time() - begun)
     assert seconds[0] < 10
     assert seconds[1] < seconds[0] / 2
 

@@ -24,7 +24,7 @@ from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
 pytestmark = pytest.mark.anyio
 
 PROMPT = (50, 51, 52, 53)
-SLOW_S = 0.01
+SLOW_S = 0.03
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ async def test_completion_under_way_goes_on_with_new_weights_and_each_token_says
     stand_ins.tell(token_delay_s=SLOW_S)
     running = asyncio.create_task(complete(engine, PROMPT, max_tokens=100))
     await until(lambda: stand_ins.notes("asked"))
-    await asyncio.sleep(20 * SLOW_S)
+    await asyncio.sleep(5 * SLOW_S)
     await engine.publish(stand_ins.weights(7, version=1))
     completion = await running
     old = completion.versions.count(0)

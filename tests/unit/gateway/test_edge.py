@@ -33,7 +33,7 @@ def run(app: Any, traffic: Traffic, scope: dict[str, Any] | None = None, send: A
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def call() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await Edge(app, InputLimits(1000), traffic)(scope or scope_of(), receive, send or take)
 
     asyncio.run(call())

@@ -23,7 +23,7 @@ class Script:
         self.ledger = ledger
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run(asyncio.wait_for(work, 30))
+        return asyncio.run(asyncio.wait_for(work, 60))
 
     def begin(self, episode_id: str, episode_type: EpisodeType = EpisodeType.TRAIN, client_id: str = "laptop") -> None:
         now = time.time()

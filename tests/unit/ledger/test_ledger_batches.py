@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
@@ -255,19 +254,17 @@ def test_trained_batches_are_read_back_in_order_with_every_turn(script: Any, led
 
 
 def test_who_waits_for_events_is_woken_by_the_next_one(script: Any, ledger: Ledger) -> None:
-    async def wait_and_record() -> tuple[list[Any], float, list[Any]]:
+    async def wait_and_record() -> tuple[list[Any], list[Any]]:
         newest = (await ledger.newest_events(1))[-1].event_id
         nothing = await ledger.wait_for_events(newest, 10, 0.05)
-        waiting = asyncio.create_task(ledger.wait_for_events(newest, 10, 20))
+        waiting = asyncio.create_task(ledger.wait_for_events(newest, 10, 600))
         await asyncio.sleep(0.05)
-        began = time.monotonic()
         await ledger.record_event("control", {"call": 1})
-        return await waiting, time.monotonic() - began, nothing
+        return await waiting, nothing
 
-    events, waited_s, nothing = script.wait(wait_and_record())
+    events, nothing = script.wait(wait_and_record())
     assert nothing == []
     assert [event.detail for event in events] == [{"call": 1}]
-    assert waited_s < 5
 
 
 def test_audit_entries_are_paged_in_order(script: Any, ledger: Ledger) -> None:

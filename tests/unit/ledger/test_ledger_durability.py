@@ -75,14 +75,14 @@ async def main():
     await end(ledger, "before")
     limit(max(path.stat().st_size for path in Path(sys.argv[1]).parent.iterdir()))
     try:
-        await asyncio.wait_for(ledger.add_turn(turn_of("during", tokens=100_000)), 20)
+        await asyncio.wait_for(ledger.add_turn(turn_of("during", tokens=100_000)), 60)
         print("acknowledged")
     except LedgerError as error:
         print(f"refused: {error}")
     print((await ledger.episode("during")).state, len(await ledger.turns("during")))
     limit(resource.RLIM_INFINITY)
-    await asyncio.wait_for(ledger.add_turn(turn_of("during", tokens=100_000)), 20)
-    await asyncio.wait_for(end(ledger, "during"), 20)
+    await asyncio.wait_for(ledger.add_turn(turn_of("during", tokens=100_000)), 60)
+    await asyncio.wait_for(end(ledger, "during"), 60)
     print((await ledger.episode("during")).state, len(await ledger.turns("during")))
     ledger.close()
 
@@ -105,7 +105,7 @@ def test_every_acknowledged_end_survives_kill_9_exactly_once(path: Path) -> None
     assert child.stdout is not None
     acknowledged = [child.stdout.readline().strip() for _ in range(200)]
     os.kill(child.pid, signal.SIGKILL)
-    rest, _ = child.communicate(timeout=20)
+    rest, _ = child.communicate(timeout=60)
     acknowledged += [line for line in rest.splitlines(keepends=False) if line and rest.endswith("\n")]
 
     Ledger.open(path).close()
@@ -142,7 +142,7 @@ def test_lock_is_free_after_close_and_after_a_kill(path: Path) -> None:
     with pytest.raises(LedgerInUse, match=f"in use by process {child.pid}"):
         Ledger.open(path)
     os.kill(child.pid, signal.SIGKILL)
-    child.communicate(timeout=20)
+    child.communicate(timeout=60)
     for _ in range(2):
         Ledger.open(path).close()
 
@@ -215,7 +215,7 @@ def test_closed_ledger_refuses_writes_and_closes_twice(script: Any, ledger: Ledg
 
 def test_callers_in_several_event_loops_are_all_answered(script: Any, ledger: Ledger) -> None:
     def live(name: str) -> None:
-        asyncio.run(asyncio.wait_for(begin_all(ledger, [f"{name}-{number}" for number in range(50)]), 20))
+        asyncio.run(asyncio.wait_for(begin_all(ledger, [f"{name}-{number}" for number in range(50)]), 60))
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(live, "abcd"))

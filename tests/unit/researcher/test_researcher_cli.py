@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -38,15 +37,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_bad_start_is_one_line_and_stores_nothing(home: Path, arguments: list[str], code: int, message: str) -> None:
-    began = time.monotonic()
-
     result = CliRunner().invoke(app, ["start", *arguments])
 
     assert result.exit_code == code
     assert message in result.stderr
     assert result.stdout == ""
     assert not home.exists()
-    assert time.monotonic() - began < 10
 
 
 def test_start_says_which_brain_and_why(home: Path) -> None:

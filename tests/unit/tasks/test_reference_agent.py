@@ -59,12 +59,12 @@ def server() -> Iterator[RepliesServer]:
         thread.start()
         yield running
         running.shutdown()
-        thread.join(timeout=5)
+        thread.join(timeout=60)
 
 
 @pytest.fixture
 def http() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=5) as client:
+    with httpx.Client(timeout=60) as client:
         yield client
 
 
@@ -132,7 +132,7 @@ def test_the_async_agent_sends_the_same_requests(server, http):
     waited = attempt(server, family, http)
 
     async def attempt_async():
-        async with httpx.AsyncClient(timeout=5) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             return await run_agent_async(family, task, base_url=server.base_url, api_key="key-1", http=client)
 
     assert asyncio.run(attempt_async()) == waited

@@ -1,4 +1,4 @@
-"""The groups of the batches being filled: which episodes of a task are compared, and how many of them are still to come.
+"""The groups of the batches being filled: which episodes of a task are compared, and how many are still to come.
 
 Place in the flow: inside the pool. A group is opened by the first episode of its task that begins or, where the client
 names the task only at the end, by the first that ends. It holds `num_repeat` places; a task whose group has none left

@@ -163,13 +163,14 @@ class Admission:
         return next(((task,) for task in candidates if self._obstacle(kind, task) is None), None)
 
     def _strike(self, kind: Kind, task_id: str | None, waiter: Waiter) -> None:
-        line = self._lines.get(kind, {})
-        queue = line.get(task_id, {})
-        queue.pop(waiter, None)
-        if not queue:
-            line.pop(task_id, None)
+        line = self._lines.get(kind)
+        if line is None or task_id not in line:
+            return
+        line[task_id].pop(waiter, None)
+        if not line[task_id]:
+            del line[task_id]
         if not line:
-            self._lines.pop(kind, None)
+            del self._lines[kind]
 
     def _obstacle(self, kind: Kind, task_id: str | None) -> str | None:
         """What an episode has to wait for; None if it may begin. Raises what no waiting will change."""

@@ -294,7 +294,8 @@ class Ledger:
     ) -> None:
         """Bind completed episodes to a batch and drop others, given as (episode id, reason), in one transaction.
 
-        `groups` numbers the group of each member; without it, the members of a task are its group. Raises Conflict, with nothing changed, if one of them is not a completed train episode outside any batch.
+        `groups` numbers the group of each member; without it, the members of a task are its group. Raises Conflict,
+        with nothing changed, if one of them is not a completed train episode outside any batch.
         """
         await self._write(
             partial(

@@ -214,15 +214,12 @@ class TrainLoop:
 
     async def _record_seal(self, sealed: SealedBatch) -> None:
         batch = sealed.batch
-        members = [
-            (episode.episode_id, number) for number, group in enumerate(batch.groups) for episode in group.episodes
-        ]
         await self.ledger.seal_batch(
             batch.batch_id,
             batch.step,
-            [episode_id for episode_id, _ in members],
+            [episode.episode_id for episode in batch.episodes],
             [(drop.episode_id, drop.reason) for drop in sealed.dropped],
-            [number for _, number in members],
+            [number for number, group in enumerate(batch.groups) for _ in group.episodes],
         )
 
     async def _train(self, batch: TrainBatch) -> StepReport | None:

@@ -1,4 +1,11 @@
-"""The database of studies: what was planned, run, measured, found and decided. `open_store` is the way in."""
+"""The database of studies: what was planned, run, measured, found and decided. `open_store` is the way in.
+
+The store itself is imported when it is first named: a program that only knows records and errors loads no SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from experiments_db.errors import (
     Conflict,
@@ -17,6 +24,7 @@ from experiments_db.errors import (
     StoreUnavailable,
     TestSplitOpened,
 )
+from experiments_db.numerals import number_as_text
 from experiments_db.records import (
     RUN_MOVES,
     Artifact,
@@ -46,7 +54,9 @@ from experiments_db.records import (
     Verdict,
     hash_json,
 )
-from experiments_db.store import ExperimentStore, open_store
+
+if TYPE_CHECKING:
+    from experiments_db.store import ExperimentStore, open_store
 
 __all__ = [
     "RUN_MOVES",
@@ -92,5 +102,16 @@ __all__ = [
     "TestSplitOpened",
     "Verdict",
     "hash_json",
+    "number_as_text",
     "open_store",
 ]
+
+_OF_STORE = frozenset({"ExperimentStore", "open_store"})
+
+
+def __getattr__(name: str) -> object:
+    if name not in _OF_STORE:
+        raise AttributeError(f"module 'experiments_db' has no attribute {name!r}")
+    from experiments_db import store
+
+    return getattr(store, name)

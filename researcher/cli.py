@@ -1,7 +1,8 @@
-"""`researcher start | resume | watch | status | list | report | export | pause | stop`: the researcher from a terminal.
+"""`researcher start | resume | watch | status | list | report | export | ui | pause | stop`: studies from a terminal.
 
-Place in the flow: top of the package. Data goes to stdout, messages and progress to stderr, and every failure to one
-line with a documented exit code. This module decides nothing about a study.
+Place in the flow: top of the package. Arguments are checked before anything heavy is imported. Data goes to stdout,
+messages and progress to stderr, and every failure to one line with a documented exit code. This module decides nothing
+about a study.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 75 another process works on the study; 130 and 143 ended by
@@ -13,11 +14,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +28,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+import swarm
 from researcher.errors import ResearchError
 
 app = typer.Typer(
@@ -39,6 +43,7 @@ DatabaseOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
 StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher list` shows them.")]
+NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")]
 DEFAULT_HOME = Path("runs")
 
 
@@ -59,6 +64,21 @@ def failures_in_one_line() -> Generator[None]:
         raise typer.Exit(code) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"researcher {swarm.__version__} (Python {sys.version.split()[0]})")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -93,7 +113,7 @@ def start(
 ) -> None:
     """Begin a study and work on it until its report is written."""
     with failures_in_one_line():
-        from researcher.study import check_study, create_study, read_settings
+        from researcher.settings import check_study, read_settings
 
         settings = read_settings(
             {
@@ -116,8 +136,11 @@ def start(
         )
         check_study(topic, settings)
         with _open(home, db) as store:
+            from researcher.study import create_study, resume_command
+
             study = create_study(store, topic, settings)
-            typer.echo(f"study {study.id} (go on later with: researcher resume {study.id})", err=True)
+            go_on = f"{resume_command(study.id, home)}{_database_option(db)}"
+            typer.echo(f"study {study.id} (Ctrl-C stops; go on later with: {go_on})", err=True)
             _work(store, study.id, home, db, as_json)
 
 
@@ -125,14 +148,14 @@ def start(
 def resume(
     study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
-    """Go on with a study that was paused, stopped or cut short."""
+    """Go on with a study that was paused, stopped or cut short; a finished one is left as it is."""
     with failures_in_one_line(), _open(home, db, must_exist=True) as store:
         _work(store, study_id, home, db, as_json)
 
 
 @app.command()
 def status(
-    study_id: Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")] = None,
+    study_id: NewestStudyArgument = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -152,7 +175,7 @@ def status(
 
 @app.command()
 def watch(
-    study_id: Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")] = None,
+    study_id: NewestStudyArgument = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
 ) -> None:
@@ -185,7 +208,10 @@ def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_
 
 @app.command()
 def report(
-    study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False
+    study_id: NewestStudyArgument = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the report anew from the database and print where it is."""
     with failures_in_one_line(), _open(home, db, read_only=True) as store:
@@ -198,22 +224,47 @@ def report(
 
 @app.command()
 def export(
-    study_id: StudyArgument,
-    directory: Annotated[Path, typer.Argument(help="Where the tables go; made if it is missing.")],
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="[STUDY] DIRECTORY", help="Which study (default: the newest), and where the tables go."),
+    ],
     file_format: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
 ) -> None:
-    """Write a study's tables as files."""
+    """Write a study's tables as files; the directory is made if it is missing."""
     with failures_in_one_line(), _open(home, db, read_only=True) as store:
         from experiments_db.frames import ExportFormat, export_study
         from researcher.errors import TopicInvalid
 
-        study = _find(store, study_id)
+        *named, directory = places
+        if len(named) > 1:
+            raise TopicInvalid("too many arguments: researcher export [STUDY] DIRECTORY")
+        if not named and any(study.id == directory for study in store.list_studies()):
+            raise TopicInvalid(f"where do the tables go? researcher export {directory} DIRECTORY")
+        study = _find(store, named[0] if named else None)
         if file_format not in set(ExportFormat):
             raise TopicInvalid(f"unknown format {file_format!r}: use {' or '.join(ExportFormat)}")
-        for path in export_study(store, study.id, directory, ExportFormat(file_format)):
+        for path in export_study(store, study.id, Path(directory), ExportFormat(file_format)):
             typer.echo(str(path))
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the explorer.")] = 8501,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+) -> None:
+    """Open the explorer on the database of studies; Ctrl-C ends it."""
+    with failures_in_one_line():
+        with _open(home, db, read_only=True):
+            pass
+        package = find_spec("ui")
+        if find_spec("streamlit") is None or package is None or package.origin is None:
+            raise ResearchError("the explorer needs streamlit: pip install 'swarm-researcher[ui]'")
+        program = str(Path(package.origin).with_name("app.py"))
+        command = [sys.executable, "-m", "streamlit", "run", program, "--server.port", str(port)]
+        os.execve(sys.executable, command, {**os.environ, "SWARM_RESEARCH_DB": _database(home, db)})
 
 
 @app.command()
@@ -239,17 +290,39 @@ def _ask(study_id: str, home: Path, db: str | None, wanted: str) -> None:
 
 def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) -> None:
     """Carry a study on with progress on stderr, print the paths of what it made; exit 128 + signal if one ended it."""
-    from researcher.progress import Follower
-    from researcher.study import find_study, work_on
+    from experiments_db import StudyStatus
+    from researcher.study import find_study
 
     study = find_study(store, study_id)
+    if study.status is StudyStatus.FINISHED:
+        typer.echo(f"study {study.id} is finished already: nothing is left to do", err=True)
+        _print_result(store, study, home, db, as_json)
+        return
+    from researcher.progress import Follower
+    from researcher.worker import work_on
+
     _log_to(home / "studies" / study.id / "researcher.log")
     with Follower(store, study.id, Console(stderr=True)):
         outcome = work_on(store, study.id, home)
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
     typer.echo(f"study {study.id} is {outcome.study.status}: {outcome.study.status_reason}", err=True)
-    _print_paths({"study": study.id, "status": outcome.study.status.value} | _paths(store, study.id, home, db), as_json)
+    _print_result(store, outcome.study, home, db, as_json)
+
+
+def _print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
+    """Where everything is; of a finished study also what it found and how to look at it."""
+    from experiments_db import StudyStatus
+
+    values: dict[str, Any] = {"study": study.id, "status": study.status.value} | _paths(store, study.id, home, db)
+    if study.status is StudyStatus.FINISHED:
+        from researcher.report.summary import summarize
+        from researcher.study import home_option
+
+        found = summarize(store, study.id)
+        explorer = f"researcher ui{home_option(home)}{_database_option(db)}"
+        values = {"answer": found.answer, "verdicts": list(found.verdicts)} | values | {"explorer": explorer}
+    _print_paths(values, as_json)
 
 
 def _choose_brain(wanted: str | None) -> str:
@@ -278,6 +351,10 @@ def _database(home: Path, db: str | None) -> str:
     return db or str(home / "research.db")
 
 
+def _database_option(db: str | None) -> str:
+    return "" if db is None else f" --db {shlex.quote(db)}"
+
+
 def _find(store: Any, study_id: str | None) -> Any:
     from researcher.errors import StudyNotFound
     from researcher.study import find_study
@@ -300,12 +377,15 @@ def _paths(store: Any, study_id: str, home: Path, db: str | None) -> dict[str, s
     return found
 
 
-def _print_paths(values: dict[str, str], as_json: bool) -> None:
+def _print_paths(values: Mapping[str, str | list[str]], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(values))
-    else:
-        for name, value in values.items():
+        return
+    for name, value in values.items():
+        if isinstance(value, str):
             typer.echo(f"{name}: {value}")
+        else:
+            typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in value)]))
 
 
 def _log_to(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Values as text for people: numbers, times, and foreign text that must not become markup.
 
-Place in the flow: pages, charts and elements format through here. It knows nothing of Streamlit or the store.
+Place in the flow: pages, charts and elements format through here. It knows nothing of Streamlit, and of the
+store only how numbers of settings are written.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+from experiments_db import number_as_text
 
 MISSING = "–"
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|$~:^&\"'=])")
@@ -80,7 +83,7 @@ def setting(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, float):
-        return f"{value:g}"
+        return number_as_text(value)
     return str(value)
 
 

@@ -11,6 +11,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
+from experiments_db import number_as_text
 from researcher.brain.factors import EPISODES_PER_STEP, KL_COEFFICIENT, Factor, Level
 from researcher.types import Arm, History, Verdict
 from swarm import TrainJob
@@ -81,9 +82,10 @@ def lay_out(factors: Sequence[Factor], job: Mapping[str, Any]) -> tuple[Arm, ...
 def default_arms(job: Mapping[str, Any]) -> tuple[Arm, ...]:
     """The baseline and four single changes: a larger and a smaller learning rate, larger groups, a KL term."""
     lr, steps_tasks = job["lr"], EPISODES_PER_STEP // 16
+    higher, lower = float(number_as_text(3 * lr)), float(number_as_text(0.3 * lr))
     changes: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-        f"lr={3 * lr:g}": ({"lr": 3 * lr}, {"lr": 3 * lr}, "three times the learning rate"),
-        f"lr={0.3 * lr:g}": ({"lr": 0.3 * lr}, {"lr": 0.3 * lr}, "a third of the learning rate"),
+        f"lr={number_as_text(higher)}": ({"lr": higher}, {"lr": higher}, "three times the learning rate"),
+        f"lr={number_as_text(lower)}": ({"lr": lower}, {"lr": lower}, "a third of the learning rate"),
         "num_repeat=16": (
             {"num_repeat": 16},
             {"num_repeat": 16, "batch_size": steps_tasks},

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from experiments_db import number_as_text
+
 EPISODES_PER_STEP = 128
 """16 tasks of 8 episodes. Group sizes are compared at this many episodes per step, so that none sees more data."""
 
@@ -70,7 +72,7 @@ class FactorSpec:
 def number_level(spec: FactorSpec, number: float) -> Level:
     assert spec.settings_of is not None
     value = _whole(number)
-    return Level(f"{spec.name}={value:g}", {spec.name: value}, spec.settings_of(number))
+    return Level(f"{spec.name}={number_as_text(value)}", {spec.name: value}, spec.settings_of(number))
 
 
 def _whole(number: float) -> int | float:

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from experiments_db import BudgetKind, Decision, Finding
+from experiments_db import BudgetKind, Decision, Finding, number_as_text
 from researcher.report.claims import Sentence, check_claims, known_numbers
 from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
@@ -82,7 +82,9 @@ def format_interval(low: float | None, high: float | None, *, signed: bool = Fal
 
 
 def format_value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value) if not isinstance(value, str) else value
+    if isinstance(value, float):
+        return number_as_text(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def format_time(seconds: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from experiments_db import (
     Experiment,
@@ -22,12 +24,15 @@ from experiments_db import (
     StudyStatus,
     open_store,
 )
-from researcher import study as study_module
+from researcher import worker as worker_module
 from researcher.brain.rules import RulesBrain
 from researcher.check import check_script
-from researcher.study import StudySettings, ask_to_end, create_study, work_on
+from researcher.cli import app
+from researcher.settings import StudySettings
+from researcher.study import ask_to_end, create_study
 from researcher.types import Arm, Charter, ClientScript
 from researcher.watchdog import Limits
+from researcher.worker import work_on
 
 CRASHING = "import sys\nsys.exit('the disk is on fire')\n"
 
@@ -99,6 +104,46 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
 
 
 ARMS = ("batch_size=2", "batch_size=3")
+
+
+def _all_files(home: Path) -> dict[str, tuple[int, int]]:
+    found = (path for path in home.rglob("*") if path.is_file() and not path.name.startswith("research.db"))
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
+
+
+def test_resume_of_a_finished_study_changes_nothing_starts_no_server_and_ends_with_the_answer(done: Done) -> None:
+    before = (done.store.get_study(done.study.id), done.store.list_events(done.study.id), _all_files(done.home))
+
+    assert work_on(done.store, done.study.id, done.home).study == done.study
+    resumed = CliRunner().invoke(app, ["resume", done.study.id, "--home", str(done.home)])
+
+    assert resumed.exit_code == 0, resumed.stderr
+    assert "is finished already" in resumed.stderr
+    after = (done.store.get_study(done.study.id), done.store.list_events(done.study.id), _all_files(done.home))
+    assert after == before
+    lines = resumed.stdout.splitlines()
+    assert lines[0].startswith("answer: ")
+    assert [line.partition(":")[0] for line in lines] == [
+        "answer", "verdicts", *(f"  {line}" for line in ARMS), "study", "status", "database", "report", "html",
+        "explorer",
+    ]  # fmt: skip
+    assert lines[-1] == f"explorer: researcher ui --home {done.home}"
+
+
+def test_report_and_export_take_the_newest_study(done: Done, tmp_path: Path) -> None:
+    copied = tmp_path / "home"
+    copied.mkdir()
+    shutil.copy(done.home / "research.db", copied)
+    common = ["--home", str(copied)]
+
+    report = CliRunner().invoke(app, ["report", *common])
+    export = CliRunner().invoke(app, ["export", str(tmp_path / "tables"), *common])
+    forgotten = CliRunner().invoke(app, ["export", done.study.id, *common])
+
+    assert report.exit_code == 0, report.stderr
+    assert f"studies/{done.study.id}/report" in report.stdout
+    assert export.exit_code == 0 and (tmp_path / "tables" / "runs.csv").is_file()
+    assert forgotten.exit_code == 2 and "where do the tables go" in forgotten.stderr
 
 
 def test_every_run_of_both_plans_is_trained_and_scored_by_the_harness(done: Done) -> None:
@@ -199,7 +244,7 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
 ) -> None:
     unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
     programs = {**unchecked, "num_repeat=3": FORBIDDEN}
-    monkeypatch.setattr(study_module, "_build_brain", lambda *_: BadArms(programs))
+    monkeypatch.setattr(worker_module, "_build_brain", lambda *_: BadArms(programs))
 
     def check_the_others(script: ClientScript, *given: Any, **named: Any) -> Any:
         return () if script.arm in unchecked else check_script(script, *given, **named)

@@ -116,11 +116,15 @@ def displayed(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return table
 
 
+def numeric_factors_of(table: pd.DataFrame) -> set[str]:
+    return {str(name) for name in table.select_dtypes("number") if str(name).startswith("factor.")}
+
+
 def is_missing(value: Any) -> bool:
     return pd.api.types.is_scalar(value) and bool(pd.isna(value))
 
 
-def configure(columns: list[str]) -> dict[str, Any]:
+def configure(columns: list[str], numeric_factors: set[str]) -> dict[str, Any]:
     config: dict[str, Any] = {name: title_of(name) for name in columns}
     options = [status.value for status in RunStatus]
     colors = [elements.RUN_COLORS[status] for status in RunStatus]
@@ -135,6 +139,9 @@ def configure(columns: list[str]) -> dict[str, Any]:
             config[name] = st.column_config.TextColumn("Arm", pinned=True, width="medium")
         elif is_score(name):
             config[name] = st.column_config.NumberColumn(title_of(name), format="%.3f")
+        elif name in numeric_factors:
+            # Streamlit's own format ends after four decimals, where learning rates begin.
+            config[name] = st.column_config.NumberColumn(title_of(name), format="plain")
     return config
 
 
@@ -155,12 +162,13 @@ def show_table(frame: pd.DataFrame) -> None:
     actions = st.container(horizontal=True, vertical_alignment="center")
     with actions, st.popover("Columns", icon=":material/view_column:"):
         chosen = st.multiselect("Columns", order, default=default, format_func=title_of, label_visibility="collapsed")
+    table = displayed(frame, chosen or default)
     event = st.dataframe(
-        displayed(frame, chosen or default),
+        table,
         hide_index=True,
         height=elements.table_height(len(frame)),
         placeholder=formats.MISSING,
-        column_config=configure(chosen or default),
+        column_config=configure(chosen or default, numeric_factors_of(table)),
         on_select="rerun",
         selection_mode="multi-row",
         key="selection",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -204,3 +205,8 @@ def test_foreign_text_is_never_markup(open_page: OpenPage, filled: Path) -> None
         for part in [*page.markdown, *page.caption, *page.title]:
             assert HOSTILE not in part.value.replace(f"`lr=0.01 {HOSTILE}`", "")
             assert ":red[no]" not in part.value and "[x](javascript" not in part.value
+
+
+def test_runs_page_shows_numeric_factors_with_all_their_digits(open_page: OpenPage, filled: Path) -> None:
+    columns = json.loads(open_page("runs", filled).dataframe[0].proto.columns)
+    assert columns["factor.lr"]["type_config"]["format"] == "plain"

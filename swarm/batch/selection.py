@@ -7,7 +7,7 @@ never on when episodes arrived or how they are named. This module changes nothin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from swarm.batch.admission import DropReason
@@ -120,7 +120,7 @@ def rebuild(
     return assemble(batch_id, step, groups.values())
 
 
-def _contents(group: WaitingGroup) -> Sequence[Content]:
+def _contents(group: WaitingGroup) -> list[Content]:
     return sorted(map(_content, group.episodes.values()))
 
 

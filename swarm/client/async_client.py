@@ -27,6 +27,7 @@ from swarm.client.episode import (
     default_client_id,
     describe,
     log_failed_abort,
+    name_task,
 )
 from swarm.client.events import EventFeed
 from swarm.client.exchange import Outcome, Pause, Plan
@@ -47,7 +48,7 @@ from swarm.schemas import (
     MetricPointView,
     Status,
 )
-from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, Task, WorkflowOutput
+from swarm.types import EpisodeType, Task, WorkflowOutput
 
 T = TypeVar("T")
 
@@ -97,10 +98,11 @@ class AsyncSwarmClient:
         discard_episode_timeout: float = 240.0,
         *,
         task_id: str | None = None,
-        data_source: str = DEFAULT_DATA_SOURCE,
+        data_source: str | None = None,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
     ) -> tuple[str, Credentials]:
+        task_id, data_source = name_task(task_id, data_source)
         episode_id, credentials = await self._run(
             episode_calls.begin_episode(
                 self._server,
@@ -171,8 +173,10 @@ class AsyncSwarmClient:
     def release_episode(self, episode_uuid: str) -> None:
         self._leases.release(episode_uuid)
 
-    async def abort_episode(self, episode_uuid: str, reason: str = "client_abort") -> EpisodeView:
-        return await self._run(episode_calls.abort_episode(self._server, self._leases, episode_uuid, reason))
+    async def abort_episode(
+        self, episode_uuid: str, reason: str = "client_abort", *, final: bool = False
+    ) -> EpisodeView:
+        return await self._run(episode_calls.abort_episode(self._server, self._leases, episode_uuid, reason, final))
 
     async def revise_reward(
         self,

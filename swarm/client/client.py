@@ -31,6 +31,7 @@ from swarm.client.episode import (
     default_client_id,
     describe,
     log_failed_abort,
+    name_task,
 )
 from swarm.client.events import EventFeed
 from swarm.client.exchange import Outcome, Pause, Plan
@@ -51,7 +52,7 @@ from swarm.schemas import (
     MetricPointView,
     Status,
 )
-from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, Task, WorkflowOutput
+from swarm.types import EpisodeType, Task, WorkflowOutput
 
 T = TypeVar("T")
 
@@ -114,18 +115,22 @@ class SwarmClient:
         discard_episode_timeout: float = 240.0,
         *,
         task_id: str | None = None,
-        data_source: str = DEFAULT_DATA_SOURCE,
+        data_source: str | None = None,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
     ) -> tuple[str, Credentials]:
         """Begin an episode; returns its id and the credentials to give to the agent.
 
+        Name its task, so that the server lets in what the groups of a batch need and no more. Inside
+        run_episodes_until_all_complete it is that of the Task at hand.
+
         The server gives the episode up after `discard_episode_timeout` seconds without a model call or heartbeat of
         its own; and `lease_s` seconds after this client's death, for until then it sends heartbeats by itself (None:
-        neither). While the server cannot take an episode (weights are changing, a batch has enough of this
-        `data_source`, the engine boots or is off, the server is away) this waits up to `wait_timeout` seconds, then
+        neither). While the server cannot take an episode (weights are changing, a batch has all its groups, the engine
+        boots or is off, the server is away) this waits up to `wait_timeout` seconds, then
         raises RolloutPaused, EngineNotReady or ServerUnreachable. Raises TrainingComplete after the last step.
         """
+        task_id, data_source = name_task(task_id, data_source)
         episode_id, credentials = self._run(
             episode_calls.begin_episode(
                 self._server,
@@ -159,7 +164,7 @@ class SwarmClient:
         episode was given up before, IdempotencyMismatch if it was ended with another result, BadRequest for a reward
         that is not a finite number.
         """
-        return self._run(
+        receipt = self._run(
             episode_calls.end_episode(
                 self._server,
                 self._leases,
@@ -170,6 +175,8 @@ class SwarmClient:
                 wait_timeout_s=wait_timeout,
             )
         )
+        self._note_end()
+        return receipt
 
     def prepare_episode(
         self,
@@ -205,15 +212,20 @@ class SwarmClient:
     ) -> EndEpisodeResponse:
         """Second phase: the prepared episode counts. Raises EpisodeEnded if the server had given it up."""
         plan = transaction_calls.commit_episode(self._server, self._leases, episode_uuid, transaction_id, wait_timeout)
-        return self._run(plan)
+        receipt = self._run(plan)
+        self._note_end()
+        return receipt
 
     def release_episode(self, episode_uuid: str) -> None:
         """Send no more heartbeats for an episode: its server gives it up, or finds out by itself how it ended."""
         self._leases.release(episode_uuid)
 
-    def abort_episode(self, episode_uuid: str, reason: str = "client_abort") -> EpisodeView:
-        """Give an episode up: a system error, never a reward. The server counts it under `reason`."""
-        return self._run(episode_calls.abort_episode(self._server, self._leases, episode_uuid, reason))
+    def abort_episode(self, episode_uuid: str, reason: str = "client_abort", *, final: bool = False) -> EpisodeView:
+        """Give an episode up: a system error, never a reward. The server counts it under `reason`.
+
+        With `final` no other attempt follows, and the group of its task does not wait for one.
+        """
+        return self._run(episode_calls.abort_episode(self._server, self._leases, episode_uuid, reason, final))
 
     def revise_reward(
         self,
@@ -356,6 +368,10 @@ class SwarmClient:
     def audit(self, after_id: int = 0) -> list[AuditView]:
         """Every control call on record beyond `after_id`, allowed or refused, oldest first. For commanders."""
         return self._run(calls.audit(self._server, after_id))
+
+    def _note_end(self) -> None:
+        if (attempt := current_attempt.get()) is not None:
+            attempt.note_end(self._leases)
 
     def _beat(self, episode_ids: Sequence[str]) -> None:
         self._run(episode_calls.heartbeat_all(self._server, self._leases, self.client_id, episode_ids))

@@ -9,9 +9,9 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Protocol
 
 import httpx
 
@@ -21,7 +21,7 @@ from swarm.client.leases import Leases
 from swarm.config import complete_address
 from swarm.errors import BadRequest, EpisodeEnded, SwarmError
 from swarm.schemas import EndEpisodeResponse
-from swarm.types import Task, WorkflowOutput
+from swarm.types import DEFAULT_DATA_SOURCE, Task, WorkflowOutput
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +46,22 @@ class OpenEpisode:
     receipt: EndEpisodeResponse | None = None
 
 
-Abort = Callable[[str, str], object]
-"""Takes an episode id and a reason."""
+class Abort(Protocol):
+    """Gives an episode up; with `final` no other attempt follows."""
+
+    def __call__(self, episode_uuid: str, reason: str, *, final: bool) -> object: ...
 
 
 class Attempt:
-    """The episodes begun inside one call of a user's function, so that what it leaves behind can be aborted."""
+    """The episodes begun inside one call of a user's function, so that what it leaves behind can be aborted.
 
-    def __init__(self) -> None:
+    `task` is what the function was called with, if that is a Task: episodes that name no task are of this one.
+    """
+
+    def __init__(self, task: Task | None = None) -> None:
+        self.task = task
         self._begun: list[tuple[Leases, str, Abort]] = []
+        self._ended: list[Leases] = []
         self._is_over = False
 
     def add(self, leases: Leases, episode_id: str, abort: Abort) -> None:
@@ -64,19 +71,47 @@ class Attempt:
             self.abort_rest("client_interrupted")
             raise EpisodeEnded(f"episode {episode_id} was aborted: the run it belongs to was interrupted")
 
+    def note_end(self, leases: Leases) -> None:
+        """An episode was ended with a result, at the server that `leases` are of."""
+        self._ended.append(leases)
+
     def abort_rest(self, reason: str) -> None:
         """Abort those that were neither ended nor aborted; later ones are not begun."""
         self._is_over = True
         for leases, episode_id, abort in list(self._begun):
             if leases.holds(episode_id):
-                try:
-                    abort(episode_id, reason)
-                except SwarmError as failure:
-                    log_failed_abort(episode_id, failure)
+                _try_to_abort(abort, episode_id, reason, is_final=False)
+
+    def give_up(self, reason: str) -> None:
+        """Tell each server at which nothing was ended that this attempt will not be made again: the group of its task
+        then does not wait for it."""
+        latest = {id(leases): (leases, episode_id, abort) for leases, episode_id, abort in self._begun}
+        for leases, episode_id, abort in latest.values():
+            if not any(leases is each for each in self._ended) and not leases.holds(episode_id):
+                _try_to_abort(abort, episode_id, reason, is_final=True)
+
+
+def _try_to_abort(abort: Abort, episode_id: str, reason: str, *, is_final: bool) -> None:
+    try:
+        abort(episode_id, reason, final=is_final)
+    except SwarmError as failure:
+        if not is_final:
+            log_failed_abort(episode_id, failure)
 
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
 """Set by the runner around each call of a user's function, read by begin_episode."""
+
+
+def name_task(task_id: str | None, data_source: str | None) -> tuple[str | None, str]:
+    """Task and data source of an episode: as given, else those of the task that the runner is at."""
+    attempt = current_attempt.get()
+    task = None if attempt is None else attempt.task
+    if task is None:
+        return task_id, data_source or DEFAULT_DATA_SOURCE
+    if task_id is None:
+        task_id = task.task_id
+    return task_id, data_source or task.data_source
 
 
 def describe(url: str, token: str | None, timeout_s: float) -> Server:

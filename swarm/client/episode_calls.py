@@ -119,8 +119,8 @@ def reported(client_id: str, task: Task, episode_id: str, output: WorkflowOutput
     }
 
 
-def abort_episode(server: Server, leases: Leases, episode_id: str, reason: str) -> Plan[EpisodeView]:
-    body = checked(lambda: AbortEpisodeRequest(reason=reason))
+def abort_episode(server: Server, leases: Leases, episode_id: str, reason: str, final: bool) -> Plan[EpisodeView]:
+    body = checked(lambda: AbortEpisodeRequest(reason=reason, final=final))
     # Whether or not the server hears of it, nobody keeps this episode alive any more.
     leases.release(episode_id)
     return (yield from exchange(server, Call("POST", path_of(episode_id, "/abort"), body), EpisodeView))

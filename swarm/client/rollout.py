@@ -20,7 +20,15 @@ from swarm.client.client import SwarmClient
 from swarm.client.credentials import Credentials
 from swarm.client.episode import Attempt, abort_reason, current_attempt
 from swarm.client.throttler import Throttler
-from swarm.errors import BadRequest, EpisodeEnded, ServerUnreachable, TrainingComplete, Unauthorized, Unavailable
+from swarm.errors import (
+    BadRequest,
+    EpisodeEnded,
+    RolloutPaused,
+    ServerUnreachable,
+    TrainingComplete,
+    Unauthorized,
+    Unavailable,
+)
 from swarm.types import Task, WorkflowOutput
 
 logger = logging.getLogger(__name__)
@@ -133,7 +141,8 @@ def run_episodes_until_all_complete(
     Returns when all are done, or soon after the server says TrainingComplete: tasks not yet begun are then left out. A
     function that raises costs only its own attempt and is never rewarded; with `auto_retry` it is called again, up to 5
     times, if the failure is the system's (the server was away, the episode was given up, a connection broke) and not
-    the function's own. An interrupt (Ctrl-C) aborts the open episodes and is raised.
+    the function's own; waiting for the server to let an episode begin is no attempt. The server hears of an attempt
+    that failed for good, and does not wait for it. An interrupt (Ctrl-C) aborts the open episodes and is raised.
     """
     for name, value in (("max_workers", max_workers), ("num_repeat", num_repeat)):
         if value is not None and value < 1:
@@ -238,27 +247,34 @@ class _Run(Generic[Item, Result]):
                 return
 
     def _try(self, position: int) -> Result | EpisodeFailure | None:
-        attempts = 0
+        attempts, task = 0, self._tasks[position]
         while not self._stop.is_set():
             attempts += 1
+            attempt = Attempt(task if isinstance(task, Task) else None)
             try:
                 with self._throttler or nullcontext():
-                    return None if self._stop.is_set() else self._call(self._tasks[position])
+                    if self._stop.is_set():
+                        return None
+                    result = self._call(task, attempt)
+                attempt.give_up("no_result")
+                return result
             except TrainingComplete:
                 self.training_complete = True
                 self._stop.set()
             except Exception as error:  # the boundary: a failure of one task is data of the run
                 if self._is_abandoned:
                     return None
+                if isinstance(error, RolloutPaused) and self._max_attempts > 1:
+                    attempts -= 1
                 if attempts >= self._max_attempts or not is_transient(error):
+                    attempt.give_up(abort_reason(error))
                     logger.warning("attempt %d failed after %d call(s)", position, attempts, exc_info=error)
                     return EpisodeFailure(position, attempts, error)
                 logger.info("attempt %d is made again: %s", position, error)
-                self._stop.wait(backoff_s(attempts))
+                self._stop.wait(backoff_s(max(1, attempts)))
         return None
 
-    def _call(self, task: Item) -> Result:
-        attempt = Attempt()
+    def _call(self, task: Item, attempt: Attempt) -> Result:
         token = current_attempt.set(attempt)
         with self._lock:
             self._open.add(attempt)

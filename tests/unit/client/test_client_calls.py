@@ -15,7 +15,7 @@ from swarm.types import Task, WorkflowOutput
 
 POLICY = {
     "stop_rule": "enough_tasks", "batch_size": 4, "num_repeat": 2, "min_group": 2, "drain_timeout_s": 30.0,
-    "batch_timeout_s": None, "max_staleness": 0, "mixture": None,
+    "batch_timeout_s": None, "group_timeout_s": 30.0, "stall_timeout_s": 300.0, "max_staleness": 0, "mixture": None,
 }  # fmt: skip
 VIEW = {
     "episode_id": "e1", "episode_type": "train", "state": "completed", "client_id": "c", "task_id": "t",

@@ -13,7 +13,7 @@ import pytest
 
 from swarm.client import Credentials, SwarmClient, rollout, run_episodes_until_all_complete
 from swarm.client.rollout import MAX_ATTEMPTS, is_transient
-from swarm.errors import BadRequest, EngineNotReady, EpisodeEnded, ServerUnreachable, TrainingComplete
+from swarm.errors import BadRequest, EngineNotReady, EpisodeEnded, RolloutPaused, ServerUnreachable, TrainingComplete
 from swarm.types import Task, WorkflowOutput
 
 
@@ -164,9 +164,57 @@ def test_with_a_client_each_attempt_is_an_episode_of_its_task_and_source(swarm_d
     begun = [(heard.body["task_id"], heard.body["data_source"]) for heard in calls_of(swarm_double, "/begin")]
     assert begun == [("sum/1", "math")] * 2 + [("say/1", "talk")] * 2
     assert [heard.body["task_id"] for heard in calls_of(swarm_double, "/end")] == ["sum/1"] * 2
-    assert [heard.body["reason"] for heard in calls_of(swarm_double, "/abort")] == [
-        "client_error:ZeroDivisionError"
+    assert [(heard.body["reason"], heard.body["final"]) for heard in calls_of(swarm_double, "/abort")] == [
+        ("client_error:ZeroDivisionError", False),
+        ("client_error:ZeroDivisionError", True),
     ] * 2
+
+
+def test_an_episode_begun_without_a_name_is_of_the_task_at_hand(swarm_double: Any) -> None:
+    with SwarmClient(swarm_double.url) as client:
+
+        def attempt(task: Task) -> None:
+            episode_id, _ = client.begin_episode()
+            client.end_episode(task, episode_id, WorkflowOutput(1.0))
+            client.begin_episode(task_id="another", data_source="elsewhere")
+
+        run_episodes_until_all_complete([Task("2+2?", "sum/1", data_source="math")], attempt)
+        client.begin_episode()
+    begun = [(heard.body["task_id"], heard.body["data_source"]) for heard in calls_of(swarm_double, "/begin")]
+    assert begun == [("sum/1", "math"), ("another", "elsewhere"), (None, "default")]
+
+
+def test_the_server_hears_of_attempts_that_will_not_be_made_again(swarm_double: Any, quick: None) -> None:
+    """Once each, and only where nothing was ended: the group then does not wait for them."""
+    calls: list[int] = []
+
+    with SwarmClient(swarm_double.url) as client:
+
+        def attempt(number: int) -> None:
+            calls.append(number)
+            episode_id, _ = client.begin_episode()
+            client.abort_episode(episode_id, "the function's own")
+            if number == 0:
+                raise ConnectionError("mended next time") if calls.count(0) == 1 else ValueError("a bug")
+            if number == 1:
+                episode_id, _ = client.begin_episode()
+                client.end_episode(Task("q", "t"), episode_id, WorkflowOutput(1.0))
+
+        run_episodes_until_all_complete([0, 1, 2], attempt, max_workers=1)
+    final = [heard.path.split("/")[4] for heard in calls_of(swarm_double, "/abort") if heard.body["final"]]
+    assert final == ["e1", "e4"]
+
+
+def test_waiting_for_a_place_is_no_attempt(quick: None) -> None:
+    calls: list[int] = []
+
+    def attempt(task: int) -> str:
+        calls.append(task)
+        if len(calls) <= 2 * MAX_ATTEMPTS:
+            raise RolloutPaused("this batch has all its groups: try again")
+        return "done"
+
+    assert run_episodes_until_all_complete([1], attempt) == ["done"]
 
 
 def test_an_episode_left_open_by_a_function_that_raised_is_aborted(swarm_double: Any, quick: None) -> None:

@@ -37,7 +37,8 @@ def status_with(
         },
         "policy": {
             "stop_rule": rule, "batch_size": target, "num_repeat": repeat, "min_group": 1, "drain_timeout_s": 1.0,
-            "batch_timeout_s": None, "max_staleness": max_staleness, "mixture": None,
+            "batch_timeout_s": None, "group_timeout_s": 30.0,
+            "stall_timeout_s": 300.0, "max_staleness": max_staleness, "mixture": None,
         },
     }  # fmt: skip
 

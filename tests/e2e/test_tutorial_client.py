@@ -1,4 +1,4 @@
-"""A client as the tutorial of this field has it, only its imports changed: raw HTTP, a pool of threads, no last step."""
+"""A client as the field's tutorial has it, with its imports changed: raw HTTP, a pool of threads, no last step."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ def test_the_tutorial_of_the_field_learns_to_reverse_words_in_thirty_steps(swarm
         last = client.status()
         client.stop_engine()
 
-    print(f"accuracy {before:.3f} before, {after:.3f} after {last.step} steps")
     assert before <= 0.45
     assert after >= 0.8, curve
     assert last.step == STEPS

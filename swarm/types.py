@@ -86,7 +86,12 @@ class WorkflowOutput:
 
 
 class GrammarKind(StrEnum):
-    """What `Grammar.text` is: nothing, a JSON schema, a regular expression, or a grammar in llguidance's Lark."""
+    """What `Grammar.text` is: a JSON schema, a regular expression, or a grammar in llguidance's Lark.
+
+    Without text, `JSON_OBJECT` is any object. A schema says what stands between the tokens of JSON in llguidance's
+    options, as `"x-guidance": {"whitespace_flexible": false, "item_separator": ",", "key_separator": ":"}`; one that
+    does not lets blanks come there.
+    """
 
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"

@@ -64,6 +64,15 @@ PERSON = schema(
 )
 
 
+COMPACT = schema(
+    {
+        "type": "object",
+        "properties": {"tags": {"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 3}},
+        "x-guidance": {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"},
+    }
+)
+
+
 def bundled_model() -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -26,10 +27,12 @@ LARGEST_STEP = 10_000
 KEPT_GRAMMARS = 256
 LONGEST_REASON = 300
 WHITESPACE = r"[ \n\r\t]{1,32}"
-"""Between the tokens of JSON. Without a bound a weak model may write blanks until its limit.
+"""Between the tokens of JSON, unless its schema says otherwise. Without a bound a weak model may write blanks until its
+limit.
 
 A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after `%json`.
 """
+ANY_OBJECT = '{"type": "object"}'
 WORD_BITS = 32
 
 
@@ -171,13 +174,27 @@ def _source(grammar: Grammar) -> str:
         case GrammarKind.LARK:
             return LLMatcher.grammar_from_lark(grammar.text)
         case GrammarKind.JSON_OBJECT | GrammarKind.JSON_SCHEMA:
-            text = grammar.text if grammar.kind is GrammarKind.JSON_SCHEMA else '{"type": "object"}'
-            if not isinstance(json.loads(text), dict):
-                raise ValueError("a JSON schema must be an object")
-            # Last word before options hidden in the schema: a keyword that cannot be enforced must not be skipped.
-            return LLMatcher.grammar_from_json_schema(
-                text, overrides={"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
-            )
+            schema = read_schema(grammar)
+            return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=cast(Any, json_options(schema)))
+
+
+def read_schema(grammar: Grammar) -> dict[str, Any]:
+    """That of a JSON grammar. Raises ValueError or RecursionError for what is none."""
+    is_any = grammar.kind is GrammarKind.JSON_OBJECT and not grammar.text
+    schema = json.loads(ANY_OBJECT if is_any else grammar.text)
+    if not isinstance(schema, dict):
+        raise ValueError("a JSON schema must be an object")
+    return cast("dict[str, Any]", schema)
+
+
+def json_options(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """llguidance's options for JSON of this schema: what they leave open the schema may say, as to its separators.
+
+    A keyword that cannot be enforced is refused and not skipped, whatever options are hidden in the schema.
+    """
+    own: object = schema.get("x-guidance")
+    is_fixed = isinstance(own, dict) and cast("dict[str, Any]", own).get("whitespace_flexible") is False
+    return {"lenient": False, "coerce_one_of": False, "whitespace_pattern": None if is_fixed else WHITESPACE}
 
 
 def _place(token_id: int) -> tuple[int, np.uint32]:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from swarm.engine.local.grammar import LARGEST_TEXT, WHITESPACE
+from swarm.engine.local.grammar import LARGEST_TEXT, json_options, read_schema
 from swarm.errors import BadRequest
 from swarm.types import Grammar, GrammarKind
-
-STRICT: Final = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
-"""What cannot be enforced is refused; blanks between the tokens of JSON are bounded."""
 
 
 def structured_outputs(grammar: Grammar, end_ids: Collection[int], eos_id: int | None) -> dict[str, str]:
@@ -42,21 +39,16 @@ def _expression(grammar: Grammar) -> str:
             return f"/{_as_literal(grammar.text)}/"
         case GrammarKind.LARK:
             return f"%lark {{\n{grammar.text}\n}}"
-        case GrammarKind.JSON_OBJECT:
-            return _of_schema({"type": "object"})
-        case GrammarKind.JSON_SCHEMA:
+        case GrammarKind.JSON_OBJECT | GrammarKind.JSON_SCHEMA:
             try:
-                schema = json.loads(grammar.text)
+                return _of_schema(read_schema(grammar))
             except (ValueError, RecursionError) as error:
                 raise BadRequest(f"{_name(grammar)} is malformed: {error}") from error
-            if not isinstance(schema, dict):
-                raise BadRequest(f"{_name(grammar)} is malformed: a JSON schema must be an object")
-            return _of_schema(cast("dict[str, Any]", schema))
 
 
 def _of_schema(schema: dict[str, Any]) -> str:
     own = cast("dict[str, Any]", schema.get("x-guidance") or {})
-    return "%json " + json.dumps({**schema, "x-guidance": {**own, **STRICT}})
+    return "%json " + json.dumps({**schema, "x-guidance": {**own, **json_options(schema)}})
 
 
 def _as_literal(pattern: str) -> str:

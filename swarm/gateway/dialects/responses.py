@@ -32,8 +32,13 @@ from swarm.gateway.dialects.fields import (
 )
 from swarm.gateway.dialects.request import Conversation, ModelRequest, SamplingDefaults
 from swarm.gateway.dialects.responses_items import ITEM_TYPES, MAX_ITEMS, InputItem, RecordedResponses, chat_messages
-from swarm.gateway.dialects.sampling_fields import MAX_TOP_LOGPROBS, SamplingBody, json_schema_grammar
-from swarm.types import Grammar, GrammarKind, Message, ToolChoice, ToolMode, ToolSpec, Turn
+from swarm.gateway.dialects.sampling_fields import (
+    MAX_TOP_LOGPROBS,
+    SamplingBody,
+    json_object_grammar,
+    json_schema_grammar,
+)
+from swarm.types import Grammar, Message, ToolChoice, ToolMode, ToolSpec, Turn
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -159,7 +164,7 @@ class _Format(Strict):
     def grammar(self) -> Grammar | None:
         if self.type == "json_schema" and self.schema_ is not None:
             return json_schema_grammar(self.schema_)
-        return Grammar(GrammarKind.JSON_OBJECT) if self.type == "json_object" else None
+        return json_object_grammar() if self.type == "json_object" else None
 
 
 def _only(*neutral: object) -> BeforeValidator:

@@ -9,6 +9,8 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -24,6 +26,13 @@ MAX_BIAS = 100.0
 MAX_TOP_LOGPROBS = 20
 MAX_ALTERNATIVES = 1024
 
+_COMPACT: Mapping[str, object] = MappingProxyType(
+    {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+)
+"""llguidance's options for JSON without blanks, of which a small model may write as many as it is allowed.
+
+They are part of a grammar's text, so that what was recorded with blanks is still followed with blanks.
+"""
 _STRUCTURES = ("json", "regex", "choice", "grammar", "json_object")
 
 
@@ -125,12 +134,28 @@ class ResponseFormat(Strict):
         if self.type == "text":
             return None
         if self.type == "json_object" or self.json_schema is None or self.json_schema.schema_ is None:
-            return Grammar(GrammarKind.JSON_OBJECT)
+            return json_object_grammar()
         return json_schema_grammar(self.json_schema.schema_)
 
 
+def json_object_grammar() -> Grammar:
+    return Grammar(GrammarKind.JSON_OBJECT, _compact({"type": "object"}))
+
+
 def json_schema_grammar(schema: Mapping[str, Any]) -> Grammar:
-    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False))
+    return Grammar(GrammarKind.JSON_SCHEMA, _compact(schema))
+
+
+def _compact(schema: Mapping[str, Any]) -> str:
+    """In place of options hidden in the schema."""
+    return json.dumps({**schema, "x-guidance": dict(_COMPACT)}, ensure_ascii=False)
+
+
+def _parsed_schema(text: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(schema := json.loads(text), dict):
+            return cast("dict[str, Any]", schema)
+    raise BadRequest("structured_outputs.json is not the text of a JSON schema", param="structured_outputs")
 
 
 def structured_grammar(given: Mapping[str, Any]) -> Grammar:
@@ -146,9 +171,9 @@ def structured_grammar(given: Mapping[str, Any]) -> Grammar:
         case "json", dict():
             return json_schema_grammar(cast("dict[str, Any]", value))
         case "json", str():
-            return Grammar(GrammarKind.JSON_SCHEMA, value)
+            return json_schema_grammar(_parsed_schema(value))
         case "json_object", True:
-            return Grammar(GrammarKind.JSON_OBJECT)
+            return json_object_grammar()
         case "regex", str():
             return Grammar(GrammarKind.REGEX, value)
         case "grammar", str():

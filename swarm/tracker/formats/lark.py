@@ -8,13 +8,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 from swarm.errors import BadRequest
 from swarm.types import Grammar, GrammarKind, ToolChoice, ToolSpec
 
-WHITESPACE = r"[ \n\r\t]{1,32}"
-"""Between the tokens of JSON arguments. Without a bound a weak model may write blanks until its limit."""
+SEPARATORS: Mapping[str, object] = MappingProxyType(
+    {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+)
+"""Between the tokens of JSON arguments, in llguidance's options: as chat templates write them.
+
+No blank is the model's to choose: a small one may write as many as it is allowed. The options are part of a grammar's
+text, so that what was recorded with others is still followed with those.
+"""
+LARGEST_INTEGER = 2**53 - 1
+"""What every reader of JSON can hold (RFC 8259). Without a bound a small model may write digits until its limit."""
+_PLAIN_KEYWORDS = frozenset(
+    ("$schema", "$defs", "definitions", "title", "description", "default", "examples", "type", "properties", "required")
+)
+"""Those that say nothing of what else an object holds, or how large a number is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +82,31 @@ def _arguments_schema(name: str, tool: ToolSpec) -> dict[str, Any]:
     if schema.get("type", "object") != "object":
         raise BadRequest(f"tools: the parameters of {name} must be a JSON schema of type object", param="tools")
     # In place of options hidden in the schema, too: a keyword that cannot be enforced must not be skipped.
-    return {**schema, "type": "object", "x-guidance": {"whitespace_pattern": WHITESPACE}}
+    return {**_ending(schema), "type": "object", "x-guidance": dict(SEPARATORS)}
+
+
+def _ending(schema: dict[str, Any]) -> dict[str, Any]:
+    """The part of a schema that comes to an end: integers that do, and no parameters but those it names.
+
+    What a schema itself says of either is left alone.
+    """
+    named: object = schema.get("properties", {})
+    if not isinstance(named, dict):
+        return schema
+    properties = {name: _bounded(each) for name, each in cast("dict[str, Any]", named).items()}
+    bounded = {**schema, "properties": properties} if properties else schema
+    required: object = schema.get("required")
+    names = cast("list[object]", required) if isinstance(required, list) else []
+    is_named = all(each in list(properties) for each in names)
+    if schema.keys() - _PLAIN_KEYWORDS or (schema and "properties" not in schema) or not is_named:
+        return bounded
+    return {**bounded, "additionalProperties": False}
+
+
+def _bounded(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    fields = cast("dict[str, Any]", schema)
+    if fields.get("type") != "integer" or fields.keys() - _PLAIN_KEYWORDS:
+        return fields
+    return {**fields, "minimum": -LARGEST_INTEGER, "maximum": LARGEST_INTEGER}

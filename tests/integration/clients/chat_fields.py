@@ -11,6 +11,11 @@ from integration.clients.fields_sent import Answered, Effects, label, sampled, s
 
 Message = Mapping[str, Any]
 
+COMPACT: Mapping[str, Any] = MappingProxyType(
+    {"x-guidance": {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}}
+)
+"""What a grammar says of the JSON that it allows, beside the schema."""
+
 
 def _text(content: object) -> str:
     if isinstance(content, list):
@@ -61,7 +66,7 @@ def _response_format(answered: Answered, wanted: Mapping[str, Any]) -> bool:
             return grammar is None
         case "json_schema":
             schema = wanted["json_schema"]["schema"]
-            return grammar["kind"] == "json_schema" and json.loads(grammar["text"]) == schema
+            return grammar["kind"] == "json_schema" and json.loads(grammar["text"]) == {**schema, **COMPACT}
         case kind:
             return grammar["kind"] == kind
 

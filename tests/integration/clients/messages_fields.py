@@ -8,7 +8,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from integration.clients.chat_fields import spoken
+from integration.clients.chat_fields import COMPACT, spoken
 from integration.clients.fields_sent import Answered, Effects, label, sampled, served_model, streamed
 
 Block = Mapping[str, Any]
@@ -68,7 +68,7 @@ def _tool_choice(answered: Answered, choice: Block) -> bool:
 
 def _format(answered: Answered, wanted: Block) -> bool:
     grammar = answered.params["grammar"]
-    return grammar["kind"] == "json_schema" and json.loads(grammar["text"]) == wanted["schema"]
+    return grammar["kind"] == "json_schema" and json.loads(grammar["text"]) == {**wanted["schema"], **COMPACT}
 
 
 def _output_config(answered: Answered, wanted: Block) -> bool:

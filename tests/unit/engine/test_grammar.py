@@ -199,6 +199,29 @@ def test_sampled_completions_follow_their_grammars(model: torch.nn.Module, run: 
             assert kinds[handle % 7][0] in (schema(SCHEMAS[3]), Grammar(GrammarKind.JSON_OBJECT))
 
 
+COMPACT = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+
+
+def follows(grammar: Grammar, text: str) -> bool:
+    constraint = compiler().start(grammar, {END})
+    for token in [*TOKENIZER.encode(text).ids, END]:
+        if not constraint.allowed()[token // 32] >> token % 32 & 1:
+            return False
+        constraint.take(token)
+    return True
+
+
+@pytest.mark.parametrize("kind", [GrammarKind.JSON_OBJECT, GrammarKind.JSON_SCHEMA])
+def test_json_has_the_blanks_that_its_grammar_names_and_else_such_as_the_model_likes(kind: GrammarKind) -> None:
+    value = {"a": [1, "x y"], "b": {}}
+    compact, spread = json.dumps(value, separators=(",", ":")), json.dumps(value, indent=1)
+    free = Grammar(kind, "" if kind is GrammarKind.JSON_OBJECT else '{"type": "object"}')
+    assert follows(free, compact) and follows(free, spread)
+    fixed = Grammar(kind, json.dumps({"type": "object", "x-guidance": COMPACT}))
+    assert follows(fixed, compact)
+    assert not any(follows(fixed, text) for text in (spread, json.dumps(value), " {}", "{ }", "{}\n"))
+
+
 def test_a_completion_ends_without_an_end_token_where_a_model_has_none(
     model: torch.nn.Module, run: Callable[..., Any]
 ) -> None:

@@ -199,6 +199,7 @@ def test_sentence_of_a_model_without_end_tokens_ends_where_it_is_complete(facts:
     [
         Grammar(GrammarKind.JSON_OBJECT),
         Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object", "x-guidance": {"lenient": true}}'),
+        Grammar(GrammarKind.JSON_OBJECT, '{"type": "object", "x-guidance": {"whitespace_flexible": false}}'),
         Grammar(GrammarKind.REGEX, "a/b\\/[/]\n"),
         Grammar(GrammarKind.LARK, 'start: "}" /[}]/\n'),
     ],
@@ -209,8 +210,9 @@ def test_grammars_are_well_formed_in_vllms_notation(grammar: Grammar, end_ids: s
     told = structured_outputs(grammar, end_ids, eos_id=2)["grammar"]
     assert LLMatcher.validate_grammar(grammar_from("grammar", told), None) == ""
     assert ("<[7]>" in told) == (7 in end_ids)
-    if grammar.kind is GrammarKind.JSON_SCHEMA:
+    if grammar.kind in {GrammarKind.JSON_SCHEMA, GrammarKind.JSON_OBJECT}:
         assert '"lenient": false' in told
+        assert ('"whitespace_pattern": null' in told) == ('"whitespace_flexible": false' in told)
 
 
 def test_grammar_that_is_no_schema_or_too_large_is_refused() -> None:

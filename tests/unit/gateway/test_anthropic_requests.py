@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import anthropic.types as published
 import anthropic.types.beta as published_betas
 import pytest
@@ -19,7 +17,8 @@ from swarm.gateway.dialects.anthropic import (
 )
 from swarm.gateway.dialects.anthropic_messages import RecordedReplies
 from swarm.gateway.dialects.request import SamplingDefaults
-from swarm.types import Grammar, GrammarKind, SamplingParams, ToolChoice, ToolMode
+from swarm.gateway.dialects.sampling_fields import json_schema_grammar
+from swarm.types import SamplingParams, ToolChoice, ToolMode
 
 DEFAULTS = SamplingDefaults(temperature=0.9, top_p=0.8, max_tokens=33, stop_token_ids=(2,))
 MESSAGES = [{"role": "user", "content": "Reverse: ABC"}]
@@ -216,7 +215,7 @@ def test_spellings_of_tool_choice(choice, expected):
     ],
 )
 def test_an_output_format_is_a_grammar(fields):
-    assert parse(**fields).call.params.grammar == Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
+    assert parse(**fields).call.params.grammar == json_schema_grammar(SCHEMA)
 
 
 BUDGET = {"type": "enabled", "budget_tokens": 1024}

@@ -7,11 +7,14 @@ import pytest
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.chat import parse_chat_request
 from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.gateway.dialects.sampling_fields import json_object_grammar
 from swarm.types import Grammar, GrammarKind, SamplingParams, ToolChoice, ToolMode
 
 DEFAULTS = SamplingDefaults(temperature=0.9, top_p=0.8, max_tokens=33, stop_token_ids=(2,))
 MESSAGES = [{"role": "user", "content": "Reverse: ABC"}]
 CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
+
+COMPACT = '"x-guidance": {"whitespace_flexible": false, "item_separator": ",", "key_separator": ":"}'
 
 
 def parse(**fields):
@@ -69,15 +72,23 @@ def test_sampling_fields_are_taken_over():
         ({"ignore_eos": True}, ("stop_token_ids", ())),
         ({"ignore_eos": True, "stop_token_ids": [5]}, ("stop_token_ids", (5,))),
         ({"response_format": {"type": "text"}}, ("grammar", None)),
-        ({"response_format": {"type": "json_object"}}, ("grammar", Grammar(GrammarKind.JSON_OBJECT))),
+        (
+            {"response_format": {"type": "json_object"}},
+            ("grammar", Grammar(GrammarKind.JSON_OBJECT, f'{{"type": "object", {COMPACT}}}')),
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "array"}}}},
-            ("grammar", Grammar(GrammarKind.JSON_SCHEMA, '{"type": "array"}')),
+            ("grammar", Grammar(GrammarKind.JSON_SCHEMA, f'{{"type": "array", {COMPACT}}}')),
         ),
         (
             {"structured_outputs": {"json": {"type": "null"}}},
-            ("grammar", Grammar(GrammarKind.JSON_SCHEMA, '{"type": "null"}')),
+            ("grammar", Grammar(GrammarKind.JSON_SCHEMA, f'{{"type": "null", {COMPACT}}}')),
         ),
+        (
+            {"structured_outputs": {"json": '{"type": "null", "x-guidance": {"whitespace_flexible": true}}'}},
+            ("grammar", Grammar(GrammarKind.JSON_SCHEMA, f'{{"type": "null", {COMPACT}}}')),
+        ),
+        ({"structured_outputs": {"json_object": True}}, ("grammar", json_object_grammar())),
         ({"structured_outputs": {"regex": "a+"}}, ("grammar", Grammar(GrammarKind.REGEX, "a+"))),
         ({"structured_outputs": {"choice": ["a.", "b"]}}, ("grammar", Grammar(GrammarKind.REGEX, "a\\.|b"))),
         ({"structured_outputs": {"grammar": "start: A"}}, ("grammar", Grammar(GrammarKind.LARK, "start: A"))),
@@ -255,6 +266,8 @@ def test_other_content_parts_are_named(part):
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs"),
+        ({"structured_outputs": {"json": "[1]"}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs"),
         ({"structured_outputs": {"choice": [1]}}, "structured_outputs"),
     ],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.completions import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
 from swarm.gateway.dialects.request import RawPrompt, SamplingDefaults
+from swarm.gateway.dialects.sampling_fields import json_object_grammar
 from swarm.types import Grammar, GrammarKind
 
 DEFAULTS = SamplingDefaults(temperature=0.7, top_p=1.0, max_tokens=99, stop_token_ids=(2,))
@@ -72,7 +73,7 @@ def test_logprobs_of_the_sampled_tokens_alone_are_not_no_logprobs() -> None:
 
 
 def test_a_format_becomes_a_grammar() -> None:
-    assert parse(response_format={"type": "json_object"}).call.params.grammar == Grammar(GrammarKind.JSON_OBJECT)
+    assert parse(response_format={"type": "json_object"}).call.params.grammar == json_object_grammar()
     assert parse(structured_outputs={"regex": "a+"}).call.params.grammar == Grammar(GrammarKind.REGEX, "a+")
 
 

@@ -10,7 +10,8 @@ from swarm.gateway.dialects.fields import Handling
 from swarm.gateway.dialects.request import SamplingDefaults
 from swarm.gateway.dialects.responses import RESPONSE_FIELDS, parse_response_request
 from swarm.gateway.dialects.responses_items import RecordedResponses
-from swarm.types import Grammar, GrammarKind, ToolChoice, ToolMode
+from swarm.gateway.dialects.sampling_fields import json_object_grammar, json_schema_grammar
+from swarm.types import ToolChoice, ToolMode
 
 DEFAULTS = SamplingDefaults(0.7, 1.0, 64, (2,))
 SCHEMA = {"type": "object", "properties": {}}
@@ -106,10 +107,10 @@ def test_tool_choices(fields, choice):
     ("wanted", "grammar"),
     [
         ({"type": "text"}, None),
-        ({"type": "json_object"}, Grammar(GrammarKind.JSON_OBJECT)),
+        ({"type": "json_object"}, json_object_grammar()),
         (
             {"type": "json_schema", "name": "s", "schema": {"type": "object"}},
-            Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}'),
+            json_schema_grammar({"type": "object"}),
         ),
     ],
 )

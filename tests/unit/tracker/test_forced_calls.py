@@ -131,6 +131,44 @@ def test_nothing_is_forced_in_other_modes(chatml, mode):
     assert chatml.forced_grammar([WEATHER], ToolChoice(mode)) is None
 
 
+def test_arguments_have_the_blanks_of_chat_templates_and_no_others(codecs, start):
+    codec = codecs["chatml"]
+    tool = _tool({"properties": {"a": {"type": "array", "items": {"type": "integer"}}, "b": {"type": "string"}}})
+    grammar = codec.forced_grammar([tool], ONE)
+    arguments = {"a": [1, 2], "b": "x, y:z"}
+    shown = {
+        spacing: f'<tool_call>\n{{"name": "f", "arguments": {json.dumps(arguments, separators=spacing)}}}\n</tool_call>'
+        for spacing in [(", ", ": "), (",", ":"), (",\n", ": "), (" , ", ": ")]
+    }
+    accepted = [_accepts(start("chatml", grammar), codec.encode_text(text)) for text in shown.values()]
+    assert accepted == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "is_allowed"),
+    [
+        (None, {}, True),
+        (None, {"a": 1}, False),
+        ({"type": "object"}, {"a": 1}, True),
+        ({"properties": {}}, {"a": 1}, False),
+        ({"properties": {"a": {}}}, {"a": "x"}, True),
+        ({"properties": {"a": {}}}, {"b": 1}, False),
+        ({"properties": {"a": {}}, "additionalProperties": True}, {"b": 1}, True),
+        ({"properties": {"a": {}}, "required": ["b"]}, {"b": 1}, True),
+        ({"properties": {"a": {}}, "anyOf": [{"required": ["b"]}, {"required": ["a"]}]}, {"b": 1}, True),
+        ({"properties": {"a": {"type": "integer"}}}, {"a": -(2**53) + 1}, True),
+        ({"properties": {"a": {"type": "integer"}}}, {"a": 2**53}, False),
+        ({"properties": {"a": {"type": "integer"}}, "additionalProperties": False}, {"a": 2**53}, False),
+        ({"properties": {"a": {"type": "integer", "minimum": 0}}}, {"a": 2**60}, True),
+    ],
+)
+def test_arguments_are_those_that_are_declared_and_integers_of_a_size(codecs, start, parameters, arguments, is_allowed):
+    tool = {"type": "function", "function": {"name": "f"}} if parameters is None else _tool(parameters)
+    codec = codecs["chatml"]
+    call = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+    assert _accepts(start("chatml", codec.forced_grammar([tool], ONE)), codec.encode_text(call)) == is_allowed
+
+
 def _tool(parameters, name="f"):
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 from constrained_rollouts import (
+    COMPACT,
     END,
     OTHER_END,
     PERSON,
@@ -111,7 +112,7 @@ schemas = st.dictionaries(st.text("xyz", min_size=1, max_size=3), values, max_si
         }
     )
 )
-grammars = st.one_of(st.none(), expressions, schemas, st.sampled_from([TOOL_CALL, PERSON]))
+grammars = st.one_of(st.none(), expressions, schemas, st.sampled_from([TOOL_CALL, PERSON, COMPACT]))
 
 
 @st.composite

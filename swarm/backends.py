@@ -7,7 +7,7 @@ states, episodes or batches.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from swarm.engine.base import Engine
 from swarm.engine.fake import FakeEngine
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY, resolve_model
 from swarm.engine.local.process import WorkerProcess
+from swarm.errors import JobInvalid
 from swarm.trainer.base import Trainer
 from swarm.trainer.fake import FakeTrainer
 from swarm.trainer.local.trainer import build_local, build_worker
@@ -24,6 +25,8 @@ from swarm.trainer.verl.pair import build_verl, check_cluster
 from swarm.trainer.verl.settings import merge_settings
 
 FAKE_CONTEXT_LENGTH = 4096
+GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Of NVIDIA, AMD, and Windows below WSL. Where none is, there is no GPU; how many there are, the engines find out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,9 @@ class Backends:
     """Builds backends for one job after another. The local worker is started by the first job that needs it and kept:
     the next job then skips the import of its libraries, which takes seconds."""
 
-    def __init__(self, config: ServerConfig, log_path: Path) -> None:
+    def __init__(self, config: ServerConfig, log_path: Path, *, gpu_drivers: Collection[Path] = GPU_DRIVERS) -> None:
         self._config = config
+        self._gpu_drivers = gpu_drivers
         self._log_path = log_path
         self._worker: WorkerProcess = build_worker(config, log_path)
 
@@ -61,6 +65,7 @@ class Backends:
         """
         if job.engine == "fake":
             return self._build_fake(job)
+        self._check_gpus(job)
         tokenizer_path = resolve_model(job.model)
         if job.engine == "verl":
             pair = build_verl(
@@ -72,8 +77,25 @@ class Backends:
 
     def check(self, job: TrainJob) -> None:
         """Raises JobInvalid for what the job's engine is known to refuse before it is started."""
-        if job.engine == "verl":
+        self._check_gpus(job)
+        if job.chosen_engine == "verl":
             check_cluster(merge_settings(job, Path(job.model)), self._config)
+
+    def _check_gpus(self, job: TrainJob) -> None:
+        """Told at once what would else be found out after minutes of imports, or never, behind another error."""
+        if not job.n_gpu or job.chosen_engine == "fake" or any(driver.exists() for driver in self._gpu_drivers):
+            return
+        places = "start the server on a machine with GPUs"
+        if job.chosen_engine == "verl":
+            if self._config.ray_address is not None:
+                return
+            places += ", or with SWARM_RAY_ADDRESS for those of a Ray cluster"
+        asked = "a GPU" if job.n_gpu == 1 else f"{job.n_gpu} GPUs"
+        raise JobInvalid(
+            f"n_gpu: {job.n_gpu} asks for {asked} and this machine has none: set n_gpu: 0 to train on the CPU, or "
+            f"{places}",
+            param="n_gpu",
+        )
 
     async def close(self) -> None:
         await self._worker.stop()

@@ -68,8 +68,8 @@ class TrainJob(BaseModel):
 
     `algorithm` is the advantage estimator. `batch_size` counts tasks and `num_repeat` episodes per task. Settings
     that are None are filled in by `resolve`. A sequence, in the aggregation modes, is an episode. `n_gpu` counts the
-    trainer's GPUs, 0 is the CPU. `verl` holds settings of verl's own configuration, by its names, for what the job has
-    no field for; verl's engine alone reads them.
+    trainer's GPUs, 0 is the CPU; `engine` auto is local up to one of them, and verl beyond. `verl` holds settings of
+    verl's own configuration, by its names, for what the job has no field for; verl's engine alone reads them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,7 +77,7 @@ class TrainJob(BaseModel):
     algorithm: AdvantageEstimator = "grpo"
     project_name: Identifier = "swarm"
     experiment_name: Identifier = "default"
-    engine: Literal["local", "verl", "fake"] = "local"
+    engine: Literal["auto", "local", "verl", "fake"] = "auto"
     model: str = Field(default=BUNDLED_MODEL, min_length=1)
     n_gpu: int = Field(default=0, ge=0, le=100_000)
     seed: int = Field(default=0, ge=0, lt=2**31)
@@ -150,14 +150,21 @@ class TrainJob(BaseModel):
             check_mixture(self.mixture)
         if self.mini_batch_num > self.batch_size * self.num_repeat:
             raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
-        if self.engine != "verl" and self.n_gpu > 1:
+        if self.chosen_engine != "verl" and self.n_gpu > 1:
             raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
-        if self.algorithm == "gae" and self.engine == "local":
+        if self.algorithm == "gae" and self.chosen_engine == "local":
             raise ValueError("algorithm gae needs a critic, which engine local has not: set engine to verl")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
         if own is not None and self.loss_agg_mode not in {None, own}:
             raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")
         return self
+
+    @property
+    def chosen_engine(self) -> Literal["local", "verl", "fake"]:
+        """`engine`, or what `auto` stands for."""
+        if self.engine == "auto":
+            return "local" if self.n_gpu <= 1 else "verl"
+        return self.engine
 
     def resolve(self) -> TrainJob:
         """The same job with every automatic value filled in."""
@@ -166,6 +173,7 @@ class TrainJob(BaseModel):
             lr = LR_OF_BUNDLED_MODEL if self.model == BUNDLED_MODEL else LR_DEFAULT
         return self.model_copy(
             update={
+                "engine": self.chosen_engine,
                 "lr": lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
@@ -175,6 +183,10 @@ class TrainJob(BaseModel):
             }
         )
 
+    def means(self, other: TrainJob) -> bool:
+        """Whether both ask for the same, whatever they leave to defaults."""
+        return self.resolve() == other.resolve()
+
     def extends(self, earlier: TrainJob) -> bool:
         """Whether this is the `earlier` job with more `total_steps`, so that it goes on from where that one is.
 
@@ -182,7 +194,8 @@ class TrainJob(BaseModel):
         """
         if earlier.total_steps is None or (self.total_steps is not None and self.total_steps <= earlier.total_steps):
             return False
-        return self == earlier.model_copy(update={"total_steps": self.total_steps}) and not _has_schedule(self.verl)
+        longer = earlier.model_copy(update={"total_steps": self.total_steps})
+        return self.means(longer) and not _has_schedule(self.verl)
 
     def dump_job_as_yaml(self, path: str | Path) -> Path:
         """Write the job, without values left at their defaults."""

@@ -519,7 +519,7 @@ class Status(Body):
 
     `running` lists the running episodes that were silent longest, at most 50. `recoveries` counts how often the engine
     of this job came back after a crash, of its worker or of the server. `calls` counts model calls that were joined,
-    replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that nobody knows, by name.
+    replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that had no effect, by name.
     """
 
     server_version: str

@@ -55,17 +55,38 @@ class EpisodeFailure:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeRuns(Generic[Result]):
-    """`results` has one entry per task and repeat, in order: what the function returned, or None where it failed or
-    never ran.
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeRuns(Sequence[Result | None]):
+    """What the function returned, per task and repeat in order, or None where it failed or never ran.
 
-    `training_complete` is True if the server had done its last step, which ends a run early.
+    Iterates, indexes and compares as the list of these, which are in `results` as well. `training_complete` is True if
+    the server had done its last step, which ends a run early.
     """
 
     results: tuple[Result | None, ...]
     failures: tuple[EpisodeFailure, ...]
     training_complete: bool
+
+    @overload
+    def __getitem__(self, index: int) -> Result | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Result | None]: ...
+
+    def __getitem__(self, index: int | slice) -> Result | list[Result | None] | None:
+        return list(self.results[index]) if isinstance(index, slice) else self.results[index]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Result | None]:
+        return iter(self.results)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, EpisodeRuns):
+            same = cast("EpisodeRuns[object]", other)
+            return list(self) == list(same) and self.failures == same.failures
+        return list(self) == other if isinstance(other, list) else NotImplemented
 
 
 @overload

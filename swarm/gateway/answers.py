@@ -80,9 +80,7 @@ class Answers:
         service, episode = opened(request, self.served)
         body = await read_object(request) or {}
         asked = dialect.parse(body, service.defaults())
-        check_model(asked.call.model, service)
-        service.counts.ignore(asked.ignored_fields)
-        headers = {"x-ignored-fields": ",".join(asked.ignored_fields)} if asked.ignored_fields else {}
+        headers = report_ignored(asked.call.model, asked.ignored_fields, service)
         identity = await _identity(request, dialect.name)
         call = service.call(episode, asked.call, identity, is_streamed=asked.stream)
         head = call.head(service.model_name)
@@ -112,8 +110,24 @@ def opened(request: Request, served: Callable[[], ModelService | None]) -> tuple
 
 
 def check_model(name: str, service: ModelService) -> None:
-    if name not in MODEL_ALIASES and name != service.model_name:
+    """For those who ask about a model. Raises NotFound if it is not the one that is served."""
+    if not _is_served(name, service):
         raise NotFound(f"no model {shown(name)} here: this server serves {service.model_name!r}", param="model")
+
+
+def report_ignored(model: str, fields: Sequence[str], service: ModelService) -> dict[str, str]:
+    """Count what had no effect on a call, and name it in a header.
+
+    Agents have the name of a model written into them, and there is only one model to call: any name will do, and one
+    that is not its own has no effect.
+    """
+    ignored = tuple(fields) if _is_served(model, service) else ("model", *fields)
+    service.counts.ignore(ignored)
+    return {"x-ignored-fields": ",".join(ignored)} if ignored else {}
+
+
+def _is_served(name: str, service: ModelService) -> bool:
+    return name in MODEL_ALIASES or name == service.model_name
 
 
 async def _identity(request: Request, route: str) -> CallIdentity:

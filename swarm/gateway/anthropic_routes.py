@@ -18,7 +18,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from swarm.errors import SwarmError
-from swarm.gateway.answers import Answers, Dialect, check_model, opened
+from swarm.gateway.answers import Answers, Dialect, check_model, opened, report_ignored
 from swarm.gateway.anthropic_errors import anthropic_error_response
 from swarm.gateway.bodies import read_object
 from swarm.gateway.dialects.anthropic import (
@@ -32,7 +32,7 @@ from swarm.gateway.dialects.anthropic_reply import MessageStream, render_message
 from swarm.gateway.edge import request_id_of
 from swarm.gateway.errors import internal_error
 from swarm.gateway.inference import ModelService
-from swarm.gateway.openapi import event_stream
+from swarm.gateway.openapi import IGNORED_FIELDS, MODEL_PROPERTY, event_stream
 from swarm.gateway.rollout import RunningEpisode
 from swarm.gateway.routes import DirectRoute, Handler
 
@@ -42,7 +42,7 @@ VERSION_HEADER = b"anthropic-version"
 """Sent by every client of Anthropic's API, and by no other."""
 
 _PROMPT_PROPERTIES: dict[str, Any] = {
-    "model": {"type": "string", "description": "The job's model, or `default`."},
+    "model": MODEL_PROPERTY,
     "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
     "system": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
 }
@@ -88,7 +88,6 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     for status, description in {
         400: "The request must change.",
         401: "No key, or a wrong one.",
-        404: "Not the model of this server.",
         409: "The episode is over.",
         500: "The engine or the server failed: try again.",
         529: "Not now: try again after `Retry-After` seconds.",
@@ -97,7 +96,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 _MESSAGE_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Anthropic's message, or with `stream` its events.",
-        "headers": {"x-ignored-fields": {"description": "Fields nobody knows.", "schema": {"type": "string"}}},
+        "headers": IGNORED_FIELDS,
         "content": {
             "application/json": {"schema": {"type": "object"}},
             **event_stream("event", "data", example='event: message_stop\ndata: {"type":"message_stop"}\n\n'),
@@ -171,12 +170,10 @@ def anthropic_router(served: Callable[[], ModelService | None]) -> APIRouter:
         service, episode = opened(request, served)
         body = await read_object(request) or {}
         asked = parse_count_request(body, RecordedReplies(episode.tree.turns), service.codec.reads_option)
-        check_model(asked.model, service)
-        service.counts.ignore(asked.ignored_fields)
+        headers = report_ignored(asked.model, asked.ignored_fields, service)
         episode.touch()
         where = asked.conversation
         prompt = episode.tree.preview(where.messages, where.tools, service.codec, where.template_options)
-        headers = {"x-ignored-fields": ",".join(asked.ignored_fields)} if asked.ignored_fields else {}
         return JSONResponse({"input_tokens": len(prompt.prompt_ids)}, headers=headers)
 
     router.routes.extend(_models_router(served).routes)

@@ -28,7 +28,7 @@ class Oddity(StrEnum):
 
 @dataclass(slots=True)
 class CallCounts:
-    """`ignored_fields` counts the fields nobody knows by name."""
+    """`ignored_fields` counts the fields without effect by name."""
 
     oddities: Counter[str] = field(default_factory=Counter[str])
     ignored_fields: Counter[str] = field(default_factory=Counter[str])

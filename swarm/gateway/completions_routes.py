@@ -16,7 +16,7 @@ from swarm.gateway.answers import Answers, Dialect
 from swarm.gateway.dialects.completions import COMPLETION_FIELDS, parse_completion_request
 from swarm.gateway.dialects.completions_reply import TextCompletionStream, render_text_completion
 from swarm.gateway.inference import ModelService
-from swarm.gateway.openapi import errors, event_stream
+from swarm.gateway.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
 from swarm.gateway.routes import DirectRoute
 
 COMPLETIONS = Dialect(
@@ -35,7 +35,7 @@ _BODY: dict[str, Any] = {
                 "type": "object",
                 "required": ["model", "prompt"],
                 "properties": {
-                    "model": {"type": "string", "description": "The job's model, or `default`."},
+                    "model": MODEL_PROPERTY,
                     "prompt": {
                         "description": "Text, token ids, or a list of either.",
                         "anyOf": [
@@ -60,13 +60,13 @@ _BODY: dict[str, Any] = {
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "OpenAI's text completion, or with `stream` its chunks.",
-        "headers": {"x-ignored-fields": {"description": "Fields nobody knows.", "schema": {"type": "string"}}},
+        "headers": IGNORED_FIELDS,
         "content": {
             "application/json": {"schema": {"type": "object"}},
             **event_stream("event", "data", example="data: {...}\n\ndata: [DONE]\n\n"),
         },
     },
-    **errors(400, 401, 404, 409, 503, 507),
+    **errors(400, 401, 409, 503, 507),
 }
 
 

@@ -16,7 +16,7 @@ from swarm.gateway.answers import Answers, Dialect, check_model, opened
 from swarm.gateway.dialects.chat import CHAT_FIELDS, parse_chat_request
 from swarm.gateway.dialects.chat_reply import ChunkStream, render_completion
 from swarm.gateway.inference import ModelService
-from swarm.gateway.openapi import errors, event_stream
+from swarm.gateway.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
 from swarm.gateway.routes import DirectRoute
 
 CHAT = Dialect("chat/completions", CHAT_FIELDS, parse_chat_request, render_completion, ChunkStream)
@@ -31,7 +31,7 @@ _CHAT_BODY: dict[str, Any] = {
                 "type": "object",
                 "required": ["model", "messages"],
                 "properties": {
-                    "model": {"type": "string", "description": "The job's model, or `default`."},
+                    "model": MODEL_PROPERTY,
                     "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
                     "stream": {"type": "boolean"},
                     "max_tokens": {"type": "integer", "minimum": 1},
@@ -47,13 +47,13 @@ _CHAT_BODY: dict[str, Any] = {
 _CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "OpenAI's completion, or with `stream` its chunks.",
-        "headers": {"x-ignored-fields": {"description": "Fields nobody knows.", "schema": {"type": "string"}}},
+        "headers": IGNORED_FIELDS,
         "content": {
             "application/json": {"schema": {"type": "object"}},
             **event_stream("event", "data", example="data: {...}\n\ndata: [DONE]\n\n"),
         },
     },
-    **errors(400, 401, 404, 409, 503, 507),
+    **errors(400, 401, 409, 503, 507),
 }
 
 

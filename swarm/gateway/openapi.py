@@ -52,6 +52,17 @@ _ERRORS: dict[int, tuple[str, SwarmError]] = {
     507: ("The ledger cannot be written; nothing was stored.", LedgerError("the ledger cannot write (disk full)")),
 }
 
+MODEL_PROPERTY: dict[str, Any] = {
+    "type": "string",
+    "description": "Any name: there is one model. `GET /v1/models` tells its own, and so does the reply.",
+}
+IGNORED_FIELDS: dict[str, Any] = {
+    "x-ignored-fields": {
+        "description": "Fields that had no effect: those nobody knows, and a `model` that is not the served one.",
+        "schema": {"type": "string"},
+    }
+}
+
 _EPISODE_ID = "ep-0f3c5b0e6d5f4d0c9a51f5a3b7f1c2d4"
 
 EXAMPLES: dict[str, Mapping[str, Any]] = {

@@ -109,7 +109,7 @@ def _engine(status: Status) -> Iterator[Metric]:
     oddities = {(kind,): float(count) for kind, count in status.calls.items()}
     yield _gauge("swarm_calls", "Model calls joined, replayed, orphaned or withheld", ("kind",), oddities)
     ignored = {(name,): float(count) for name, count in status.ignored_fields.items()}
-    yield _gauge("swarm_ignored_fields", "Fields of model calls that nobody knows", ("field",), ignored)
+    yield _gauge("swarm_ignored_fields", "Fields of model calls that had no effect", ("field",), ignored)
     metrics = {(name,): value for name, value in status.last_metrics.items()}
     yield _gauge("swarm_training_metric", "Metrics of the last finished step, by their names", ("name",), metrics)
 

@@ -33,7 +33,7 @@ from swarm.gateway.dialects.responses import (
 from swarm.gateway.dialects.responses_items import RecordedResponses, ResponseId
 from swarm.gateway.dialects.responses_reply import ResponseStream, render_response, show_response
 from swarm.gateway.inference import ModelService
-from swarm.gateway.openapi import errors, event_stream
+from swarm.gateway.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
 from swarm.gateway.rollout import RunningEpisode
 from swarm.gateway.routes import DirectRoute
 from swarm.tracker.codec import Codec
@@ -49,7 +49,7 @@ _BODY: dict[str, Any] = {
                 "type": "object",
                 "required": ["model", "input"],
                 "properties": {
-                    "model": {"type": "string", "description": "The job's model, or `default`."},
+                    "model": MODEL_PROPERTY,
                     "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
                     "instructions": {"type": "string"},
                     "previous_response_id": {"type": "string"},
@@ -69,10 +69,10 @@ _STREAM_EXAMPLE = 'event: response.created\ndata: {"type":"response.created"}\n\
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "OpenAI's response, or with `stream` its events.",
-        "headers": {"x-ignored-fields": {"description": "Fields nobody knows.", "schema": {"type": "string"}}},
+        "headers": IGNORED_FIELDS,
         "content": {**_JSON, **event_stream("event", "data", example=_STREAM_EXAMPLE)},
     },
-    **errors(400, 401, 404, 409, 503, 507),
+    **errors(400, 401, 409, 503, 507),
 }
 _INCLUDE: dict[str, Any] = {
     "name": "include[]",

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from swarm.errors import BadRequest, UnknownParameter
-from swarm.gateway.answers import check_model, opened
+from swarm.gateway.answers import opened, report_ignored
 from swarm.gateway.bodies import read_object
 from swarm.gateway.dialects.tokenization import TokenizeRequest, parse_detokenize_request, parse_tokenize_request
 from swarm.gateway.inference import ModelService
-from swarm.gateway.openapi import errors
+from swarm.gateway.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors
 from swarm.gateway.routes import DirectRoute
 from swarm.tracker.codec import Codec
 
@@ -26,7 +26,7 @@ _TOKENIZE: dict[str, Any] = {
     "type": "object",
     "description": "Either `prompt` or `messages`.",
     "properties": {
-        "model": {"type": "string", "description": "The job's model, or `default`."},
+        "model": MODEL_PROPERTY,
         "prompt": {"type": "string"},
         "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
         "tools": {"type": "array", "items": {"type": "object"}},
@@ -38,7 +38,7 @@ _TOKENIZE: dict[str, Any] = {
 _DETOKENIZE: dict[str, Any] = {
     "type": "object",
     "required": ["tokens"],
-    "properties": {"model": {"type": "string"}, "tokens": _TOKENS},
+    "properties": {"model": MODEL_PROPERTY, "tokens": _TOKENS},
     "additionalProperties": True,
 }
 _COUNTED: dict[str, Any] = {
@@ -69,7 +69,6 @@ def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
         turn was sampled with, which the tokenizer alone might have chosen otherwise."""
         service, _ = opened(request, served)
         asked = parse_tokenize_request(await read_object(request) or {})
-        check_model(asked.model, service)
         token_ids = _encode(asked, service.codec)
         body: dict[str, Any] = {
             "count": len(token_ids),
@@ -77,7 +76,7 @@ def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
             "tokens": list(token_ids),
             "token_strs": service.codec.token_text(token_ids) if asked.return_token_strs else None,
         }
-        return _answer(body, asked.ignored_fields, service)
+        return JSONResponse(body, headers=report_ignored(asked.model, asked.ignored_fields, service))
 
     @router.post(
         "/detokenize",
@@ -89,8 +88,8 @@ def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
     async def detokenize(request: Request) -> Response:
         service, _ = opened(request, served)
         asked = parse_detokenize_request(await read_object(request) or {})
-        check_model(asked.model, service)
-        return _answer({"prompt": _decode(asked.token_ids, service.codec)}, asked.ignored_fields, service)
+        body = {"prompt": _decode(asked.token_ids, service.codec)}
+        return JSONResponse(body, headers=report_ignored(asked.model, asked.ignored_fields, service))
 
     return router
 
@@ -119,18 +118,13 @@ def _decode(token_ids: Sequence[int], codec: Codec) -> str:
     return codec.raw_text(token_ids)
 
 
-def _answer(body: dict[str, Any], ignored_fields: tuple[str, ...], service: ModelService) -> JSONResponse:
-    service.counts.ignore(ignored_fields)
-    return JSONResponse(body, headers={"x-ignored-fields": ",".join(ignored_fields)} if ignored_fields else None)
-
-
 def _responses(description: str, schema: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
     answer = {
         "description": description,
-        "headers": {"x-ignored-fields": {"description": "Fields nobody knows.", "schema": {"type": "string"}}},
+        "headers": IGNORED_FIELDS,
         "content": {"application/json": {"schema": schema}},
     }
-    return {200: answer, **errors(400, 401, 404, 409, 503)}
+    return {200: answer, **errors(400, 401, 409, 503)}
 
 
 def _body(schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,10 @@ def load_model(directory: Path, *, device: str, max_model_len: int | None) -> Lo
     transformers_logging.disable_progress_bar()
     tokenizer = read_tokenizer(directory)
     if device != "cpu" and not torch.cuda.is_available():
-        raise EngineFailure("the job asks for a GPU (n_gpu: 1) and this machine offers none: set n_gpu to 0")
+        raise EngineFailure(
+            "n_gpu: 1 asks for a GPU and torch finds none on this machine: set n_gpu: 0 to train on the CPU, or see "
+            "`swarm doctor`"
+        )
     try:
         module: Any = AutoModelForCausalLM.from_pretrained(
             directory,

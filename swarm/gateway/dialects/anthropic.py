@@ -25,6 +25,7 @@ from swarm.gateway.dialects.anthropic_messages import (
     system_messages,
 )
 from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
     FieldTable,
     StopStrings,
     Strict,
@@ -49,7 +50,7 @@ EFFORT_OPTION = "reasoning_effort"
 """What chat templates call the switches that `thinking` and `output_config.effort` turn."""
 
 _PROMPT_FIELDS: FieldTable = MappingProxyType(
-    honoured("model")
+    honoured("model", note=ANY_MODEL)
     | honoured("messages", note="blocks of type text, tool_use, tool_result, thinking and redacted_thinking")
     | honoured("system", note="blocks are joined in order; one that is Claude Code's attribution is left out and named")
     | honoured("tools", note="of type `custom`; `strict` where `tool_choice` forces a call")

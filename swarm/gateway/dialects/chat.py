@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest
 from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
     FieldTable,
     Strict,
     eval_only,
@@ -39,7 +40,8 @@ MAX_MESSAGES = 100_000
 MAX_TOOLS = 1000
 
 CHAT_FIELDS: FieldTable = MappingProxyType(
-    honoured("messages", "model", "stream", "temperature", "seed", "stop", "logprobs", "top_logprobs")
+    honoured("model", note=ANY_MODEL)
+    | honoured("messages", "stream", "temperature", "seed", "stop", "logprobs", "top_logprobs")
     | honoured("max_completion_tokens", note="the job's `max_response_length` by default")
     | honoured("max_tokens", note="the older name of `max_completion_tokens`")
     | honoured("n", note="each choice is a turn of its own")
@@ -73,7 +75,7 @@ CHAT_FIELDS: FieldTable = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A checked request. `ignored_fields` names the body's fields that nobody knows, in printable ASCII."""
+    """A checked request. `ignored_fields` names the body's fields without effect, in printable ASCII."""
 
     call: ModelRequest
     stream: bool

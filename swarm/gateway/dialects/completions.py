@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest
 from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
     FieldTable,
     Strict,
     eval_only,
@@ -39,7 +40,8 @@ MAX_LOGPROBS = 5
 """OpenAI's limit for this API."""
 
 COMPLETION_FIELDS: FieldTable = MappingProxyType(
-    honoured("model", "stream", "temperature", "seed", "stop")
+    honoured("model", note=ANY_MODEL)
+    | honoured("stream", "temperature", "seed", "stop")
     | honoured("prompt", note="text, token ids, or a list of up to 128 of either")
     | honoured("max_tokens", note="the job's `max_response_length` by default")
     | honoured("n", note="each choice is a turn of its own")

@@ -22,6 +22,7 @@ MAX_NAMED_FIELDS = 32
 MAX_SHOWN_CHARACTERS = 80
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
+ANY_MODEL = "any name; one that is not the served model's is named in `x-ignored-fields`"
 
 
 class Handling(StrEnum):

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
     FieldTable,
     Strict,
     eval_only,
@@ -41,7 +42,8 @@ EFFORT = "reasoning_effort"
 
 RESPONSE_FIELDS: FieldTable = MappingProxyType(
     honoured("input", note="text, or items: messages of text, function calls and their outputs, reasoning, references")
-    | honoured("model", "instructions", "stream", "temperature", "parallel_tool_calls")
+    | honoured("model", note=ANY_MODEL)
+    | honoured("instructions", "stream", "temperature", "parallel_tool_calls")
     | honoured("max_output_tokens", note="the job's `max_response_length` by default")
     | honoured("previous_response_id", note="of a stored response of the same episode")
     | honoured("store", note="a response that is not stored cannot be fetched or referred to; its turn is on record")
@@ -93,7 +95,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """A checked request. `ignored_fields` names the body's fields that nobody knows, in printable ASCII."""
+    """A checked request. `ignored_fields` names the body's fields without effect, in printable ASCII."""
 
     call: ModelRequest
     stream: bool

@@ -16,6 +16,7 @@ from swarm.errors import BadRequest
 from swarm.gateway.dialects.chat import parse_chat_request
 from swarm.gateway.dialects.completions import token_ids
 from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
     FieldTable,
     StrictBody,
     honoured,
@@ -29,10 +30,11 @@ from swarm.gateway.dialects.request import Conversation, SamplingDefaults
 MAX_TOKENS = 2**20
 
 _DEFAULT_MODEL = "default"
+_MODEL_NOTE = f"{ANY_MODEL}; may be left out"
 _UNSAMPLED = SamplingDefaults(temperature=1.0, top_p=1.0, max_tokens=1)
 
 TOKENIZE_FIELDS: FieldTable = MappingProxyType(
-    honoured("model", note="may be left out")
+    honoured("model", note=_MODEL_NOTE)
     | honoured("prompt", "messages", note="one of the two")
     | honoured("tools", "chat_template_kwargs", note="with `messages`")
     | honoured("add_generation_prompt", note="with `messages`; true by default")
@@ -45,7 +47,7 @@ TOKENIZE_FIELDS: FieldTable = MappingProxyType(
 )
 """Every documented field of vLLM's tokenize."""
 
-DETOKENIZE_FIELDS: FieldTable = MappingProxyType(honoured("tokens") | honoured("model", note="may be left out"))
+DETOKENIZE_FIELDS: FieldTable = MappingProxyType(honoured("tokens") | honoured("model", note=_MODEL_NOTE))
 
 
 @dataclass(frozen=True, slots=True)

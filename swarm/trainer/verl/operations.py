@@ -134,8 +134,9 @@ class Operations:
         on_gpu = settings.device == "cuda"
         if on_gpu and arguments.ray_address is None and torch.cuda.device_count() < settings.ranks:
             raise EngineFailure(
-                f"n_gpu is {settings.ranks} and this host has {torch.cuda.device_count()} GPUs: set fewer, or the "
-                "ray_address of a cluster that has them"
+                f"n_gpu: {settings.ranks} asks for {settings.ranks} GPUs and this machine has "
+                f"{torch.cuda.device_count()}: set n_gpu to what it has, or start the server with SWARM_RAY_ADDRESS "
+                "for those of a Ray cluster"
             )
         self._cluster = RayCluster(
             arguments.ray_address,

@@ -96,7 +96,7 @@ def build_verl(
     merged = merge_settings(job, model_directory)
     check_cluster(merged, config)
     settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
-    boot_timeout_s = config.boot_limit_s(job.engine)
+    boot_timeout_s = config.boot_limit_s("verl")
     sampler = VerlEngine(
         settings,
         python=config.vllm_python or Path(sys.executable),

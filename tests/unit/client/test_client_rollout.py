@@ -32,6 +32,16 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
     assert (runs.failures, runs.training_complete) == ((), False)
 
 
+def test_results_are_used_as_the_list_of_what_the_function_returned() -> None:
+    runs = run_episodes_until_all_complete([4, 2, 0, 8], lambda task: 8 // task, max_workers=2)
+    assert runs == [2, 4, None, 1]
+    assert runs != [2, 4, None]
+    assert (len(runs), runs[0], runs[-1], runs[1:3], next(reversed(runs))) == (4, 2, 1, [4, None], 1)
+    assert sum(result or 0 for result in runs) == 7
+    assert None in runs
+    assert len(runs.failures) == 1
+
+
 def test_failing_function_costs_only_its_own_task() -> None:
     calls: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Which random numbers an engine draws from: the job's for a fresh run, new ones for a run that goes on."""
+"""Which engine a job gets and what it is refused; which random numbers the engine draws from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from swarm.backends import Backend, Backends
-from swarm.config import ServerConfig, TrainJob
-from swarm.errors import EngineFailure
+from swarm.config import ServerConfig, TrainJob, build_job
+from swarm.errors import EngineFailure, JobInvalid
 from swarm.types import SamplingParams
 
 pytestmark = pytest.mark.anyio
@@ -42,3 +42,59 @@ def test_a_model_that_is_not_there_is_named_before_anything_is_started(tmp_path:
     with pytest.raises(EngineFailure, match="no directory"):
         backends.build(TrainJob(model=str(tmp_path / "missing")), is_fresh=True)
     assert not (tmp_path / "worker.log").exists()
+
+
+def test_auto_is_local_up_to_one_gpu_and_verl_beyond(tmp_path: Path) -> None:
+    assert [TrainJob(n_gpu=count).resolve().engine for count in (0, 1, 2, 8)] == ["local", "local", "verl", "verl"]
+    assert TrainJob(engine="verl").resolve().engine == "verl"
+    path = TrainJob(n_gpu=8, lr=0.1).dump_job_as_yaml(tmp_path / "job.yaml")
+    assert "engine" not in path.read_text()
+    assert TrainJob.build_job_from_yaml(path) == TrainJob(n_gpu=8, lr=0.1)
+
+
+def test_a_job_with_the_engine_spelled_out_means_the_same() -> None:
+    assert TrainJob(engine="local").means(TrainJob())
+    assert TrainJob(engine="verl", n_gpu=2).means(TrainJob(n_gpu=2))
+    assert not TrainJob(engine="fake").means(TrainJob())
+    assert not TrainJob(lr=0.5).means(TrainJob())
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        ({"algorithm": "gae"}, "needs a critic, which engine local has not: set engine to verl"),
+        ({"engine": "local", "n_gpu": 2}, "engine local uses one GPU at most: set engine to verl for 2"),
+        ({"engine": "cuda"}, "'auto', 'local', 'verl' or 'fake'"),
+    ],
+)
+def test_what_the_chosen_engine_cannot_do_is_refused_with_the_job(job: dict[str, object], reason: str) -> None:
+    with pytest.raises(JobInvalid, match=reason):
+        build_job(job)
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (TrainJob(n_gpu=1), "n_gpu: 1 asks for a GPU and this machine has none: set n_gpu: 0 to train on the CPU"),
+        (TrainJob(n_gpu=8), "n_gpu: 8 asks for 8 GPUs and this machine has none: set n_gpu: 0 .*SWARM_RAY_ADDRESS"),
+    ],
+)
+def test_gpus_that_a_machine_lacks_are_missed_before_anything_is_started(
+    tmp_path: Path, job: TrainJob, reason: str
+) -> None:
+    backends = Backends(ServerConfig(), tmp_path / "worker.log", gpu_drivers=())
+    with pytest.raises(JobInvalid, match=reason) as refused:
+        backends.check(job)
+    assert refused.value.param == "n_gpu"
+    with pytest.raises(JobInvalid, match=reason):
+        backends.build(job.resolve(), is_fresh=True)
+
+
+def test_gpus_of_a_cluster_or_behind_a_driver_are_counted_by_the_engine(tmp_path: Path) -> None:
+    clustered = Backends(ServerConfig(ray_address="10.0.0.1:6379"), tmp_path / "worker.log", gpu_drivers=())
+    clustered.check(TrainJob(n_gpu=8))
+    with pytest.raises(JobInvalid, match="set n_gpu: 0"):
+        clustered.check(TrainJob(n_gpu=1))
+    driven = Backends(ServerConfig(), tmp_path / "worker.log", gpu_drivers=(tmp_path,))
+    driven.check(TrainJob(n_gpu=8))
+    driven.check(TrainJob(n_gpu=1))

@@ -160,6 +160,22 @@ async def test_another_job_is_not_mistaken_for_the_interrupted_one(host: Any) ->
         await second.end(episode, "task", 1.0)
 
 
+async def test_a_job_that_spells_out_a_default_is_the_one_on_record(host: Any) -> None:
+    same = JOB.model_copy(update={"min_group": 2, "lr_warmup_steps": 0})
+    first = host()
+    await first.start(JOB)
+    await first.run_batch("first")
+    await first.wait_for(EngineState.ROLLING, step=1)
+    await first.server.sync_job(same.model_dump(mode="json"))
+    await first.crash()
+    second = host()
+    assert await second.server.resume(same)
+    await second.wait_for(EngineState.ROLLING, step=1)
+    await second.server.stop_engine()
+    await second.start(same)
+    assert second.server.lifecycle.weights.step == 1
+
+
 async def test_a_policy_that_waited_for_the_seal_still_waits_and_one_in_force_still_is(host: Any) -> None:
     first = host()
     await first.start(JOB)

@@ -127,7 +127,8 @@ class SwarmServer:
             )
         if self._run is None or self.lifecycle.state is EngineState.BOOTING:
             raise EngineNotReady("the engine boots: it takes more total_steps once it serves", retry_after_s=1)
-        await self._ledger.extend_job(*_on_record(job))
+        given = job.model_dump(mode="json", exclude_defaults=True)
+        await self._ledger.extend_job(given, job.resolve().model_dump(mode="json"))
         await self._run.extend(job.resolve())
 
     async def start_engine(self, resume: bool = True) -> None:
@@ -177,12 +178,13 @@ class SwarmServer:
 
     async def _open_work(self, job: TrainJob, resume: bool) -> tuple[JobRow, OpenWork | None]:
         """What an earlier run of this very job left; None for a fresh run, which the ledger then records."""
-        given, resolved = _on_record(job)
+        given, resolved = job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
         latest = await self._ledger.latest_job()
-        if resume and latest is not None:
-            if _is_recorded(latest, job):
+        earlier = None if latest is None else _recorded(latest)
+        if resume and latest is not None and earlier is not None:
+            if job.means(earlier):
                 return latest, await self._ledger.recover()
-            if _is_extended(latest, job):
+            if job.extends(earlier):
                 return await self._ledger.extend_job(given, resolved), await self._ledger.recover()
         return await self._ledger.record_job(given, resolved), None
 
@@ -275,25 +277,12 @@ class SwarmServer:
             self._spawn(self._fail(f"{task.get_name()}: {type(error).__name__}: {error}"), "failure report")
 
 
-def _is_recorded(row: JobRow, job: TrainJob) -> bool:
-    """Whether this is the job on record. One that is no longer valid is another."""
+def _recorded(row: JobRow) -> TrainJob | None:
+    """The job on record; None if it is no longer valid, which makes it another than any."""
     try:
-        return build_job(dict(row.job)).means(job)
+        return build_job(dict(row.job))
     except JobInvalid:
-        return False
-
-
-def _on_record(job: TrainJob) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A job as given, and with every default filled in."""
-    return job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
-
-
-def _is_extended(row: JobRow, job: TrainJob) -> bool:
-    try:
-        return job.extends(build_job(dict(row.job), source="the job on record"))
-    except JobInvalid:
-        # Settings of another version, which no job of this one has.
-        return False
+        return None
 
 
 def _name_of(job: TrainJob | None) -> str:

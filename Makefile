@@ -14,7 +14,8 @@ WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 1 : 4 )))
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup upgrade system ai-sdk study test test-slow test-verl faults check bench ui clean
+SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+.PHONY: setup upgrade system ai-sdk study test test-busy test-slow test-verl faults check bench ui clean
 
 setup: $(STAMP)
 
@@ -45,7 +46,11 @@ study: setup
 	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
 
 test: setup system ai-sdk
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(SUITE)
+
+# Beside two processes that keep both cores busy: no test may depend on how soon it gets its turn.
+test-busy: setup system ai-sdk
+	scripts/run_busy.sh $(SUITE)
 
 test-slow: setup system
 	$(BIN)/python -m pytest -m slow
@@ -56,9 +61,11 @@ test-verl: setup
 	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "verl and not slow" tests/verl tests/contract
 
-# Hundreds of random kill -9 over server, engine worker and clients under load.
+# Hundreds of random kill -9 over server, engine worker and clients under load; then every property of the suite with
+# twenty times its examples.
 faults: setup
 	$(BIN)/python -m pytest -m faults tests/faults
+	HYPOTHESIS_PROFILE=long $(SUITE) --timeout=1800 -m "hypothesis and not slow and not faults and not verl" tests/unit
 
 check: setup
 	$(BIN)/ruff check .

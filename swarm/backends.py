@@ -20,8 +20,6 @@ from swarm.engine.local.process import WorkerProcess
 from swarm.trainer.base import Trainer
 from swarm.trainer.fake import FakeTrainer
 from swarm.trainer.local.trainer import build_local, build_worker
-from swarm.trainer.verl.pair import build_verl, check_cluster
-from swarm.trainer.verl.settings import merge_settings
 
 FAKE_CONTEXT_LENGTH = 4096
 
@@ -63,6 +61,9 @@ class Backends:
             return self._build_fake(job)
         tokenizer_path = resolve_model(job.model)
         if job.engine == "verl":
+            # Imported late: its libraries take a third of a server's start, and few servers need them.
+            from swarm.trainer.verl.pair import build_verl
+
             pair = build_verl(
                 job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
             )
@@ -73,6 +74,9 @@ class Backends:
     def check(self, job: TrainJob) -> None:
         """Raises JobInvalid for what the job's engine is known to refuse before it is started."""
         if job.engine == "verl":
+            from swarm.trainer.verl.pair import check_cluster
+            from swarm.trainer.verl.settings import merge_settings
+
             check_cluster(merge_settings(job, Path(job.model)), self._config)
 
     async def close(self) -> None:

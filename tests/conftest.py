@@ -17,10 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from swarm.config import ServerConfig, TrainJob
 
 START_TIMEOUT_S = 60
+# The short profile says the same of the same code every time; the long one, of `make faults`, looks for what is new.
+COMMON = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("short", max_examples=25, derandomize=True, **COMMON)
+settings.register_profile("long", max_examples=500, print_blob=True, **COMMON)
 MEMORY_DISK = Path("/dev/shm")
 MEMORY_DISK_BYTES = 4 * 2**30
 
@@ -33,6 +38,7 @@ def pytest_configure() -> None:
     # Temporary directories are in memory where there is enough of it: thousands of databases wait for no disk.
     if MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free >= MEMORY_DISK_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
     # What is imported to collect the tests stays: looking for garbage in it takes a third of the time.
     gc.disable()
 

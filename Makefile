@@ -13,6 +13,8 @@ AI_SDK := tests/integration/clients/ai_sdk
 WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 1 : 4 )))
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes import the same modules: what the first has compiled serves the others, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 
 SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 .PHONY: setup upgrade system ai-sdk study test test-busy test-slow test-verl faults check bench ui clean

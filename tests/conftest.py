@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,13 +78,26 @@ def swarm_process(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
     """Starts real servers over HTTP; all are stopped at the end of the test."""
+    with _servers(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """The same for servers that the tests of a module have in common, which tell their episodes apart."""
+    with _servers(tmp_path_factory.mktemp("shared")) as start:
+        yield start
+
+
+@contextmanager
+def _servers(directory: Path) -> Iterator[StartServer]:
     from swarm.serving import serve
 
     stops: list[Callable[[], None]] = []
 
     def start(job: TrainJob | None = None, home: Path | None = None, **settings: object) -> RunningServer:
-        directory = home or tmp_path / f"server-{len(stops)}"
-        config = ServerConfig.model_validate({"port": 0, "home": directory, **settings})
+        home = home or directory / f"server-{len(stops)}"
+        config = ServerConfig.model_validate({"port": 0, "home": home, **settings})
         announced: Future[str] = Future()
         loop = asyncio.new_event_loop()
 
@@ -120,7 +134,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 
         url = announced.result(timeout=START_TIMEOUT_S)
         stops.append(stop)
-        return RunningServer(url=url, home=directory, stop=stop)
+        return RunningServer(url=url, home=home, stop=stop)
 
     yield start
     for stop in reversed(stops):

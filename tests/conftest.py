@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -73,6 +74,13 @@ def swarm_process(tmp_path: Path) -> Iterator[str]:
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(timeout=30)
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A directory on a disk: where something must survive, `tmp_path` may lie in memory."""
+    with tempfile.TemporaryDirectory(prefix="swarm-disk-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

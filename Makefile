@@ -13,8 +13,11 @@ AI_SDK := tests/integration/clients/ai_sdk
 WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 1 : 4 )))
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes import the same modules: what the first has compiled serves the others, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup upgrade system ai-sdk study test test-slow test-verl test-postgres coverage faults check bench ui clean
+SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+.PHONY: setup upgrade system ai-sdk study test test-busy test-slow test-verl test-postgres coverage faults check bench ui clean
 
 setup: $(STAMP)
 
@@ -45,7 +48,11 @@ study: setup
 	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
 
 test: setup system ai-sdk
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(SUITE)
+
+# Beside two processes that keep both cores busy: no test may depend on how soon it gets its turn.
+test-busy: setup system ai-sdk
+	scripts/run_busy.sh $(SUITE)
 
 test-slow: setup system
 	$(BIN)/python -m pytest -m slow
@@ -63,12 +70,14 @@ test-postgres: setup
 
 # What share of the packages `make test` runs, counted in all processes that it starts but those that it kills.
 coverage: setup system ai-sdk
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=html:build/coverage
+	$(SUITE) --cov --cov-report=html:build/coverage
 	$(BIN)/coverage report --format=total
 
-# Hundreds of random kill -9 over server, engine worker and clients under load.
+# Hundreds of random kill -9 over server, engine worker and clients under load; then every property of the suite with
+# twenty times its examples.
 faults: setup
 	$(BIN)/python -m pytest -m faults tests/faults
+	HYPOTHESIS_PROFILE=long $(SUITE) --timeout=1800 -m "hypothesis and not slow and not faults and not verl" tests/unit
 
 check: setup
 	$(BIN)/ruff check .

@@ -21,8 +21,6 @@ from swarm.errors import JobInvalid
 from swarm.trainer.base import Trainer
 from swarm.trainer.fake import FakeTrainer
 from swarm.trainer.local.trainer import build_local, build_worker
-from swarm.trainer.verl.pair import build_verl, check_cluster
-from swarm.trainer.verl.settings import merge_settings
 
 FAKE_CONTEXT_LENGTH = 4096
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
@@ -68,6 +66,9 @@ class Backends:
         self._check_gpus(job)
         tokenizer_path = resolve_model(job.model)
         if job.engine == "verl":
+            # Imported late: its libraries take a third of a server's start, and few servers need them.
+            from swarm.trainer.verl.pair import build_verl
+
             pair = build_verl(
                 job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
             )
@@ -79,6 +80,9 @@ class Backends:
         """Raises JobInvalid for what the job's engine is known to refuse before it is started."""
         self._check_gpus(job)
         if job.chosen_engine == "verl":
+            from swarm.trainer.verl.pair import check_cluster
+            from swarm.trainer.verl.settings import merge_settings
+
             check_cluster(merge_settings(job, Path(job.model)), self._config)
 
     def _check_gpus(self, job: TrainJob) -> None:

@@ -129,6 +129,9 @@ def start(
         _configure_logging(verbose)
         import uvloop
 
+        from swarm.imports import keep_torch_out
+
+        keep_torch_out()
         from swarm.serving import serve
 
         resumed: list[tuple[TrainJob, int]] = []

@@ -10,17 +10,24 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from swarm.config import ServerConfig, TrainJob
 
 START_TIMEOUT_S = 60
+# The short profile says the same of the same code every time; the long one, of `make faults`, looks for what is new.
+COMMON = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("short", max_examples=25, derandomize=True, **COMMON)
+settings.register_profile("long", max_examples=500, print_blob=True, **COMMON)
 MEMORY_DISK = Path("/dev/shm")
 MEMORY_DISK_BYTES = 4 * 2**30
 
@@ -33,6 +40,7 @@ def pytest_configure() -> None:
     # Temporary directories are in memory where there is enough of it: thousands of databases wait for no disk.
     if MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free >= MEMORY_DISK_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
     # What is imported to collect the tests stays: looking for garbage in it takes a third of the time.
     gc.disable()
 
@@ -69,15 +77,35 @@ def swarm_process(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A directory on a disk: where something must survive, `tmp_path` may lie in memory."""
+    with tempfile.TemporaryDirectory(prefix="swarm-disk-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
     """Starts real servers over HTTP; all are stopped at the end of the test."""
+    with _servers(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """The same for servers that the tests of a module have in common, which tell their episodes apart."""
+    with _servers(tmp_path_factory.mktemp("shared")) as start:
+        yield start
+
+
+@contextmanager
+def _servers(directory: Path) -> Iterator[StartServer]:
     from swarm.serving import serve
 
     stops: list[Callable[[], None]] = []
 
     def start(job: TrainJob | None = None, home: Path | None = None, **settings: object) -> RunningServer:
-        directory = home or tmp_path / f"server-{len(stops)}"
-        config = ServerConfig.model_validate({"port": 0, "home": directory, **settings})
+        home = home or directory / f"server-{len(stops)}"
+        config = ServerConfig.model_validate({"port": 0, "home": home, **settings})
         announced: Future[str] = Future()
         loop = asyncio.new_event_loop()
 
@@ -114,7 +142,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 
         url = announced.result(timeout=START_TIMEOUT_S)
         stops.append(stop)
-        return RunningServer(url=url, home=directory, stop=stop)
+        return RunningServer(url=url, home=home, stop=stop)
 
     yield start
     for stop in reversed(stops):

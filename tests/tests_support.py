@@ -1,4 +1,5 @@
-"""Plain HTTP calls that several suites make: what a client in any language would send."""
+"""Plain HTTP calls that several suites make: what a client in any language would send. And how long properties are
+looked at."""
 
 from __future__ import annotations
 
@@ -6,6 +7,12 @@ import time
 from typing import Any
 
 import httpx
+from hypothesis import settings
+
+
+def examples(usual: int) -> int:
+    """How many examples of a property that by default has so many: the profile scales them as it does all others."""
+    return max(1, usual * settings.default.max_examples // 100)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def begin(http: httpx.Client, **body: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from swarm.engine.verl.plan import SamplerLimits
 from swarm.engine.verl.types import SamplerLayout, SamplerSettings, WeightFile
 from swarm.types import SamplingParams
 
-LIMITS = SamplerLimits(boot_timeout_s=240, hang_s=30)
+LIMITS = SamplerLimits(call_timeout_s=300, hang_s=300)
 
 
 def vllm_python() -> Path:

@@ -19,7 +19,7 @@ from swarm.types import FinishReason, SamplingParams, TokenDelta
 pytestmark = pytest.mark.anyio
 
 PROMPT = (40, 41, 42, 43)
-LIMIT_S = 20
+LIMIT_S = 120
 _names = itertools.count()
 
 
@@ -55,7 +55,7 @@ async def tokenizer(backend: Any) -> Tokenizer:
 
 
 async def restart(engine: Engine) -> Any:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         return await engine.start()
 
 

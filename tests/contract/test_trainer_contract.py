@@ -25,7 +25,7 @@ from swarm.types import (
 pytestmark = pytest.mark.anyio
 
 PROMPT = (40, 41, 42, 43)
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 async def sample(

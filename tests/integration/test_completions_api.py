@@ -34,13 +34,17 @@ class Hosted:
         return self.http.get(f"/v1/swarm/episodes/{self.episode['episode_id']}/samples").json()["samples"]
 
 
+@pytest.fixture(scope="module")
+def url(start_shared_server: Any) -> str:
+    return start_shared_server(TrainJob(engine="fake", batch_size=1000)).url
+
+
 @pytest.fixture
-def hosted(start_server: Any) -> Iterator[Hosted]:
-    server = start_server(TrainJob(engine="fake", batch_size=100))
-    with httpx.Client(base_url=server.url, timeout=60) as http:
+def hosted(url: str) -> Iterator[Hosted]:
+    with httpx.Client(base_url=url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         episode = begin(http)
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=episode["api_key"], timeout=60) as model:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key=episode["api_key"], timeout=60) as model:
             yield Hosted(http, model, episode)
 
 

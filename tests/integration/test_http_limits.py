@@ -15,14 +15,18 @@ from tests_support import begin, chat, wait_for_state
 from swarm.config import TrainJob
 from swarm.gateway import bodies, connection
 
-JOB = TrainJob(engine="fake", batch_size=4, num_repeat=2)
+JOB = TrainJob(engine="fake", batch_size=1000, num_repeat=2)
 JSON = {"content-type": "application/json"}
 
 
+@pytest.fixture(scope="module")
+def url(start_shared_server: Any) -> str:
+    return start_shared_server(JOB, max_body_bytes=100_000).url
+
+
 @pytest.fixture
-def http(start_server: Any) -> Iterator[httpx.Client]:
-    server = start_server(JOB, max_body_bytes=100_000)
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+def http(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=60) as client:
         wait_for_state(client, "ROLLING")
         yield client
         assert client.get("/health").status_code == 200

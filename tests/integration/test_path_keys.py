@@ -30,14 +30,18 @@ class Keyed:
         return self.episode["api_key"]
 
 
+@pytest.fixture(scope="module")
+def url(start_shared_server: Any) -> str:
+    return start_shared_server(TrainJob(engine="fake", batch_size=1000), token=TOKEN).url
+
+
 @pytest.fixture
-def keyed(start_server: Any) -> Iterator[Keyed]:
-    server = start_server(TrainJob(engine="fake"), token=TOKEN)
+def keyed(url: str) -> Iterator[Keyed]:
     headers = {"authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=server.url, timeout=60, headers=headers) as commander:
+    with httpx.Client(base_url=url, timeout=60, headers=headers) as commander:
         wait_for_state(commander, "ROLLING")
         episode = begin(commander)
-    with httpx.Client(base_url=server.url, timeout=60) as http:
+    with httpx.Client(base_url=url, timeout=60) as http:
         yield Keyed(http, episode)
 
 

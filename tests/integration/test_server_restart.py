@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import torch
 import yaml
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
@@ -32,6 +33,11 @@ LOCAL_JOB = {
     "use_kl_loss": True,
     "max_response_length": 24,
 }
+
+
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path
 
 
 @contextmanager

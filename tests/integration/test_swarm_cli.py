@@ -86,6 +86,17 @@ def test_start_is_ready_when_it_announces_itself_as_json(tmp_path: Path) -> None
         server.communicate(timeout=60)
 
 
+def test_a_server_at_work_has_loaded_no_torch(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump(FAKE_JOB))
+    with server_process(tmp_path / "home", "--job", str(job)) as (process, announced):
+        with httpx.Client(base_url=announced["url"], timeout=60) as http:
+            wait_for_state(http, "ROLLING")
+            run_batch(http, tasks=1, repeats=2)
+            wait_for_step(http, 1)
+        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+
+
 def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home: Path) -> None:
     with server_process(interrupted_home) as (process, announced):
         assert announced["resumes"] == "shop/third-try"

@@ -22,8 +22,8 @@ from swarm.engine.verl.types import WeightFile, WeightSource
 from swarm.trainer.verl.cluster import own_directory
 from swarm.trainer.verl.trainer import VerlLimits, VerlTrainer, build_driver, shared_memory_of
 
-BOOT_TIMEOUT_S = 180.0
-LIMITS = VerlLimits(boot_timeout_s=BOOT_TIMEOUT_S, train_timeout_s=120.0)
+BOOT_TIMEOUT_S = 600.0
+LIMITS = VerlLimits(boot_timeout_s=BOOT_TIMEOUT_S, train_timeout_s=300.0)
 
 
 @dataclass

@@ -20,11 +20,11 @@ from swarm.engine.base import EngineLost
 from swarm.engine.verl.engine import VerlEngine
 from swarm.errors import EngineFailure
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 
 PROMPT = (1, 2, 3)
-PATIENT = replace(LIMITS, boot_timeout_s=90, healthy_s=0.1)
-NOTICE_S = 60
+PATIENT = replace(LIMITS, boot_timeout_s=300, healthy_s=0.1)
+NOTICE_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ import psutil
 import pytest
 from contract.test_engine_contract import *  # noqa: F403  the promises are written once
 from verl_sampler import disturb, expected_logprobs, export, load_reference, vllm_engine
-from vllm_stand_in import Completion, until
-from vllm_stand_in import complete as finish
+from vllm_stand_in import Completion, complete, until
 
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.engine.verl.engine import VerlEngine
@@ -28,9 +28,11 @@ from swarm.errors import BadRequest
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams, TokenDelta, ToolChoice, ToolMode
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 
 LONG = 1500
+LIMIT_S = 600
+finish = partial(complete, limit_s=LIMIT_S)
 ENDLESS = SamplingParams(max_tokens=LONG, ignore_eos=True)
 TOOL = {
     "type": "function",
@@ -61,7 +63,7 @@ async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(autouse=True)
 async def base_model(engine: VerlEngine) -> None:
-    async with asyncio.timeout(240):
+    async with asyncio.timeout(LIMIT_S):
         await engine.start()
 
 
@@ -279,7 +281,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
     running = asyncio.create_task(
         finish(
             engine, prompt, "killed", lambda count: started.set() if count > 20 else None,
-            limit_s=200, max_tokens=LONG, ignore_eos=True,
+            max_tokens=LONG, ignore_eos=True,
         )
     )  # fmt: skip
     await started.wait()

@@ -30,7 +30,7 @@ LIMIT_S = 240.0
 
 
 def metrics_of(weather: Storm) -> list[dict[str, Any]]:
-    return httpx.get(f"{weather.url}/v1/swarm/metrics", timeout=20).json()["points"]
+    return httpx.get(f"{weather.url}/v1/swarm/metrics", timeout=60).json()["points"]
 
 
 def versions_by_step(ledger: Path) -> dict[int, int]:

@@ -16,9 +16,9 @@ from verl_batches import make_batch
 
 from swarm.errors import EngineFailure
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(900)]
 
-NOTICE_S = 30
+NOTICE_S = 120
 
 
 @pytest.fixture(scope="module")

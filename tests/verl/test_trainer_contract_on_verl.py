@@ -5,4 +5,4 @@ from __future__ import annotations
 import pytest
 from contract.test_trainer_contract import *  # noqa: F403  the promises are written once
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]

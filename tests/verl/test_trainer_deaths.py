@@ -17,10 +17,10 @@ from swarm.engine.base import EngineLost
 from swarm.trainer.verl.cluster import own_directory
 from swarm.trainer.verl.trainer import shared_memory_of
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 
 OpenTrainer = Callable[..., Awaitable[Any]]
-NOTICE_S = 15
+NOTICE_S = 120
 """Within which a death must be reported, and everything that was started must be gone."""
 
 

@@ -15,7 +15,7 @@ from verl_batches import make_batch
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY
 from swarm.errors import JobInvalid
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(900)]
 
 OpenTrainer = Callable[..., Awaitable[Any]]
 

@@ -21,7 +21,7 @@ from swarm.trainer.local.learner import Learner, LearnerReport
 from swarm.trainer.verl.trainer import shared_memory_of
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, StepReport, TrainBatch
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 
 JOB: dict[str, Any] = {
     "mini_batch_num": 3,

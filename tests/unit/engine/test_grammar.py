@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tests_support import examples
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -125,7 +126,7 @@ def extend(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[s
 
 
 @given(st.recursive(leaves, extend, max_leaves=6), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_walk_through_the_masks_of_a_schema_is_valid_json_of_it(wanted: dict[str, Any], seed: int) -> None:
     generator = np.random.default_rng(seed)
     constraint = compiler().start(schema(wanted), {END})

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import swarm.engine.local
@@ -87,7 +88,7 @@ def test_tags_of_tool_calls_outlive_the_removal_of_special_tokens(tokenizer):
 
 
 @given(conversation=st.lists(messages, min_size=1, max_size=6), cut=st.integers(1, 6), tools=st.sampled_from([0, 1]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_later_messages_never_change_how_earlier_ones_are_written(tokenizer, conversation, cut, tools):
     tools = [CALCULATOR] * tools or None
     whole = render(tokenizer, conversation, tools)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 import swarm.engine.local
 from swarm.engine.local.nano_recipe.demos import demonstrate, stream_demos
@@ -72,7 +73,7 @@ def test_demonstrations_come_from_the_train_split_only():
 
 
 @given(name=st.sampled_from(list(TASK_FAMILIES)), seed=st.integers(0, 10_000), quality=st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_mask_covers_exactly_what_the_assistant_sampled(tokenizer, name, seed, quality):
     family = task_family(name)
     demo = demonstrate(family, family.tasks(Split.TRAIN, 1, seed=seed)[0], Random(seed), quality)

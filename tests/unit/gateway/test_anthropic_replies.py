@@ -13,6 +13,7 @@ from anthropic.types.shared import ErrorResponse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from tests_support import examples
 
 import swarm.engine.local
 from swarm.errors import (
@@ -319,7 +320,7 @@ def _recorded(parts):
     return reply | ({"reasoning_content": reasoning} if reasoning else {}) | ({"tool_calls": calls} if calls else {})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(parts=_parts(), display=st.sampled_from(["summarized", "omitted"]), is_streamed=st.booleans())
 def test_a_returned_conversation_is_the_recorded_one(nano, parts, display, is_streamed):
     request = _request(tools=[TOOL], thinking={"type": "adaptive", "display": display})

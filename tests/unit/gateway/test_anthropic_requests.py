@@ -7,6 +7,7 @@ import anthropic.types.beta as published_betas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.anthropic import (
@@ -373,7 +374,7 @@ _NEARLY = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(fields=st.dictionaries(st.sampled_from(sorted(MESSAGE_FIELDS)) | st.text(max_size=5), _NEARLY, max_size=4))
 def test_any_body_is_understood_or_refused(fields):
     body = {"model": "nano", "messages": MESSAGES, "max_tokens": 5, **fields}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from tests_support import examples
 
 import swarm.engine.local
 from swarm.errors import EngineFailure
@@ -284,7 +285,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     text=TEXTS,
     noise=st.lists(st.integers(0, 383), max_size=4),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types import Completion as SdkCompletion
+from tests_support import examples
 
 import swarm.engine.local
 from swarm.errors import EngineFailure
@@ -204,7 +205,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event(nano: Codec) -> None:
 TEXTS = st.lists(st.sampled_from(["12", "é", "🙂", "\n", "STOP", "ST", END, " text "]), max_size=8).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     text=TEXTS,
     cuts=st.lists(st.integers(1, 6), max_size=20),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.completions import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
@@ -128,7 +129,7 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["prompt", "n", "best_of", "echo", "logprobs", "stop", "stream_options", "logit_bias", "seed"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(fields=st.dictionaries(NAMES, JSON, max_size=3))
 def test_any_json_is_parsed_or_refused(fields: dict[str, Any]) -> None:
     try:

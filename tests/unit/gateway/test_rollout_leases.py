@@ -31,14 +31,14 @@ def expiry_s(episode: RunningEpisode, now: float) -> tuple[float, str]:
 
 def test_the_nearest_of_the_three_limits_ends_an_episode() -> None:
     now = time.monotonic()
-    assert expiry_s(RunningEpisode.of(row_of(lease_s=30)), now) == (30, "lease_expired")
-    assert expiry_s(RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=20)), now) == (20, "idle_timeout")
-    assert expiry_s(RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=20, timeout_s=10)), now) == (10, "deadline")
-    assert expiry_s(RunningEpisode.of(row_of()), now) == (240, "idle_timeout")
+    assert expiry_s(RunningEpisode.of(row_of(lease_s=30), None), now) == (30, "lease_expired")
+    assert expiry_s(RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=20), None), now) == (20, "idle_timeout")
+    assert expiry_s(RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=20, timeout_s=10), None), now) == (10, "deadline")
+    assert expiry_s(RunningEpisode.of(row_of(), None), now) == (240, "idle_timeout")
 
 
 def test_a_bulk_heartbeat_renews_the_lease_and_not_the_idle_timeout() -> None:
-    episode = RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=100))
+    episode = RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=100), None)
     episode.seen -= 90
     episode.renewed -= 25
     episode.renew()
@@ -48,7 +48,7 @@ def test_a_bulk_heartbeat_renews_the_lease_and_not_the_idle_timeout() -> None:
 
 
 def test_a_call_in_flight_is_a_sign_of_life_but_for_the_deadline() -> None:
-    episode = RunningEpisode.of(row_of(lease_s=30, timeout_s=60))
+    episode = RunningEpisode.of(row_of(lease_s=30, timeout_s=60), None)
     episode.calls_in_flight = 1
     later = time.monotonic() + 50
     assert expiry_s(episode, later) == (10, "deadline")
@@ -58,7 +58,7 @@ def test_a_call_in_flight_is_a_sign_of_life_but_for_the_deadline() -> None:
 def test_a_restored_episode_has_its_turns_a_fresh_lease_and_the_old_deadline() -> None:
     row = row_of(lease_s=30, timeout_s=-5)
     turns = (sampled_turn("ep", 0), sampled_turn("ep", 2))
-    episode = RunningEpisode.restored(CompletedEpisode(row, turns))
+    episode = RunningEpisode.restored(CompletedEpisode(row, turns), None)
     assert episode.tree.turns == turns
     assert expiry_s(episode, time.monotonic()) == (-5, "deadline")
     assert episode.last_seen_at == pytest.approx(time.time(), abs=0.5)
@@ -74,7 +74,7 @@ def watched(*episodes: RunningEpisode) -> tuple[LeaseQueue, RunningEpisodes]:
 
 
 def test_only_overdue_episodes_come_up_and_renewed_ones_are_watched_on() -> None:
-    silent, renewed = RunningEpisode.of(row_of("silent", lease_s=30)), RunningEpisode.of(row_of("renewed", lease_s=30))
+    silent, renewed = RunningEpisode.of(row_of("silent", lease_s=30), None), RunningEpisode.of(row_of("renewed", lease_s=30), None)
     queue, _ = watched(silent, renewed)
     now = time.monotonic()
     assert queue.overdue(now + 20) == []
@@ -88,7 +88,7 @@ def test_only_overdue_episodes_come_up_and_renewed_ones_are_watched_on() -> None
 def test_an_ended_episode_never_comes_up_and_does_not_stay_in_the_heap() -> None:
     queue, running = watched()
     for number in range(5 * SLACK):
-        episode = RunningEpisode.of(row_of(f"ep{number}"))
+        episode = RunningEpisode.of(row_of(f"ep{number}"), None)
         running.add(episode)
         queue.watch(episode, time.monotonic() + 240)
         running.remove(episode, "ended")
@@ -98,7 +98,7 @@ def test_an_ended_episode_never_comes_up_and_does_not_stay_in_the_heap() -> None
 
 
 def test_ten_thousand_renewed_episodes_cost_one_look_each_per_lease() -> None:
-    episodes = [RunningEpisode.of(row_of(f"ep{number}", lease_s=30)) for number in range(10_000)]
+    episodes = [RunningEpisode.of(row_of(f"ep{number}", lease_s=30), None) for number in range(10_000)]
     queue, _ = watched(*episodes)
     now = time.monotonic()
     looks = 0
@@ -117,7 +117,7 @@ def test_ten_thousand_renewed_episodes_cost_one_look_each_per_lease() -> None:
 def test_closed_episodes_are_remembered_by_id_and_key_within_bounds() -> None:
     running = RunningEpisodes()
     for number in range(REMEMBERED_EPISODES + 1):
-        episode = RunningEpisode.of(row_of(f"ep{number}"))
+        episode = RunningEpisode.of(row_of(f"ep{number}"), None)
         running.add(episode)
         running.remove(episode, "idle_timeout")
     assert running.ended("ep1") == running.ended("digest of ep1") == "idle_timeout"
@@ -126,7 +126,7 @@ def test_closed_episodes_are_remembered_by_id_and_key_within_bounds() -> None:
 
 
 def test_the_longest_silent_come_first() -> None:
-    episodes = [RunningEpisode.of(row_of(f"ep{number}")) for number in range(20)]
+    episodes = [RunningEpisode.of(row_of(f"ep{number}"), None) for number in range(20)]
     _, running = watched(*episodes)
     for number, episode in enumerate(episodes):
         episode.seen -= (number * 7) % 20

@@ -90,6 +90,11 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path
+
+
 def start_child(script: str, path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", CHILD_PRELUDE + script, str(path)],

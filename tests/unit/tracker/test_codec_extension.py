@@ -8,6 +8,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from swarm.errors import BadRequest, JobInvalid
 from swarm.tracker.codec import Codec
@@ -49,7 +50,7 @@ def test_extension_equals_full_rendering_when_the_reply_was_tokenized_as_rendere
         messages = _continued(previous, FOLLOW_UP)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data(), style=st.sampled_from(STYLES))
 def test_extension_keeps_sampled_ids_and_shows_the_text_of_the_template(codecs, make_turn, data, style):
     codec = codecs[style]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tests_support import examples
 
 from swarm.engine.local.grammar import GrammarCompiler
 from swarm.errors import BadRequest
@@ -93,7 +94,7 @@ def _ending(codec, ids, allowed):
     return next((texts[text] for text in wanted if text in texts), int(allowed[0]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(style=st.sampled_from(STYLES), seed=st.integers(0, 2**32), parallel=st.booleans())
 def test_any_walk_through_the_masks_is_read_as_calls_of_the_tools(codecs, start, style, seed, parallel):
     codec, generator = codecs[style], np.random.default_rng(seed)

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from swarm.tracker.merge import merge, report, unmerged
 from swarm.types import ConstrainedTurn, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
@@ -73,14 +74,14 @@ def _recorded(turns):
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(episodes())
 def test_every_sampled_token_is_trained_exactly_once_as_it_was_recorded(turns):
     assert Counter(_trained(merge(turns))) == Counter(_recorded(turns))
     assert Counter(_trained(unmerged(turns))) == Counter(_recorded(turns))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(episodes())
 def test_fields_are_aligned_and_empty_where_nothing_is_trained(turns):
     for sample in merge(turns):
@@ -91,7 +92,7 @@ def test_fields_are_aligned_and_empty_where_nothing_is_trained(turns):
             assert trained or values == [0.0, -1, -1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(episodes())
 def test_a_turn_sampled_under_a_grammar_stands_whole_in_the_sample_that_trains_it_and_says_so(turns):
     expected = [turn for turn in _trainable(turns) if turn.params.grammar is not None]
@@ -107,7 +108,7 @@ def test_a_turn_sampled_under_a_grammar_stands_whole_in_the_sample_that_trains_i
             assert sample.token_ids_T[places[0] : places[-1] + 1] == turn.output_ids_T
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(episodes())
 def test_each_turn_is_the_beginning_of_a_sample(turns):
     samples = merge(turns)
@@ -116,7 +117,7 @@ def test_each_turn_is_the_beginning_of_a_sample(turns):
         assert any(sample.token_ids_T[: len(ids)] == ids for sample in samples)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(episodes(), st.randoms(use_true_random=False))
 def test_the_order_and_the_number_of_mentions_of_turns_do_not_matter(turns, rng: random.Random):
     again = turns * 2
@@ -127,7 +128,7 @@ def test_the_order_and_the_number_of_mentions_of_turns_do_not_matter(turns, rng:
     assert report(again) == report(turns)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(episodes())
 def test_merging_never_adds_tokens_or_samples(turns):
     counts = report(turns)

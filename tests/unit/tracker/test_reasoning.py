@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from swarm.config import ReasoningParser
 from swarm.errors import BadRequest
@@ -32,7 +33,7 @@ def _sample(codec, make_turn, text, messages=QUESTION, **fields):
     return make_turn(codec, messages, codec.encode_text(text), **fields)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(pieces=st.lists(PIECES, max_size=12), is_inside=st.booleans(), data=st.data())
 def test_reasoning_is_the_same_however_the_text_is_cut(pieces, is_inside, data):
     text = "".join(pieces)

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from swarm.tracker.formats.base import ToolCall
 from swarm.tracker.formats.hermes import HermesStream
@@ -49,7 +50,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(pieces=st.lists(PIECES, max_size=12), widths=st.lists(st.integers(0, 9), max_size=20))
 def test_tool_calls_are_found_the_same_however_the_text_is_cut(pieces, widths):
     text = "".join(pieces)
@@ -57,7 +58,7 @@ def test_tool_calls_are_found_the_same_however_the_text_is_cut(pieces, widths):
     assert _joined(_pushed(HermesStream(), _cut(text, widths))) == _joined(_pushed(HermesStream(), [text]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(pieces=st.lists(PIECES, max_size=12))
 def test_text_without_a_call_is_shown_whole(pieces):
     text = "".join(pieces)
@@ -67,7 +68,7 @@ def test_text_without_a_call_is_shown_whole(pieces):
         assert "".join(parts) == text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     ids=st.lists(st.integers(3, 361), max_size=40),
     widths=st.lists(st.integers(0, 5), max_size=40),
@@ -85,7 +86,7 @@ def test_streamed_text_equals_text_at_once_for_random_tokens(chatml, ids, widths
         assert not any(mark in whole["content"] for mark in stop)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ids=st.lists(st.integers(3, 359), max_size=60))
 def test_text_without_stop_and_tools_is_the_decoded_ids(chatml, ids):
     stream = chatml.text_stream()

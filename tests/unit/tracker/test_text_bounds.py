@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 import swarm.engine.local
 from swarm.errors import ContextLengthExceeded
@@ -21,7 +22,7 @@ def nano() -> Codec:
     return Codec.load(Path(swarm.engine.local.__file__).parent / "nano")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(text=st.text(max_size=400) | st.text("ab ", max_size=2000))
 def test_what_is_refused_does_not_fit_and_what_fits_is_tokenized_as_ever(nano: Codec, text: str) -> None:
     whole = nano.encode_text(text)

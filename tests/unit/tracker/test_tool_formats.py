@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from swarm.config import ToolParser, build_job
 from swarm.errors import JobInvalid
@@ -54,7 +55,7 @@ def _texts(draw):
     return name, "".join(draw(st.lists(st.sampled_from([*PIECES[name], *common]), max_size=12)))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(case=_texts(), data=st.data())
 def test_the_parts_are_the_same_however_the_text_is_cut(case, data):
     name, text = case
@@ -134,7 +135,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     calls=st.lists(st.tuples(st.sampled_from(["f", "get-time", "a_1"]), st.dictionaries(st.text(max_size=5), VALUES)), min_size=1, max_size=3),
     style=st.sampled_from([*STYLES.values(), "magistral", "thinking"]),

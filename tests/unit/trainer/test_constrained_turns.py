@@ -28,6 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_gradients import group_advantages, learner_gradient, nudged, plain_gradient, plain_logprobs, relative_error
 from plain_gradients import ppo_term as plain_term
+from tests_support import examples
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from swarm.config import TrainJob
@@ -126,7 +127,7 @@ def requests(draw: st.DrawFn) -> SamplingParams:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.lists(requests(), min_size=3, max_size=3), min_size=1, max_size=3), st.integers(0, 2))
 def test_the_trainer_gives_each_token_the_logprob_that_the_engine_recorded(
     stages: list[Stage], rounds: list[list[SamplingParams]], number: int

@@ -194,6 +194,8 @@ def test_the_team_of_the_page_on_transactions_ends_its_episodes(start_server: An
     program = blocks()[TEAM].text
 
     exec(compile(program, "transactions.md", "exec"), names)
+    for client in names["team"].clients.values():
+        client.close()
     for url in urls:
         with SwarmClient(url) as client:
             [episode] = client.episodes()

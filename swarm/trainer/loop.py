@@ -98,8 +98,8 @@ class TrainLoop:
             return
         await self._move(
             EngineState.COMPLETE,
-            f"all {self.job.total_steps} steps of this job are done: sync it with more total_steps to go on, or with"
-            " force_restart=True to begin anew",
+            # Short enough for one line of a terminal.
+            f"all {self.job.total_steps} steps are done: sync more total_steps to go on, or force_restart=True",
         )
 
     async def extend(self, job: TrainJob) -> None:

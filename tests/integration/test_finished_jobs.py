@@ -51,7 +51,7 @@ def test_a_finished_job_is_complete_serves_eval_episodes_and_takes_no_train_epis
         wait_for_state(http, "ROLLING")
         finish(http)
         status = http.get("/v1/swarm/status").json()
-        assert "all 1 steps" in status["reason"]
+        assert "all 1 steps are done" in status["reason"]
         assert "total_steps" in status["reason"] and "force_restart" in status["reason"]
         refusal = http.post("/v1/swarm/episodes/begin", json={})
         assert (refusal.status_code, refusal.json()["error"]["code"]) == (409, "training_complete")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -133,7 +134,8 @@ def test_resume_of_a_finished_study_changes_nothing_starts_no_server_and_ends_wi
 def test_report_and_export_take_the_newest_study(done: Done, tmp_path: Path) -> None:
     copied = tmp_path / "home"
     copied.mkdir()
-    shutil.copy(done.home / "research.db", copied)
+    with closing(sqlite3.connect(done.home / "research.db")) as database:
+        database.execute("VACUUM INTO ?", (str(copied / "research.db"),))
     common = ["--home", str(copied)]
 
     report = CliRunner().invoke(app, ["report", *common])

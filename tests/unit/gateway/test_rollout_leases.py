@@ -33,7 +33,10 @@ def test_the_nearest_of_the_three_limits_ends_an_episode() -> None:
     now = time.monotonic()
     assert expiry_s(RunningEpisode.of(row_of(lease_s=30), None), now) == (30, "lease_expired")
     assert expiry_s(RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=20), None), now) == (20, "idle_timeout")
-    assert expiry_s(RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=20, timeout_s=10), None), now) == (10, "deadline")
+    assert expiry_s(RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=20, timeout_s=10), None), now) == (
+        10,
+        "deadline",
+    )
     assert expiry_s(RunningEpisode.of(row_of(), None), now) == (240, "idle_timeout")
 
 
@@ -74,7 +77,10 @@ def watched(*episodes: RunningEpisode) -> tuple[LeaseQueue, RunningEpisodes]:
 
 
 def test_only_overdue_episodes_come_up_and_renewed_ones_are_watched_on() -> None:
-    silent, renewed = RunningEpisode.of(row_of("silent", lease_s=30), None), RunningEpisode.of(row_of("renewed", lease_s=30), None)
+    silent, renewed = (
+        RunningEpisode.of(row_of("silent", lease_s=30), None),
+        RunningEpisode.of(row_of("renewed", lease_s=30), None),
+    )
     queue, _ = watched(silent, renewed)
     now = time.monotonic()
     assert queue.overdue(now + 20) == []

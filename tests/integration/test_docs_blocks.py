@@ -1,0 +1,202 @@
+"""Every block of code in README.md and docs/: it is run as it stands, in small, or listed here with why it is not."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from explorer_study import add_study, create_database
+
+import researcher.cli
+import swarm.cli
+from researcher.settings import check_study, read_settings
+from swarm import SwarmClient, Task, TrainJob
+from swarm.config import build_job
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+APPS = {"swarm": swarm.cli.app, "researcher": researcher.cli.app}
+
+
+@dataclass(frozen=True)
+class Block:
+    """`name` is its page and its first line."""
+
+    page: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}: {self.text.splitlines()[0].strip()[:60].strip()}"
+
+
+def blocks() -> dict[str, Block]:
+    found: list[Block] = []
+    for page in PAGES:
+        text = page.read_text()
+        fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        indented = re.findall(r"(?:\A|\n\n)((?: {4}.*\n|\n(?= {4}))+)", rest)
+        texts = [*fenced, *("".join(line[4:] or "\n" for line in block.splitlines(True)) for block in indented)]
+        found += [Block(page.name, text) for text in texts]
+    by_name = {block.name: block for block in found}
+    assert len(by_name) == len(found), "two blocks of a page begin alike: their names must differ"
+    return by_name
+
+
+PICTURE, FORMULA = "a drawing", "a formula"
+NOT_RUN = {
+    "algorithms.md: log π(a) = z_a − log Σ_{b in C_t} exp(z_b)": FORMULA,
+    "algorithms.md: R_t = reward + turn_rewards[t] + turn_rewards[t+1] + ...": FORMULA,
+    "architecture.md: SwarmClient --ChatRequest--> gateway --Turn--> tracker --Fin": PICTURE,
+    "architecture.md: OFFLINE -> BOOTING -> ROLLING -> DRAINING -> TRAINING -> ROL": PICTURE,
+    "architecture.md: ui -> experiments_db          researcher -> swarm (public na": "the contract of lint-imports",
+    "transactions.md: client                    coordinator A": PICTURE,
+    "verl.md: clients --HTTP--> swarm server --HTTP, behind a key--> vLLM": PICTURE,
+    'verl.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
+    "operations.md: make bench": "measures for minutes; tests/integration/test_bench.py runs each benchmark briefly",
+}
+OF_OTHER_TESTS = {"http-api.md": "tests/integration/test_http_docs.py"}
+
+
+def commands_exist(block: Block) -> None:
+    """Every command of a usage block is there, with every option that it names; `a | b` are several commands."""
+    for line in block.text.splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"\w+=\S*", words[0]):
+            words = words[1:]
+        program, verbs = Path(words[0]).name, [words[1]]
+        for before, word in pairwise(words[1:]):
+            verbs += [word] if before == "|" else []
+        commands: Any = typer.main.get_command(APPS[program])
+        named = set(re.findall(r"(?<![\w-])--[a-z-]+", line.partition(" #")[0]))
+        for verb in verbs:
+            known = {option for parameter in commands.commands[verb].params for option in parameter.opts}
+            assert named <= known, (line, named - known)
+
+
+def targets_exist(block: Block) -> None:
+    targets = set(re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^make (\S+)", block.text, re.MULTILINE)) <= targets
+
+
+def is_a_job(block: Block) -> None:
+    assert build_job(yaml.safe_load(block.text)).engine == "verl"
+
+
+QUESTIONS = 'README.md: .venv/bin/researcher start --topic "Does group size matter f'
+USAGE: dict[str, Callable[[Block], None]] = {
+    "README.md: make study    # set up, then: which learning rate trains wor": targets_exist,
+    QUESTIONS: commands_exist,
+    "operations.md: swarm start [--host H] [--port P] [--home DIR] [--job job.ya": commands_exist,
+    'operations.md: researcher start --topic "..." [--brain rules|llm] [--task T': commands_exist,
+    "transactions.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
+    "verl.md: engine: verl": is_a_job,
+}
+SNIPPET = "README.md: import random"
+START = "README.md: .venv/bin/swarm start"
+SQL = "research-method.md: select x.name, avg(v.mean), count(*)"
+TEAM = "transactions.md: from swarm import SwarmClient, SwarmTeam, Task, WorkflowOutp"
+RUN_BELOW = {SNIPPET, START, SQL, TEAM}
+
+
+def test_every_block_is_run_or_listed_with_a_reason() -> None:
+    found = {name for name, block in blocks().items() if block.page not in OF_OTHER_TESTS}
+    assert found == set(NOT_RUN) | set(USAGE) | RUN_BELOW
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_usage_and_settings_are_those_there_are(name: str) -> None:
+    USAGE[name](blocks()[name])
+
+
+def test_the_questions_of_the_readme_are_understood_without_a_language_model() -> None:
+    lines = blocks()[QUESTIONS].text.splitlines()[:2]
+    start: Any = typer.main.get_command(researcher.cli.app).commands["start"]  # pyright: ignore[reportAttributeAccessIssue]
+    for line in lines:
+        given = start.make_context("start", shlex.split(line)[2:]).params
+        settings = read_settings({"brain": "rules", "seeds": given["seeds"]})
+        check_study(given["topic"], settings)
+
+
+def test_the_command_that_starts_a_server_starts_one(tmp_path: Path) -> None:
+    words = shlex.split(blocks()[START].text)
+    command = [sys.executable, "-m", "swarm.cli", *words[1:], "--port", "0", "--home", str(tmp_path), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["url"]
+        with SwarmClient(url) as client:
+            assert client.status().state == "OFFLINE"
+        server.send_signal(signal.SIGTERM)
+        server.wait(timeout=60)
+
+
+def run_snippet(url: str, directory: Path, *changes: tuple[str, str]) -> list[float]:
+    """The rewards that the README's program prints, step by step."""
+    program = blocks()[SNIPPET].text
+    for old, new in (("http://127.0.0.1:10086", url), *changes):
+        assert old in program
+        program = program.replace(old, new)
+    (directory / "train.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=directory, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [float(reward) for reward in re.findall(r"^step .\d  reward (\d\.\d+)  #*$", done.stdout, re.MULTILINE)]
+
+
+def test_the_program_of_the_readme_trains(start_server: Any, tmp_path: Path) -> None:
+    sizes = (("batch_size=16", "batch_size=4"), ("num_repeat=8", "num_repeat=4"), ("total_steps=30", "total_steps=2"))
+    url = start_server().url
+    assert len(run_snippet(url, tmp_path, *sizes, ("range(1000)", "range(200)"))) == 2
+    with SwarmClient(url) as client:
+        assert (client.status().state, client.status().weight_version) == ("COMPLETE", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_the_program_of_the_readme_learns_what_the_readme_says(start_server: Any, tmp_path: Path) -> None:
+    rewards = run_snippet(start_server().url, tmp_path)
+    assert len(rewards) == 30
+    assert rewards[0] <= 0.5 and min(rewards[-5:]) >= 0.9
+
+
+def test_the_query_for_checking_a_report_by_hand_runs(tmp_path: Path) -> None:
+    studies: list[str] = []
+    path = create_database(tmp_path, lambda store, home: studies.append(add_study(store, home)))
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute(blocks()[SQL].text.replace("STUDY", studies[0])).fetchall()
+    assert rows and all(count > 0 for _, _, count in rows)
+
+
+def test_the_team_of_the_page_on_transactions_ends_its_episodes(start_server: Any) -> None:
+    job = TrainJob(engine="fake", batch_size=1, num_repeat=2)
+    urls = [start_server(job).url for _ in range(2)]
+    for url in urls:
+        with SwarmClient(url) as client:
+            client.auto_sync_train_config_and_start_engine(job)
+    names: dict[str, Any] = {"url_1": urls[0], "url_2": urls[1], "task": Task("q")}
+    program = blocks()[TEAM].text
+
+    exec(compile(program, "transactions.md", "exec"), names)
+    for client in names["team"].clients.values():
+        client.close()
+    for url in urls:
+        with SwarmClient(url) as client:
+            [episode] = client.episodes()
+            assert episode.state == "completed"

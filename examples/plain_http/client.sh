@@ -42,7 +42,7 @@ episode() { # WORD TASK_ID
         request POST "swarm/episodes/$id/end" \
             "{\"client_id\": \"$client\", \"task_id\": \"$2\", \"reward\": $reward}" >/dev/null || true
     else
-        request POST "swarm/episodes/$id/abort" '{"reason": "agent_failed"}' >/dev/null || true
+        request POST "swarm/episodes/$id/abort" '{"reason": "agent_failed", "final": true}' >/dev/null || true
     fi
     rm -f "$open/$id"
 }

@@ -1,7 +1,7 @@
 """What the contract says of episodes and batches, as plain as can be: what the server is held against.
 
 Place in the flow: test_episode_contract.py does the same to this and to a real server. One rule only: enough tasks, on
-policy, nobody waits for episodes still running.
+policy, nobody waits for episodes still running, and clients name the task of an episode at its end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ class Episode:
     reward: float | None = None
     outcome: str | None = None
     in_pool: bool = False
+    ended: int = 0
 
 
 class Contract:
     def __init__(self) -> None:
         self.episodes: list[Episode] = []
         self.version = 0
+        self.ends = 0
 
     def call(self, episode: Episode) -> str | None:
         """The error code, or None."""
@@ -50,6 +52,8 @@ class Contract:
             return "episode_ended"
         episode.state, episode.task, episode.reward = "completed", task, reward
         episode.in_pool = episode.kind == "train"
+        self.ends += 1
+        episode.ended = self.ends
         self._train_if_complete()
         return None
 
@@ -74,29 +78,40 @@ class Contract:
             episode.state, episode.outcome = "expired", "idle_timeout"
         return brief
 
-    def groups(self) -> dict[str, list[Episode]]:
-        """What the batch being filled holds and may be trained, by task."""
-        found: dict[str, list[Episode]] = {}
-        for episode in self.episodes:
+    def groups(self) -> list[list[Episode]]:
+        """What the batch being filled may train: a task's episodes in groups, in the order they ended."""
+        tasks: dict[str, list[Episode]] = {}
+        for episode in sorted(self.episodes, key=lambda episode: episode.ended):
             if episode.in_pool and episode.versions == {self.version}:
-                found.setdefault(episode.task or "", []).append(episode)
-        return found
+                tasks.setdefault(episode.task or "", []).append(episode)
+        return [
+            episodes[start : start + NUM_REPEAT]
+            for episodes in tasks.values()
+            for start in range(0, len(episodes), NUM_REPEAT)
+        ]
+
+    def places(self) -> int:
+        """How many episodes whose task is not known may run: what makes the fullest groups full."""
+        sizes = sorted((len(group) for group in self.groups()), reverse=True)
+        lacking = BATCH_SIZE - sizes.count(NUM_REPEAT)
+        unfinished = [size for size in sizes if size < NUM_REPEAT][:lacking]
+        return lacking * NUM_REPEAT - sum(unfinished)
 
     def running(self, kind: str) -> int:
         return sum(episode.state == "running" and episode.kind == kind for episode in self.episodes)
 
     def _train_if_complete(self) -> None:
         groups = self.groups()
-        if sum(len(group) >= NUM_REPEAT for group in groups.values()) < BATCH_SIZE:
+        if sum(len(group) == NUM_REPEAT for group in groups) < BATCH_SIZE:
             return
         for episode in self.episodes:
             if not episode.in_pool:
                 continue
-            group = groups.get(episode.task or "", [])
+            size = next((len(group) for group in groups if any(each is episode for each in group)), 0)
             episode.in_pool = False
-            if episode not in group:
+            if not size:
                 episode.state, episode.outcome = "dropped", "stale" if episode.versions else "no_tokens"
-            elif len(group) < NUM_REPEAT:
+            elif size < NUM_REPEAT:
                 episode.state, episode.outcome = "dropped", "group_too_small"
             else:
                 episode.state = "trained"

@@ -15,7 +15,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -64,6 +65,7 @@ class Losses:
     counted_twice: int
     unfinished_batches: int
     missing_steps: list[int]
+    inexact_batches: list[str]
 
 
 @dataclass
@@ -157,7 +159,13 @@ class Storm:
             counted_twice=counted - sum(row["state"] == "trained" for row in episodes.values()),
             unfinished_batches=sum(row["state"] == "sealed" for row in batches),
             missing_steps=sorted(set(range(1, max(steps) + 1)).symmetric_difference(steps)),
+            inexact_batches=[row["batch_id"] for row in trained if not self._is_exact(row, episodes.values())],
         )
+
+    def _is_exact(self, batch: sqlite3.Row, episodes: Iterable[sqlite3.Row]) -> bool:
+        """Whether the batch holds as many groups as the job asks for, none of them too large."""
+        groups = Counter(row["batch_group"] for row in episodes if row["batch_id"] == batch["batch_id"])
+        return len(groups) == self.job["batch_size"] and max(groups.values()) <= self.job["num_repeat"]
 
     def summary(self) -> dict[str, Any]:
         """Seconds until the model was served again, by target."""

@@ -49,6 +49,8 @@ class Tutorial:
     def train(self, tasks: Sequence[Task]) -> list[float]:
         curve: list[float] = []
         for begin in range(0, len(tasks), BATCH_SIZE):
+            if self.client.status().step >= STEPS:
+                break
             batch = [task for task in tasks[begin : begin + BATCH_SIZE] for _ in range(NUM_REPEAT)]
             rewards = run_episodes_until_all_complete(batch, func=self.rollout, max_workers=WORKERS, auto_retry=True)
             curve.append(sum(reward or 0.0 for reward in rewards) / len(rewards))
@@ -71,13 +73,13 @@ def test_the_tutorial_of_the_field_learns_to_reverse_words_in_thirty_steps(swarm
         tutorial = Tutorial(client, http)
         client.auto_sync_train_config_and_start_engine(job)
         before = tutorial.accuracy()
-        curve = tutorial.train(DATASET.tasks("train", BATCH_SIZE * STEPS))
-        client.wait_until_step(STEPS, timeout=120)
+        curve = tutorial.train(DATASET.tasks("train", BATCH_SIZE * STEPS * 3 // 2))
         after = tutorial.accuracy()
         last = client.status()
         client.stop_engine()
 
     assert before <= 0.45
     assert after >= 0.8, curve
-    assert last.step == STEPS
+    # The step after the last one needed may have begun before the client saw the end of that.
+    assert STEPS <= last.step <= STEPS + 1
     assert last.ignored_fields["model"] >= BATCH_SIZE * NUM_REPEAT * STEPS

@@ -286,7 +286,6 @@ def test_errors_are_those_of_the_api(service: Service) -> None:
         return error
 
     assert refused(anthropic.AuthenticationError, service.sdk(auth_token="sk-swarm-no")).type == "authentication_error"
-    assert refused(anthropic.NotFoundError, model="claude-opus-4-5").type == "not_found_error"
     error = refused(anthropic.BadRequestError, messages=[{"role": "user", "content": [image]}])
     assert (error.type, "image" in error.message) == ("invalid_request_error", True)
     assert (

@@ -87,7 +87,7 @@ class _Load:
         """Times at the start of begin, call and end, and after the end."""
         task = Task("Reverse: ABC", f"task-{number // JOB.num_repeat}")
         began = time.perf_counter()
-        episode_id, credentials = self._client.begin_episode(wait_timeout=CALL_LIMIT_S)
+        episode_id, credentials = self._client.begin_episode(task_id=task.task_id, wait_timeout=CALL_LIMIT_S)
         called = time.perf_counter()
         self._http.post(
             f"{credentials.base_url}/chat/completions",

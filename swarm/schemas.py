@@ -147,7 +147,7 @@ class BeginEpisodeRequest(Body):
 
     episode_type: EpisodeType = EpisodeType.TRAIN
     client_id: Identifier = "anonymous"
-    task_id: str | None = Field(default=None, max_length=500)
+    task_id: str | None = Field(default=None, min_length=1, max_length=500)
     data_source: Identifier = DEFAULT_DATA_SOURCE
     lease_s: float | None = Field(default=None, ge=1, le=3600, allow_inf_nan=False)
     idle_timeout_s: float = Field(default=240.0, gt=0, le=86_400, allow_inf_nan=False)

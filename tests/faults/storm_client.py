@@ -23,7 +23,7 @@ from swarm import Credentials, EpisodeEnded, SwarmClient, Task, WorkflowOutput
 
 THREADS = 4
 GROUP = 4
-PATIENCE_S = 180.0
+PATIENCE_S = 900.0
 LEASE_S = 3.0
 
 

@@ -271,12 +271,13 @@ def test_a_disk_that_is_full_when_a_batch_is_sealed_does_not_lose_the_batch(tmp_
     home.mkdir()
     namespace = mount(f"mount -t tmpfs -o size={ROOM_BYTES} tmpfs '{home}'")
     with server(home, namespace.prefix) as (_, http):
-        http.put("/v1/swarm/job", json={"job": FAKE_JOB})
+        http.put("/v1/swarm/job", json={"job": {**FAKE_JOB, "stop_rule": "any_client_agrees"}})
         http.post("/v1/swarm/engine/start", json={})
         wait_for_state(http, "ROLLING")
         straggler = begin(http)
         for task, reward in (("a", 0.0), ("a", 1.0), ("b", 0.0), ("b", 1.0)):
             end(http, begin(http), task_id=task, reward=reward, call=True)
+        http.post("/v1/swarm/batch/agree", json={"client_id": "anonymous"}).raise_for_status()
         assert http.get("/v1/swarm/status").json()["state"] == "DRAINING"
         filler = fill(namespace.path(home))
         # The straggler is waited for until the drain timeout; the batch is sealed then, at the latest.

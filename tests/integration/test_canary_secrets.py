@@ -13,7 +13,7 @@ import httpx
 import yaml
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
-JOB = {"engine": "fake", "batch_size": 1, "num_repeat": 2, "drain_timeout_s": 2}
+JOB = {"engine": "fake", "batch_size": 1, "num_repeat": 2, "drain_timeout_s": 2, "stop_rule": "any_client_agrees"}
 SECRETS = {name: f"canary-{name}-8c1f0e77d2" for name in ("commander", "rollout", "observer", "wrong", "header")}
 VARIABLES = {
     "SWARM_TOKEN": SECRETS["commander"],
@@ -35,6 +35,7 @@ def use_every_part(http: httpx.Client) -> list[str]:
     chat(http, running, "Hello")
     http.post(f"/v1/swarm/episodes/{aborted['episode_id']}/abort", json={"reason": "gone"}).raise_for_status()
     run_batch(http, tasks=1, repeats=2)
+    http.post("/v1/swarm/batch/agree", json={"client_id": "laptop"}).raise_for_status()
     wait_for_step(http, 1)
     keys = [episode["api_key"] for episode in (ended, running, aborted)]
     for key in [*keys, *SECRETS.values()]:

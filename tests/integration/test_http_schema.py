@@ -16,7 +16,8 @@ from tests_support import begin, wait_for_state
 
 from swarm.config import TrainJob
 
-JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=1)
+# No begin is held: what nobody ends would fill any batch.
+JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=1, stop_rule="any_client_agrees")
 COMMANDER = "commander-0123456789"
 BUDGET_S = 15
 CHECKS = (

@@ -96,8 +96,8 @@ def run(seconds: float, *, live: bool = False) -> list[Result]:
 
 
 def batching(tasks: int, num_repeat: int, max_staleness: int) -> Batching:
-    """Such that the server holds clients: synchronous only by a quota."""
-    return Batching(tasks, num_repeat, max_staleness, by_quota=not max_staleness)
+    """How a case of the tables fills its batches."""
+    return Batching(tasks, num_repeat, max_staleness)
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:

@@ -157,36 +157,10 @@ def _batch_by_batch(setup: Setup, rollout: Rollout) -> Outcome:
     """A batch is begun when the one before is trained."""
     cluster = setup.cluster
     episodes = float(setup.batching.episodes)
-    if math.isinf(setup.batching.room()):
-        # All that run when the batch is complete are waited for, and come with it.
-        episodes = _drained(setup, rollout)
     generation, lost = rollout.makespan_s(episodes)
     training = cluster.train_s(episodes * setup.workload.trained_tokens)
     step = generation + training + cluster.publish_s
     return _outcome(setup, rollout, step, episodes, training, straggling=lost / step)
-
-
-def _drained(setup: Setup, rollout: Rollout) -> float:
-    """Episodes of a batch that nobody holds back: those that have ended when enough groups are full, and those that
-    run then.
-
-    Groups are begun one after the other, as clients become free; each is full when the longest of it has ended. All
-    clients begin at once, so that ends lag behind their rate by (1 - c^2) / 2 of a duration, c its coefficient of
-    variation (Cox).
-    """
-    batching, clients = setup.batching, float(setup.clients)
-    rate, duration_s, lengths = rollout.rate(clients), rollout.duration_s(clients), rollout.lengths
-    lag_s = max(0.0, 1 - math.exp(setup.workload.length_sigma**2) / 2) * duration_s
-    sooner, later = 0.0, lag_s + batching.episodes / rate + lengths.longest(RARE) * duration_s
-    groups = np.arange(1, 1 + math.ceil((clients + rate * later) / batching.num_repeat))
-    later_ones = groups * batching.num_repeat - clients
-    begins: Floats = np.where(later_ones > 0, lag_s + later_ones / rate, 0.0)
-    for _ in range(HALVINGS):
-        middle = (sooner + later) / 2
-        ended = np.interp((middle - begins) / duration_s, lengths.at, lengths.share_below, left=0.0)
-        is_enough = (ended**batching.num_repeat).sum() >= batching.batch_size
-        sooner, later = (sooner, middle) if is_enough else (middle, later)
-    return rate * max(0.0, later - lag_s) + clients
 
 
 def _stream(setup: Setup, rollout: Rollout) -> Outcome:

@@ -6,11 +6,9 @@ same `Setup`. Speeds that follow from one number of requests alone are here; not
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from swarm.config import TrainJob
-from swarm.types import DEFAULT_DATA_SOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +86,14 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Settings of a job by their names, and when clients begin. `max_staleness` 0 is synchronous training.
+    """Settings of a job by their names. `max_staleness` 0 is synchronous training.
 
-    The server holds clients once what waits and runs covers the batches that may be begun: with stale tokens allowed
-    always, else only `by_quota`, which a mixture, of one data source even, makes it do.
+    The server holds clients once what waits and runs covers the batches that may be begun.
     """
 
     batch_size: int
     num_repeat: int
     max_staleness: int
-    by_quota: bool = False
 
     @property
     def episodes(self) -> int:
@@ -108,7 +104,7 @@ class Batching:
         share `training`: it is one of the `max_staleness` + 1 that may be begun."""
         if self.max_staleness:
             return (self.max_staleness + 1 - training) * self.episodes
-        return float(self.episodes) if self.by_quota else math.inf
+        return float(self.episodes)
 
     def job(self) -> TrainJob:
         """Nothing is cut off: a synchronous batch waits for its last episode."""
@@ -118,7 +114,6 @@ class Batching:
             batch_size=self.batch_size,
             num_repeat=self.num_repeat,
             max_staleness=self.max_staleness,
-            mixture={DEFAULT_DATA_SOURCE: 1.0} if self.by_quota else None,
             drain_timeout_s=86_400.0,
             episode_timeout_s=604_800.0,
         )

@@ -32,6 +32,7 @@ class Tally:
 
     at: float = 0.0
     asked: int = 0
+    begun: int = 0
     trained: int = 0
     dropped: int = 0
     train_s: float = 0.0
@@ -117,6 +118,7 @@ class Simulation:
             self._tally.asked += 1
             task_id = f"task-{number // self._setup.batching.num_repeat}"
             place = await self._admission.enter(EpisodeType.TRAIN, DEFAULT_DATA_SOURCE, task_id, FOREVER_S)
+            self._tally.begun += 1
             began, length = self._loop.time(), self._random.lognormvariate(-(sigma**2) / 2, sigma)
             versions = await self._run_episode(length)
             cost = _Cost(self._setup.workload.trained_tokens * length, self._loop.time() - began)

@@ -40,7 +40,7 @@ def use_every_part(http: httpx.Client) -> list[str]:
     keys = [episode["api_key"] for episode in (ended, running, aborted)]
     for key in [*keys, *SECRETS.values()]:
         given = {"authorization": f"Bearer {key}"}
-        chatting = {"messages": [{"role": "user", "content": "Hi"}], "model": "other"}
+        chatting = {"messages": "Hi", "model": "other"}
         assert http.post("/v1/chat/completions", json=chatting, headers=given).status_code >= 400
         http.post("/v1/chat/completions", content=b"{", headers=given)
         http.post("/v1/swarm/episodes/begin", json={"lease_s": key}, headers=given)

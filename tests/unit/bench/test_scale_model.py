@@ -26,7 +26,7 @@ CLUSTER = Cluster(
     step_overhead_s=1.0,
     publish_s=0.5,
 )
-SYNC = Batching(8, 4, 0, by_quota=True)
+SYNC = Batching(8, 4, 0)
 ASYNC = Batching(8, 4, 2)
 ALONE_S = 3 * (2.0 + 100 * 0.021)
 
@@ -132,21 +132,12 @@ def test_formulas_are_near_the_simulation(
     """Within 25 % in episodes per second. Episodes all alike are left out: they run in lock step, which is no queue."""
     workload = Workload(turns, turn_tokens, turn_tokens, tool_s, length_sigma)
     cluster = replace(CLUSTER, rank_tokens_per_s=rank_tokens_per_s)
-    batching = Batching(tasks, num_repeat, max_staleness, by_quota=not max_staleness)
+    batching = Batching(tasks, num_repeat, max_staleness)
     setup = Setup(workload, cluster, batching, clients)
     model, simulation = predict(setup), simulate(setup, steps=10, warm_up=5)
     assert model.episodes_per_s == pytest.approx(simulation.episodes_per_s, rel=0.25)
     assert model.trainer_utilization == pytest.approx(simulation.trainer_utilization, abs=0.1)
     assert -0.3 < model.staleness_mean - simulation.staleness_mean < 0.6
-
-
-@pytest.mark.parametrize("clients", [2, 12, 48, 96])
-@pytest.mark.parametrize("length_sigma", [0.2, 0.6])
-def test_batches_of_clients_that_nobody_holds_are_as_large_as_simulated(clients: int, length_sigma: float) -> None:
-    setup = Setup(replace(WORKLOAD, length_sigma=length_sigma), CLUSTER, Batching(8, 4, 0), clients)
-    simulated = simulate(setup, steps=10, warm_up=2)
-    assert predict(setup).batch_episodes == pytest.approx(simulated.batch_episodes, rel=0.15)
-    assert predict(setup).episodes_per_s == pytest.approx(simulated.episodes_per_s, rel=0.25)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

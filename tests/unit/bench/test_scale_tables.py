@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench import scale
 from bench.results import Result
-from bench.scale_setup import Batching, Cluster
+from bench.scale_setup import Cluster
 
 
 def row(case: str, metric: str, value: float) -> dict[str, Any]:
@@ -55,11 +55,6 @@ def test_cases_of_sizing_and_of_a_real_server_have_a_line_each(grid: list[dict[s
     assert "8 clients, sync" in text
     assert "3.25" in text
     assert "live" not in shown(grid)
-
-
-def test_synchronous_clients_are_held_by_a_quota_and_others_by_the_bound_of_the_job() -> None:
-    assert scale.batching(4, 2, 0) == Batching(4, 2, 0, by_quota=True)
-    assert scale.batching(4, 2, 4) == Batching(4, 2, 4)
 
 
 def test_a_replica_gives_its_peak_when_it_is_full_and_no_more() -> None:

@@ -238,7 +238,7 @@ def test_metadata_that_is_not_json_is_refused_before_it_is_sent(scripted: Any, c
     assert scripted.heard == []
 
 
-@pytest.mark.parametrize("url", ["localhost:10086", "", "ftp://host", "http://"])
+@pytest.mark.parametrize("url", ["", "ftp://host", "http://"])
 def test_malformed_url_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(BadRequest, match="http://127"):
         SwarmClient(url)

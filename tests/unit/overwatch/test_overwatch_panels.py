@@ -60,6 +60,8 @@ def busy_status(**changes: Any) -> Status:
             min_group=2,
             drain_timeout_s=30,
             batch_timeout_s=600,
+            group_timeout_s=30,
+            stall_timeout_s=300,
             max_staleness=1,
             mixture={"math": 0.6, "code": 0.4},
         ),

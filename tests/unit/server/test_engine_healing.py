@@ -82,9 +82,11 @@ async def test_a_batch_in_training_goes_back_to_the_pool_and_is_trained_once(hos
 
 async def test_a_drain_does_not_keep_a_dead_engine_waiting(host: Any) -> None:
     hosted = host()
-    await hosted.start(JOB.model_copy(update={"drain_timeout_s": 60}))
+    await hosted.start(JOB.model_copy(update={"drain_timeout_s": 60, "stop_rule": "any_client_agrees"}))
     straggler = await hosted.begin()
     await hosted.run_batch("one")
+    assert hosted.server.service is not None
+    hosted.server.service.rollout.agree("anonymous")
     await hosted.wait_for(EngineState.DRAINING)
     hosted.engine.die("killed")
     await wait_for_recoveries(hosted, 1)

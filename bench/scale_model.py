@@ -183,8 +183,8 @@ def _stream(setup: Setup, rollout: Rollout) -> Outcome:
 class _Flow:
     """A guess at the steady state, which `improve` brings nearer to one that agrees with itself.
 
-    `in_time` is the share of episodes that end before they are stale. A group counts if all of its episodes do; of one
-    that does not, those that ended are trained beside the full groups. `ready` are episodes of full groups that wait
+    `in_time` is the share of episodes that end before they are stale. A batch is so many groups, each with those of its
+    episodes that do. `ready` are episodes of full groups that wait
     for their turn because the trainer is the slower side.
     """
 
@@ -226,8 +226,7 @@ class _Flow:
         batching, rate = self._setup.batching, self.rate
         duration_s = self.running / rate
         self.in_time = max(1e-3, self._in_time(duration_s))
-        is_full = max(1e-3, self.in_time**batching.num_repeat)
-        batch = batching.episodes * self.in_time / is_full
+        batch = batching.episodes * self.in_time
         step_s = max(batch / (rate * self.in_time), self.cycle_s)
         room = batching.room(min(1.0, self.cycle_s / self.step_s))
         waiting = rate * (self._longest - 1) * duration_s + self.batch / 2

@@ -38,7 +38,7 @@ per rank. Assumed, but for the gateway's times, which were measured (one core of
 NUM_REPEAT = 8
 MAX_STALENESS = 4
 """Also the default of SkyRL and ART; AReaL names 2 to 8, verl and prime-rl take 8."""
-RUNNING_BATCHES = 1.6
+RUNNING_BATCHES = 1.5
 """How many batches of episodes run at once. Up to 1.9 would; the rest of the batches that may be begun is in training,
 waits for its groups or for the seal."""
 PACE = 0.85

@@ -28,9 +28,7 @@ SETUP = Setup(
 )
 
 
-@pytest.mark.parametrize(
-    "batching", [pytest.param(Batching(4, 2, 0), marks=pytest.mark.slow), Batching(4, 2, 2)]
-)
+@pytest.mark.parametrize("batching", [pytest.param(Batching(4, 2, 0), marks=pytest.mark.slow), Batching(4, 2, 2)])
 def test_what_a_real_server_does_is_near_what_is_predicted(batching: Batching) -> None:
     setup = replace(SETUP, batching=batching)
     live = measure(setup, steps=3, warm_up=1)

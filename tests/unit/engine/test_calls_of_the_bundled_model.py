@@ -40,7 +40,7 @@ def module() -> Any:
 
 
 def whole_calls(module: Any, codec: Codec, asked: dict[str, Any], question: str) -> int:
-    """Of those given for `SEEDS`, how many ended by themselves and are read as one call of the tool."""
+    """How many of the replies for `SEEDS` ended by themselves and are read as one call of the tool."""
     grammars = GrammarCompiler(TOKENIZER, VOCABULARY, [END])
     sampler = BatchSampler(module, Limits(CONTEXT, VOCABULARY, 64), [END], TOKENIZER.decode, grammars=grammars)
     token_ids: dict[int, list[int]] = {seed: [] for seed in SEEDS}

@@ -41,9 +41,10 @@ def returns_of(episode: FinishedEpisode) -> Returns:
 class WaitingGroup:
     """Episodes of one task by id, how many of them have the same returns, and what else holds one of its places.
 
-    `running` episodes have begun and not ended; `given_up` is how many repeats their client has said will never come.
-    A group none of whose episodes runs is idle since `idle_since`, in seconds of the pool's clock; once that was too
-    long it is overdue and counts with the episodes it has. A sealed group has left the pool.
+    `running` episodes have begun and not ended; `given_up` is how many repeats will never come, because their client
+    has said so or their episodes were dropped. A group none of whose episodes runs is idle since `idle_since`, in
+    seconds of the pool's clock; once that was too long it is overdue and counts with the episodes it has. A sealed
+    group has left the pool.
     """
 
     key: GroupKey
@@ -166,8 +167,10 @@ class Groups:
             group.episodes[episode.episode_id] = episode
             group.returns[returns_of(episode)] += 1
 
-    def remove(self, group: WaitingGroup, episode: FinishedEpisode) -> None:
+    def remove(self, group: WaitingGroup, episode: FinishedEpisode, *, is_spent: bool = False) -> None:
+        """With `is_spent` nobody will make another attempt in its place."""
         with self._changing(group):
+            group.given_up += is_spent
             del group.episodes[episode.episode_id]
             _change(group.returns, returns_of(episode), -1)
         self._count_episodes(episode.data_source, -1)
@@ -192,9 +195,9 @@ class Groups:
             self._count(group, -1)
         self._policy = policy
         self.restart_idle()
-        for group in self:
+        for group in list(self):
             group.is_overdue = False
-            self._count(group, +1)
+            self._keep(group)
 
     def restart_idle(self) -> None:
         """Nobody could begin an episode until now: no group has been idle for longer."""
@@ -256,6 +259,10 @@ class Groups:
         yield
         group.is_overdue = False
         group.idle_since = self._clock()
+        self._keep(group)
+
+    def _keep(self, group: WaitingGroup) -> None:
+        """Count a group, if it holds something or its task is to go on in it."""
         if group.episodes or group.running or (group.given_up and not self.is_full(group)):
             self._count(group, +1)
         else:

@@ -366,7 +366,7 @@ class BatchPool:
         for episode_id in dropped:
             group = self._group_of.get(episode_id)
             if group is not None:
-                self._groups.remove(group, self._episodes[episode_id])
+                self._groups.remove(group, self._episodes[episode_id], is_spent=self._policy.is_grouped)
             place = self._early.pop(episode_id, None)
             if place is not None:
                 self.lose(place)

@@ -61,7 +61,7 @@ class Attempt:
     def __init__(self, task: Task | None = None) -> None:
         self.task = task
         self._begun: list[tuple[Leases, str, Abort]] = []
-        self._ended: list[Leases] = []
+        self._settled: list[Leases] = []
         self._is_over = False
 
     def add(self, leases: Leases, episode_id: str, abort: Abort) -> None:
@@ -73,30 +73,36 @@ class Attempt:
 
     def note_end(self, leases: Leases) -> None:
         """An episode was ended with a result, at the server that `leases` are of."""
-        self._ended.append(leases)
+        self._settled.append(leases)
 
-    def abort_rest(self, reason: str) -> None:
-        """Abort those that were neither ended nor aborted; later ones are not begun."""
+    def abort_rest(self, reason: str, *, is_final: bool = False) -> None:
+        """Abort those that were neither ended nor aborted; later ones are not begun.
+
+        With `is_final` the attempt will not be made again. Said with the abort, and not after it, that keeps the place
+        in the group from going to another task first.
+        """
         self._is_over = True
         for leases, episode_id, abort in list(self._begun):
-            if leases.holds(episode_id):
-                _try_to_abort(abort, episode_id, reason, is_final=False)
+            if leases.holds(episode_id) and _try_to_abort(abort, episode_id, reason, is_final=is_final) and is_final:
+                self._settled.append(leases)
 
     def give_up(self, reason: str) -> None:
         """Tell each server at which nothing was ended that this attempt will not be made again: the group of its task
         then does not wait for it."""
         latest = {id(leases): (leases, episode_id, abort) for leases, episode_id, abort in self._begun}
         for leases, episode_id, abort in latest.values():
-            if not any(leases is each for each in self._ended) and not leases.holds(episode_id):
+            if not any(leases is each for each in self._settled) and not leases.holds(episode_id):
                 _try_to_abort(abort, episode_id, reason, is_final=True)
 
 
-def _try_to_abort(abort: Abort, episode_id: str, reason: str, *, is_final: bool) -> None:
+def _try_to_abort(abort: Abort, episode_id: str, reason: str, *, is_final: bool) -> bool:
     try:
         abort(episode_id, reason, final=is_final)
     except SwarmError as failure:
         if not is_final:
             log_failed_abort(episode_id, failure)
+        return False
+    return True
 
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)

@@ -181,11 +181,17 @@ def backoff_s(attempt: int) -> float:
     return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
 
 
-def _in_episodes(client: SwarmClient, run_agent: RunAgent) -> Callable[[Task], WorkflowOutput]:
-    def attempt(task: Task) -> WorkflowOutput:
-        with client.open_episode(task) as episode:
-            episode.output = run_agent(task, episode.credentials)
-        return episode.output
+def _in_episodes(client: SwarmClient, run_agent: RunAgent) -> Callable[[Task], WorkflowOutput | None]:
+    def attempt(task: Task) -> WorkflowOutput | None:
+        # Who made the call aborts what this leaves open, and knows whether another attempt follows.
+        episode_id, credentials = client.begin_episode(task_id=task.task_id, data_source=task.data_source)
+        # Untyped agents may well return nothing.
+        output = cast(WorkflowOutput | None, run_agent(task, credentials))
+        if output is None:
+            client.abort_episode(episode_id, "no_result", final=True)
+        else:
+            client.end_episode(task, episode_id, output)
+        return output
 
     return attempt
 
@@ -255,7 +261,7 @@ class _Run(Generic[Item, Result]):
                 with self._throttler or nullcontext():
                     if self._stop.is_set():
                         return None
-                    result = self._call(task, attempt)
+                    result = self._call(task, attempt, attempts)
                 attempt.give_up("no_result")
                 return result
             except TrainingComplete:
@@ -264,17 +270,23 @@ class _Run(Generic[Item, Result]):
             except Exception as error:  # the boundary: a failure of one task is data of the run
                 if self._is_abandoned:
                     return None
-                if isinstance(error, RolloutPaused) and self._max_attempts > 1:
-                    attempts -= 1
-                if attempts >= self._max_attempts or not is_transient(error):
+                if self._is_final(error, attempts):
                     attempt.give_up(abort_reason(error))
                     logger.warning("attempt %d failed after %d call(s)", position, attempts, exc_info=error)
                     return EpisodeFailure(position, attempts, error)
                 logger.info("attempt %d is made again: %s", position, error)
+                if isinstance(error, RolloutPaused):
+                    attempts -= 1
                 self._stop.wait(backoff_s(max(1, attempts)))
         return None
 
-    def _call(self, task: Item, attempt: Attempt) -> Result:
+    def _is_final(self, error: BaseException, attempts: int) -> bool:
+        """Whether a task is left as it is after so many attempts. Waiting for a place was none."""
+        if isinstance(error, RolloutPaused) and self._max_attempts > 1:
+            return False
+        return attempts >= self._max_attempts or not is_transient(error)
+
+    def _call(self, task: Item, attempt: Attempt, attempts: int) -> Result:
         token = current_attempt.set(attempt)
         with self._lock:
             self._open.add(attempt)
@@ -283,7 +295,7 @@ class _Run(Generic[Item, Result]):
         try:
             return self._func(task)
         except BaseException as error:
-            attempt.abort_rest(abort_reason(error))
+            attempt.abort_rest(abort_reason(error), is_final=self._is_final(error, attempts))
             raise
         finally:
             with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter, defaultdict
 from typing import Any
@@ -65,17 +66,17 @@ def test_attempts_that_fail_for_good_leave_named_survivors_and_hold_nobody_up(st
     )
     server = start_server(job)
     failed: Counter[str] = Counter()
-    lock, calls = threading.Lock(), iter(range(1, 100_000))
+    lock, calls = threading.Lock(), itertools.count()
     with SwarmClient(server.url) as client, httpx.Client(timeout=60) as http:
 
         def agent(task: Task, credentials: Credentials) -> WorkflowOutput:
             ask(credentials, http)
             with lock:
-                number = next(calls)
-                if number % 10 == 0:
+                # At most two of four, so that every group keeps enough to compare.
+                if failed[task.task_id] < int(task.task_id[1:]) % 3:
                     failed[task.task_id] += 1
-                    raise ValueError("one of ten goes wrong")
-            return WorkflowOutput(float(number % 2))
+                    raise ValueError("some go wrong")
+                return WorkflowOutput(float(next(calls) % 2))
 
         run_episodes_until_all_complete(TASKS, agent, max_workers=64, num_repeat=NUM_REPEAT, client=client)
         client.wait_until_step(BATCHES, timeout=60)

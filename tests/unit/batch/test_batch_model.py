@@ -42,13 +42,26 @@ POLICIES = st.builds(
 
 @dataclass
 class Model:
-    """What waits, under a policy, for the step after `version`. `group_of` numbers the groups as they were opened."""
+    """What waits, under a policy, for the step after `version`. `group_of` numbers the groups as they were opened,
+    `spent` counts the dropped episodes of those that are still open."""
 
     policy: BatchPolicy
     version: int
     episodes: list[FinishedEpisode]
     group_of: dict[str, int] = field(default_factory=dict[str, int])
     opened: int = 0
+    spent: Counter[tuple[str, str, int]] = field(default_factory=Counter[tuple[str, str, int]])
+
+    @property
+    def is_grouped(self) -> bool:
+        return self.policy.stop_rule.endswith("tasks")
+
+    def forget_spent(self) -> None:
+        """Nobody comes back to a group without members whose places are all spent."""
+        groups = self.groups()
+        for key in list(self.spent):
+            if key not in groups and self.spent[key] >= self.policy.num_repeat:
+                del self.spent[key]
 
     def review(self) -> None:
         """Put episodes that may be trained into groups, and take the others out."""
@@ -56,12 +69,15 @@ class Model:
             if self.refusal(episode) is not None:
                 self.group_of.pop(episode.episode_id, None)
             elif episode.episode_id not in self.group_of:
-                sizes = {
-                    number: len(group) for (*key, number), group in self.groups().items() if key == key_of(episode)
+                groups = self.groups()
+                taken = {
+                    key[2]: len(groups.get(key, ())) + self.spent[key]
+                    for key in {*groups, *self.spent}
+                    if list(key[:2]) == key_of(episode)
                 }
-                limit = self.policy.num_repeat if self.policy.stop_rule.endswith("tasks") else 1_000
+                limit = self.policy.num_repeat if self.is_grouped else 1_000
                 self.opened += 1
-                number = min((number for number, size in sizes.items() if size < limit), default=self.opened)
+                number = min((number for number, places in taken.items() if places < limit), default=self.opened)
                 self.group_of[episode.episode_id] = number
 
     def refusal(self, episode: FinishedEpisode) -> DropReason | None:
@@ -83,7 +99,10 @@ class Model:
 
     def tasks(self, source: str) -> int:
         return sum(
-            key[0] == source and len(group) >= self.policy.num_repeat and not self.lacks_contrast(group)
+            key[0] == source
+            and len(group) + self.spent[key] >= self.policy.num_repeat
+            and len(group) >= self.policy.min_group
+            and not self.lacks_contrast(group)
             for key, group in self.groups().items()
         )
 
@@ -185,9 +204,9 @@ class PoolAgainstModel(RuleBasedStateMachine):
         stayed = self._check(sealed, quotas, upcoming)
         if was_ready and (by_time or self.model.policy.stop_rule.endswith("tasks")):
             assert sealed.batch.groups
-        self.model = Model(upcoming, self.model.version, stayed, self.model.group_of, self.model.opened)
-        for episode in (*sealed.batch.episodes, *(drop for drop in sealed.dropped)):
-            self.model.group_of.pop(episode.episode_id, None)
+        self._take_out(sealed, stayed)
+        self.model.policy = upcoming
+        self.model.forget_spent()
         self.model.review()
         self.agreed = set()
         if not sealed.batch.groups:
@@ -232,6 +251,21 @@ class PoolAgainstModel(RuleBasedStateMachine):
     def every_episode_leaves_once(self) -> None:
         waiting = Counter(episode.episode_id for episode in self.model.episodes)
         assert self.left + waiting == self.ended
+
+    def _take_out(self, sealed: SealedBatch, stayed: list[FinishedEpisode]) -> None:
+        model = self.model
+        group_keys = {
+            each: key for key, group in model.groups().items() for each in (item.episode_id for item in group)
+        }
+        for episode in sealed.batch.episodes:
+            model.spent.pop(group_keys[episode.episode_id], None)
+            del model.group_of[episode.episode_id]
+        for drop in sealed.dropped:
+            if model.is_grouped and drop.episode_id in group_keys:
+                model.spent[group_keys[drop.episode_id]] += 1
+            model.group_of.pop(drop.episode_id, None)
+        model.episodes = stayed
+        model.forget_spent()
 
     def _check(
         self, sealed: SealedBatch, quotas: dict[str, int | None], upcoming: BatchPolicy

@@ -307,14 +307,24 @@ def test_a_group_given_up_half_way_without_a_word_is_trained_on_its_survivors_af
     play(scenario())
 
 
-def test_an_attempt_that_its_client_gives_up_for_good_costs_no_time() -> None:
+@settings(deadline=None, max_examples=20)
+@given(
+    seed=st.integers(0, 2**32),
+    workers=st.sampled_from([1, 16, 64, 200]),
+    rule=st.sampled_from(["enough_tasks", "enough_non_constant_tasks"]),
+    share=st.sampled_from([0.1, 0.4, 0.7]),
+)
+def test_attempts_that_their_client_gives_up_for_good_cost_no_time(
+    seed: int, workers: int, rule: str, share: float
+) -> None:
     async def scenario() -> None:
-        world = World(JOB, Chances(final=0.1), random.Random(3))
+        job = JOB.model_copy(update={"stop_rule": rule})
+        world = World(job, Chances(final=share), random.Random(seed))
         await world.open()
-        world.join(attempts_of(200, 4), 64)
-        await world.train(10)
-        assert (len(world.sealed), world.clock.now) == (10, 0.0)
-        assert sum(sealed.short_groups for sealed in world.sealed) > 10
+        world.join(attempts_of(3_000, 4), workers)
+        await world.train(6)
+        assert (len(world.sealed), world.clock.now) == (6, 0.0)
+        assert any(sealed.short_groups for sealed in world.sealed)
         await world.kill(1_000)
 
     play(scenario())

@@ -98,6 +98,9 @@ class Dashboard(App[None]):
         self._draw()
 
     def _draw(self) -> None:
+        if not self.is_running:
+            # The answer came after the user had left.
+            return
         snapshot = self._snapshot
         if snapshot is None:
             self._show("header", f"swarm {self._watcher.url}: asking")

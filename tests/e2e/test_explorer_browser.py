@@ -54,7 +54,7 @@ def explorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
 def explorer_of_a_real_study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
     """On the database that the researcher wrote while it really trained, for a few steps."""
     home = tmp_path_factory.mktemp("study")
-    flags = ["--brain", "rules", "--seeds", "1", "--steps", "3", "--eval-episodes", "12", "--home", str(home)]
+    flags = ["--brain", "rules", "--seeds", "2", "--steps", "4", "--eval-episodes", "40", "--home", str(home)]
     topic = "Which learning rate trains word reversal best, 3e-3 or 1e-5?"
     subprocess.run(
         [sys.executable, "-m", "researcher.cli", "start", "--topic", topic, *flags],
@@ -154,7 +154,7 @@ class Visitor:
         return label, metric.locator('[data-testid="stMetricValue"]').inner_text()
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.slow)])
 def visitor(browser: Browser, explorer: Explorer, request: pytest.FixtureRequest) -> Iterator[Visitor]:
     visiting = Visitor(browser, explorer, request.param)
     yield visiting
@@ -181,6 +181,7 @@ def test_every_page_opens_by_its_address_and_names_the_best_arm(
     _visit_every_page(visitor, explorer, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_every_page_opens_on_a_real_study(browser: Browser, explorer_of_a_real_study: Explorer, tmp_path: Path) -> None:
     visiting = Visitor(browser, explorer_of_a_real_study, "light")

@@ -23,15 +23,18 @@ from scipy import stats
 from experiments_db import ExperimentStatus, ExperimentStore, Finding, RunStatus, StudyStatus, open_store
 from researcher.sandbox import URL_INSIDE
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
 
 TESTS = Path(__file__).parents[1]
 REPLIES = TESTS / "llm_replies" / "learning_rate"
 TOPIC = "Which learning rate trains word reversal best, 1e-4 or 1e-3?"
 KEY = "sk-canary-7d1e5b90a3c246f8"
 BASELINE, SMALL = "lr=0.001", "lr=0.0001"
-SEEDS, STEPS = 3, 3
-FLAGS = ("--seeds", str(SEEDS), "--steps", str(STEPS), "--eval-episodes", "24", "--parallel", "2")
+SEEDS, STEPS = 3, 5
+FLAGS = ("--seeds", str(SEEDS), "--steps", str(STEPS), "--eval-episodes", "64", "--parallel", "2")
 INVENTED = ("0.987654", "0.876543")
 """Numbers in the model's interpretation and decision that nobody measured; they are to speak for the worse arm."""
 

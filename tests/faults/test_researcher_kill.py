@@ -149,7 +149,8 @@ def test_kill_9_repeats_nothing_that_was_finished(researcher: Researcher, points
 
 @pytest.mark.timeout(200)
 def test_sigterm_drains_and_resume_finishes(researcher: Researcher) -> None:
-    process = researcher.start("start", "--topic", TOPIC, *FLAGS)
+    # Steps enough to be in a run when the signal comes.
+    process = researcher.start("start", "--topic", TOPIC, *FLAGS, "--steps", "8")
     researcher.await_event(process, "run.training")
 
     process.send_signal(signal.SIGTERM)
@@ -168,7 +169,8 @@ def test_sigterm_drains_and_resume_finishes(researcher: Researcher) -> None:
 
 @pytest.mark.timeout(200)
 def test_second_researcher_is_told_who_works_on_the_study(researcher: Researcher) -> None:
-    process = researcher.start("start", "--topic", TOPIC, *FLAGS)
+    # The study outlasts every start of another process.
+    process = researcher.start("start", "--topic", TOPIC, *FLAGS, "--steps", "100000")
     researcher.await_event(process, "study.working")
     with open_store(researcher.database) as store:
         (study,) = store.list_studies()

@@ -115,7 +115,7 @@ async def test_an_interpreter_that_its_node_lacks_is_said_and_nothing_is_left(
 ) -> None:
     left = set(stand_ins.directory.glob("swarm-vllm-*"))
     engine = stand_ins.engine(limits=PATIENT, ray_address=nodes.address, python=tmp_path / "python")
-    with pytest.raises(EngineFailure, match=r"tmp.*/python cannot be run on 127\.0\.0\.[2-5]: No such file"):
+    with pytest.raises(EngineFailure, match=r"/python cannot be run on 127\.0\.0\.[2-5]: No such file"):
         await engine.start()
     assert set(stand_ins.directory.glob("swarm-vllm-*")) == left
 

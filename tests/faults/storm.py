@@ -225,9 +225,13 @@ class Storm:
         deadline = time.monotonic() + limit_s
         while not is_reached(present := self.peek()):
             assert present.get("state") != "FAILED", present
-            assert time.monotonic() < deadline, f"waited {limit_s:.0f} s: {present}"
+            assert time.monotonic() < deadline, f"waited {limit_s:.0f} s: {present}\n{self._said()}"
             time.sleep(0.02)
         return present
+
+    def _said(self) -> str:
+        """The last words of everybody."""
+        return "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(self.home.glob("*.log")))
 
     def peek(self) -> dict[str, Any]:
         """The present status; empty while nobody answers."""

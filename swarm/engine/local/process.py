@@ -162,8 +162,9 @@ class TokenStream:
 
     def close(self) -> None:
         """Tell the worker to abort, unless the generation or the worker is over."""
-        if self._link.streams.pop(self.id, None) is not None and not self._link.exited.is_set():
-            self._link.post({"op": "abort", "id": self.id, "args": None})
+        if self._link.streams.pop(self.id, None) is not None:
+            with contextlib.suppress(EngineLost):
+                self._link.post({"op": "abort", "id": self.id, "args": None})
 
     @staticmethod
     def _check(delivery: Delivery) -> TokenDelta:
@@ -204,9 +205,10 @@ class _Link:
 
     def post(self, message: Message) -> None:
         """Write without waiting; lost if the worker ends meanwhile. Raises EngineLost if it has ended."""
-        if self.exited.is_set():
-            raise EngineLost(self.exit_reason or "the worker has ended")
         assert self.process.stdin is not None
+        # A dead worker's input is closed before its exit is seen, and a closed one takes no more.
+        if self.exited.is_set() or self.process.stdin.is_closing():
+            raise EngineLost(self.exit_reason or "the worker has ended")
         self.process.stdin.write(pack(message))
 
     def kill(self, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -111,6 +112,14 @@ async def test_killed_worker_is_noticed_and_can_be_started_again(worker: WorkerP
         await stream.read()
     await worker.start()
     assert await worker.call("echo", 5, timeout_s=60) == 5
+
+
+def test_a_worker_whose_input_is_closed_is_lost_before_its_end_is_seen(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("deaf_worker.py")
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "worker.log"], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "EngineLost\n", done.stderr
 
 
 async def test_overrun_of_a_limit_ends_the_worker(worker: WorkerProcess) -> None:

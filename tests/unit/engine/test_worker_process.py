@@ -114,8 +114,8 @@ async def test_killed_worker_is_noticed_and_can_be_started_again(worker: WorkerP
     assert await worker.call("echo", 5, timeout_s=60) == 5
 
 
-def test_a_worker_whose_input_is_closed_is_lost_before_its_end_is_seen(tmp_path: Path) -> None:
-    program = Path(__file__).with_name("deaf_worker.py")
+def test_streams_opened_while_the_worker_dies_say_that_it_is_lost(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("dying_worker.py")
     done = subprocess.run(
         [sys.executable, program, tmp_path / "worker.log"], capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""Opens streams on a worker that has closed its input and lives on, and prints the error that ends this.
+"""Opens streams on a worker from before it is killed until its end is seen, and prints the errors that this raises.
 
 Place in the flow: test_worker_process.py runs it in a process of its own, for it needs the event loop of the server,
 which takes no bytes for a closed pipe and leaves what belonged to a dead process to the garbage collector.
@@ -17,23 +17,31 @@ import uvloop
 from swarm.engine.local.process import WorkerProcess
 from swarm.errors import SwarmError
 
-SCRIPT = "import os, time; os.close(0); time.sleep(60)"
+SCRIPT = "import time; time.sleep(60)"
+ATTEMPTS = 5
 
 
 async def main(log_path: Path) -> None:
     worker = WorkerProcess([sys.executable, "-c", SCRIPT], log_path)
-    await worker.start()
-    assert worker.pid is not None
-    try:
-        while True:
-            stream = await worker.open_stream("generate", None)
-            stream.close()
-            await asyncio.sleep(0.01)
-    except SwarmError as error:
-        sys.stdout.write(f"{type(error).__name__}\n")
-    finally:
+    names: set[str] = set()
+    for _ in range(ATTEMPTS):
+        await worker.start()
+        assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
+        while not worker.exited.is_set():
+            names |= await open_stream(worker)
+            await asyncio.sleep(0)
         await worker.stop()
+    sys.stdout.write(f"{' '.join(sorted(names))}\n")
+
+
+async def open_stream(worker: WorkerProcess) -> set[str]:
+    try:
+        stream = await worker.open_stream("generate", None)
+        stream.close()
+    except SwarmError as error:
+        return {type(error).__name__}
+    return set()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import socket
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -82,27 +83,32 @@ class Attempt:
         in the group from going to another task first.
         """
         self._is_over = True
-        for leases, episode_id, abort in list(self._begun):
-            if leases.holds(episode_id) and _try_to_abort(abort, episode_id, reason, is_final=is_final) and is_final:
-                self._settled.append(leases)
+        final = self._unsettled() if is_final else []
+        for begun in list(self._begun):
+            leases, episode_id, abort = begun
+            if not leases.holds(episode_id):
+                continue
+            try:
+                abort(episode_id, reason, final=begun in final)
+            except SwarmError as failure:
+                log_failed_abort(episode_id, failure)
+            else:
+                if begun in final:
+                    self._settled.append(leases)
 
     def give_up(self, reason: str) -> None:
         """Tell each server at which nothing was ended that this attempt will not be made again: the group of its task
         then does not wait for it."""
-        latest = {id(leases): (leases, episode_id, abort) for leases, episode_id, abort in self._begun}
-        for leases, episode_id, abort in latest.values():
-            if not any(leases is each for each in self._settled) and not leases.holds(episode_id):
-                _try_to_abort(abort, episode_id, reason, is_final=True)
+        for leases, episode_id, abort in self._unsettled():
+            if not leases.holds(episode_id):
+                # Who is not told waits until the group's time is over.
+                with suppress(SwarmError):
+                    abort(episode_id, reason, final=True)
 
-
-def _try_to_abort(abort: Abort, episode_id: str, reason: str, *, is_final: bool) -> bool:
-    try:
-        abort(episode_id, reason, final=is_final)
-    except SwarmError as failure:
-        if not is_final:
-            log_failed_abort(episode_id, failure)
-        return False
-    return True
+    def _unsettled(self) -> list[tuple[Leases, str, Abort]]:
+        """The latest episode at each server that has not heard yet what became of this attempt."""
+        latest = {id(begun[0]): begun for begun in self._begun}
+        return [begun for begun in latest.values() if not any(begun[0] is each for each in self._settled)]
 
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)

@@ -306,7 +306,7 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path
 ) -> None:
     # Enough steps to be still at work when the next heartbeat sees the request.
-    study = create_study(store, "batch size 2 or 3 on reversal", settings.model_copy(update={"steps": 40}))
+    study = create_study(store, "batch size 2 or 3 on reversal", settings.model_copy(update={"steps": 80}))
     # The fake engine never succeeds, which would end the runs early.
     limits = Limits(dead_steps=1000)
     worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path), kwargs={"limits": limits})
@@ -325,4 +325,4 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     assert work_on(store, study.id, tmp_path, limits=limits).study.status is StudyStatus.FINISHED
     runs = store.list_runs(study_id=study.id)
     assert {(run.attempt, run.status) for run in runs} == {(1, RunStatus.FINISHED)} and len(runs) == 2
-    assert {run.final_weight_version for run in runs} == {40}
+    assert {run.final_weight_version for run in runs} == {80}

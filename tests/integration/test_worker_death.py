@@ -51,7 +51,7 @@ def test_calls_in_flight_survive_the_worker_and_step_and_pool_stay(http: httpx.C
     episode = begin(http)
     with ThreadPoolExecutor(4) as threads:
         calls = [
-            threads.submit(chat, http, episode, f"Write the numbers up to {n}, please.", max_tokens=500, temperature=2)
+            threads.submit(chat, http, episode, f"Write the numbers up to {n}, please.", max_tokens=900, temperature=2)
             for n in (100, 200, 300)
         ]
         time.sleep(0.1)
@@ -78,7 +78,7 @@ def _index(detail: dict[str, Any], reply: dict[str, Any]) -> int:
 
 def test_a_worker_killed_in_the_training_step_trains_the_batch_once(start_server: Any, tmp_path: Path) -> None:
     # Many passes over the batch, so that there is a step to be killed in.
-    job = JOB.model_copy(update={"ppo_epochs": 120})
+    job = JOB.model_copy(update={"ppo_epochs": 400})
     server = start_server(job)
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")

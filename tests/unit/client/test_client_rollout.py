@@ -228,6 +228,8 @@ def test_an_episode_left_open_by_a_function_that_raised_is_aborted(swarm_double:
 
         runs = run_episodes_until_all_complete([Task("q", "t")], attempt)
         assert [failure.attempts for failure in runs.failures] == [2]
+    # One result of the attempt counts already: its repeat is not given up.
+    assert [heard.body["final"] for heard in calls_of(swarm_double, "/abort")] == [False, False]
     aborted = [(heard.path.split("/")[4], heard.body["reason"]) for heard in calls_of(swarm_double, "/abort")]
     assert aborted == [("e1", "client_error:ConnectionError"), ("e3", "client_error:ValueError")]
 

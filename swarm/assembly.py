@@ -82,7 +82,7 @@ class Assembly:
         backend = self.backends.build(job, is_fresh=work is None)
         # The process imports its libraries while this one imports those of the tokenizer.
         await backend.warm_up()
-        with collector_paused():
+        with collector_paused("transformers"):
             codec, history = await asyncio.gather(
                 asyncio.to_thread(
                     Codec.load,

@@ -1,10 +1,11 @@
-"""Servers whose fake engine takes its time: so long per token, so long per weight update; what it gave is counted.
+"""Servers whose fake engine takes its time: per token, per weight update, before a step; what it gave is counted.
 
 Place in the flow: tests that start servers patch these backends in. They know nothing of HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
 import string
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -17,15 +18,18 @@ from swarm.config import ServerConfig, TrainJob
 from swarm.engine.fake import FakeEngine, Reply
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.trainer.fake import FakeTrainer
-from swarm.types import SamplingParams, TokenDelta
+from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch
+
+POLL_S = 0.02
 
 
 @dataclass
 class Pace:
-    """`steps` counts the tokens that left the engine, by request."""
+    """`steps` counts the tokens that left the engine, by request. No step after `last_step` is trained while it is set."""
 
     token_delay_s: float = 0.0
     update_s: float = 0.0
+    last_step: int | None = None
     reply: Reply | None = None
     steps: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -55,6 +59,17 @@ class _CountingEngine(FakeEngine):
                 yield delta
 
 
+class _PacedTrainer(FakeTrainer):
+    def __init__(self, engine: FakeEngine, pace: Pace) -> None:
+        super().__init__(engine, step_delay_s=pace.update_s)
+        self._pace = pace
+
+    async def train(self, batch: TrainBatch) -> StepReport:
+        while self._pace.last_step is not None and batch.step > self._pace.last_step:
+            await asyncio.sleep(POLL_S)
+        return await super().train(batch)
+
+
 class _PacedBackends(Backends):
     def __init__(self, config: ServerConfig, log_path: Path, pace: Pace) -> None:
         super().__init__(config, log_path)
@@ -62,5 +77,5 @@ class _PacedBackends(Backends):
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
         engine = _CountingEngine(self._pace)
-        trainer = FakeTrainer(engine, step_delay_s=self._pace.update_s)
-        return replace(super().build(job, is_fresh=is_fresh), engine=engine, trainer=trainer)
+        built = super().build(job, is_fresh=is_fresh)
+        return replace(built, engine=engine, trainer=_PacedTrainer(engine, self._pace))

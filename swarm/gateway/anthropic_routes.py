@@ -54,7 +54,7 @@ _SAMPLING_PROPERTIES: dict[str, Any] = {
 _EXAMPLE: dict[str, Any] = {"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]}
 
 
-class ErrorDetail(BaseModel):
+class AnthropicErrorDetail(BaseModel):
     type: str
     message: str
 
@@ -63,7 +63,7 @@ class AnthropicError(BaseModel):
     """The body of every error of these routes."""
 
     type: Literal["error"]
-    error: ErrorDetail
+    error: AnthropicErrorDetail
     request_id: str | None
 
 

@@ -63,6 +63,8 @@ IGNORED_FIELDS: dict[str, Any] = {
     }
 }
 
+_SCHEMAS = "#/components/schemas/"
+
 _EPISODE_ID = "ep-0f3c5b0e6d5f4d0c9a51f5a3b7f1c2d4"
 
 EXAMPLES: dict[str, Mapping[str, Any]] = {
@@ -98,7 +100,11 @@ def event_stream(*fields: str, example: str) -> dict[str, Any]:
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with these."""
+    """The `responses` of a route that may answer with these.
+
+    The schema is referred to by its name: given as a model, FastAPI would build validators for each of some 250
+    responses, half of a server's start, although an error is never validated on its way out.
+    """
     return {status: _describe_error(status) for status in statuses}
 
 
@@ -120,6 +126,8 @@ class SwarmApi(FastAPI):
         schemas = schema["components"]["schemas"]
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
+        error = ErrorBody.model_json_schema(mode="serialization", ref_template=f"{_SCHEMAS}{{model}}")
+        schemas.update(error.pop("$defs"), ErrorBody=error)
         for name, example in EXAMPLES.items():
             schemas[name]["examples"] = [example]
         return schema
@@ -152,9 +160,5 @@ def _describe_error(status: int) -> dict[str, Any]:
         )
         if name in response.headers
     }
-    return {
-        "model": ErrorBody,
-        "description": description,
-        "headers": headers,
-        "content": {"application/json": {"example": json.loads(bytes(response.body))}},
-    }
+    content = {"schema": {"$ref": f"{_SCHEMAS}ErrorBody"}, "example": json.loads(bytes(response.body))}
+    return {"description": description, "headers": headers, "content": {"application/json": content}}

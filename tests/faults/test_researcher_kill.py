@@ -147,31 +147,11 @@ def test_kill_9_repeats_nothing_that_was_finished(researcher: Researcher, points
     assert _children_of(researcher.home) == []
 
 
-@pytest.mark.timeout(200)
-def test_sigterm_drains_and_resume_finishes(researcher: Researcher) -> None:
-    # Steps enough to be in a run when the signal comes.
-    process = researcher.start("start", "--topic", TOPIC, *FLAGS, "--steps", "8")
-    researcher.await_event(process, "run.training")
-
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-
-    assert process.returncode == 143
-    assert _children_of(researcher.home) == []
-    with open_store(researcher.database) as store:
-        (study,) = store.list_studies()
-        assert study.status is StudyStatus.PAUSED and study.status_reason == "SIGTERM"
-        assert store.list_runs(study_id=study.id, statuses=[RunStatus.LAUNCHING, RunStatus.RUNNING]) == []
-    resumed = researcher.start("resume", study.id)
-    resumed.communicate(timeout=TIMEOUT_S)
-    assert resumed.returncode == 0
-
-
-@pytest.mark.timeout(200)
-def test_second_researcher_is_told_who_works_on_the_study(researcher: Researcher) -> None:
+@pytest.mark.timeout(300)
+def test_second_researcher_is_told_who_works_and_sigterm_drains_what_resume_takes_up(researcher: Researcher) -> None:
     # The study outlasts every start of another process.
     process = researcher.start("start", "--topic", TOPIC, *FLAGS, "--steps", "100000")
-    researcher.await_event(process, "study.working")
+    researcher.await_event(process, "run.training")
     with open_store(researcher.database) as store:
         (study,) = store.list_studies()
 
@@ -180,3 +160,15 @@ def test_second_researcher_is_told_who_works_on_the_study(researcher: Researcher
 
     assert second.returncode == 75
     assert "is at work on" in researcher.messages()
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+    assert process.returncode == 143
+    assert _children_of(researcher.home) == []
+    with open_store(researcher.database) as store:
+        study = store.get_study(study.id)
+        assert study.status is StudyStatus.PAUSED and study.status_reason == "SIGTERM"
+        assert store.list_runs(study_id=study.id, statuses=[RunStatus.LAUNCHING, RunStatus.RUNNING]) == []
+    resumed = researcher.start("resume", study.id)
+    researcher.await_event(resumed, "run.training", count=2)

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from slow_engines import Pace
 from typer.testing import CliRunner
 
 from experiments_db import (
@@ -34,6 +35,7 @@ from researcher.study import ask_to_end, create_study
 from researcher.types import Arm, Charter, ClientScript
 from researcher.watchdog import Limits
 from researcher.worker import work_on
+from swarm import SwarmClient
 
 CRASHING = "import sys\nsys.exit('the disk is on fire')\n"
 
@@ -303,26 +305,38 @@ def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
 
 
 def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
-    store: ExperimentStore, settings: StudySettings, tmp_path: Path
+    store: ExperimentStore, tmp_path: Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Enough steps to be still at work when the next heartbeat sees the request.
-    study = create_study(store, "batch size 2 or 3 on reversal", settings.model_copy(update={"steps": 80}))
-    # The fake engine never succeeds, which would end the runs early.
-    limits = Limits(dead_steps=1000)
-    worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path), kwargs={"limits": limits})
+    pace = Pace(last_step=2)
+    monkeypatch.setattr("swarm.serving.Backends", pace.backends())
+    urls = tuple(start_server().url for _ in range(2))
+    settings = StudySettings(engine="fake", steps=4, seeds=1, eval_episodes=6, servers=urls)
+    study = create_study(store, "batch size 2 or 3 on reversal", settings)
+    worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path))
     worker.start()
-    deadline = time.monotonic() + 60
-    while not store.list_runs(study_id=study.id, statuses=[RunStatus.RUNNING]) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    _await(lambda: [_step_of(url) for url in urls] == [2, 2])
 
     ask_to_end(store, study.id, StudyStatus.PAUSED)
     worker.join(60)
 
     assert not worker.is_alive()
     assert store.get_study(study.id).status is StudyStatus.PAUSED
-    assert store.list_runs(study_id=study.id, statuses=[RunStatus.RUNNING])
+    assert len(store.list_runs(study_id=study.id, statuses=[RunStatus.RUNNING])) == 2
 
-    assert work_on(store, study.id, tmp_path, limits=limits).study.status is StudyStatus.FINISHED
+    pace.last_step = None
+    assert work_on(store, study.id, tmp_path).study.status is StudyStatus.FINISHED
     runs = store.list_runs(study_id=study.id)
     assert {(run.attempt, run.status) for run in runs} == {(1, RunStatus.FINISHED)} and len(runs) == 2
-    assert {run.final_weight_version for run in runs} == {80}
+    assert {run.final_weight_version for run in runs} == {4}
+
+
+def _step_of(url: str) -> int:
+    with SwarmClient(url) as client:
+        return client.status().step
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

@@ -205,7 +205,7 @@ class Worker:
 
     def _learner_of(self, session: _Session) -> Learner:
         if session.learner is None:
-            with collector_paused():
+            with collector_paused("verl"):
                 from swarm.trainer.local.constraints import GrammarFollower
                 from swarm.trainer.local.learner import Learner
 
@@ -216,7 +216,7 @@ class Worker:
     def _import_learner(self) -> None:
         self._learner_imported = True
         try:
-            with collector_paused():
+            with collector_paused("verl"):
                 importlib.import_module("swarm.trainer.local.learner")
         except Exception:
             # Sampling works without it; the first training step will fail with the same reason.

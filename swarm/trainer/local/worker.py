@@ -31,7 +31,7 @@ def main() -> None:
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_read_input, args=(inbox,), daemon=True).start()
     # Imported late: libraries may print while they load, and the parent may die meanwhile.
-    with collector_paused():
+    with collector_paused("torch"):
         from swarm.trainer.local.operations import Worker
 
     with contextlib.suppress(BrokenPipeError):

@@ -125,7 +125,7 @@ def test_mixed_requests_get_the_same_tokens_batched_as_alone(
 ) -> None:
     model = make_model(CONFIGS[name])
     verify_model(model, CONTEXT, VOCABULARY)
-    requests = mixed_requests(20)
+    requests = mixed_requests(12)
     together = run(make_sampler(model, max_running=8), requests)
     for handle, request in requests.items():
         alone = run(make_sampler(model, max_running=1), {handle: request})[handle]

@@ -1,5 +1,6 @@
 """A store on a real database: a SQLite file, and PostgreSQL as well where SWARM_TEST_POSTGRES_URL names a server."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,8 +37,18 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url.render_as_string(hide_password=False)
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty SQLite database with all tables, to be copied."""
+    path = tmp_path_factory.mktemp("migrated") / "research.db"
+    open_store(path).close()
+    return path
+
+
 @pytest.fixture
-def store(location: str, clock: Clock) -> Iterator[ExperimentStore]:
+def store(location: str, clock: Clock, migrated: Path) -> Iterator[ExperimentStore]:
+    if "://" not in location:
+        shutil.copy(migrated, location)
     with open_store(location, clock=clock) as opened:
         yield opened
 

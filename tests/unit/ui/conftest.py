@@ -36,6 +36,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPage]:
     """Runs a page of the explorer on a database, with query parameters, as a visitor of its address would."""
+    # A server looks through all installed distributions for components when it starts; AppTest does so with every run,
+    # which takes longer than the pages. The explorer uses none.
+    monkeypatch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", list)
 
     def visit(page: str, database: Path, **params: str) -> AppTest:
         monkeypatch.setenv("SWARM_RESEARCH_DB", str(database))

@@ -25,7 +25,7 @@ POLL_S = 0.02
 
 @dataclass
 class Pace:
-    """`steps` counts the tokens that left the engine, by request. No step after `last_step` is trained while it is set."""
+    """`steps` counts the tokens that left the engine, by request. While `last_step` is set, no later one is trained."""
 
     token_delay_s: float = 0.0
     update_s: float = 0.0

@@ -1,4 +1,4 @@
-"""kill -9 of the researcher, again and again in one study: it finishes, and nothing finished is done twice."""
+"""kill -9 and SIGTERM of the researcher in one study: it finishes, and nothing finished is done twice."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Researcher:
     def messages(self) -> str:
         return (self.home / "stderr.log").read_text()
 
-    def kill_after(self, process: subprocess.Popen[str], kind: str, count: int) -> None:
-        """SIGKILL once the study has so many events of this kind."""
+    def end_after(self, process: subprocess.Popen[str], kind: str, count: int, number: signal.Signals) -> None:
+        """Send a signal once the study has so many events of this kind, and wait for the end."""
         self.await_event(process, kind, count)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=10)
+        os.kill(process.pid, number)
+        process.communicate(timeout=TIMEOUT_S)
 
     def _count(self, kind: str) -> int:
         try:
@@ -109,23 +109,34 @@ def _children_of(home: Path) -> list[int]:
 @pytest.mark.parametrize(
     "points",
     [
-        [("run.training", 1)],
+        [("run.training", 1, signal.SIGKILL), ("run.training", 2, signal.SIGTERM)],
         pytest.param(
-            [("plan.made", 1), ("run.launched", 1), ("run.training", 1), ("run.finished", 1), ("test.opened", 1)],
+            [
+                (kind, 1, signal.SIGKILL)
+                for kind in ("plan.made", "run.launched", "run.training", "run.finished", "test.opened")
+            ],
             marks=pytest.mark.faults,
         ),
     ],
     ids=["in a run", "at many points"],
 )
-def test_kill_9_repeats_nothing_that_was_finished(researcher: Researcher, points: list[tuple[str, int]]) -> None:
+def test_ended_study_goes_on_and_repeats_nothing_that_was_finished(
+    researcher: Researcher, points: list[tuple[str, int, signal.Signals]]
+) -> None:
     kept: dict[str, tuple[float | None, float]] = {}
     words = ["start", "--topic", TOPIC, *FLAGS]
-    for kind, count in points:
+    for kind, count, number in points:
         process = researcher.start(*words)
-        researcher.kill_after(process, kind, count)
+        researcher.end_after(process, kind, count, number)
         with open_store(researcher.database) as store:
             (study,) = store.list_studies()
             now = _finished(store, study.id)
+            if number is signal.SIGTERM:
+                # It ends in order: nothing works on, and the study says why it stands still.
+                assert process.returncode == 143
+                assert _children_of(researcher.home) == []
+                assert (study.status, study.status_reason) == (StudyStatus.PAUSED, "SIGTERM")
+                assert store.list_runs(study_id=study.id, statuses=[RunStatus.LAUNCHING, RunStatus.RUNNING]) == []
         assert now.items() >= kept.items()
         kept, words = now, ["resume", study.id]
 
@@ -145,30 +156,3 @@ def test_kill_9_repeats_nothing_that_was_finished(researcher: Researcher, points
         assert set(finding.run_ids) == {run.id for run in runs if run.status is RunStatus.FINISHED}
         assert len(store.list_evaluations(study_id=study.id, phase="final")) == 2
     assert _children_of(researcher.home) == []
-
-
-@pytest.mark.timeout(300)
-def test_second_researcher_is_told_who_works_and_sigterm_drains_what_resume_takes_up(researcher: Researcher) -> None:
-    # The study outlasts every start of another process.
-    process = researcher.start("start", "--topic", TOPIC, *FLAGS, "--steps", "100000")
-    researcher.await_event(process, "run.training")
-    with open_store(researcher.database) as store:
-        (study,) = store.list_studies()
-
-    second = researcher.start("resume", study.id)
-    second.communicate(timeout=TIMEOUT_S)
-
-    assert second.returncode == 75
-    assert "is at work on" in researcher.messages()
-
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-
-    assert process.returncode == 143
-    assert _children_of(researcher.home) == []
-    with open_store(researcher.database) as store:
-        study = store.get_study(study.id)
-        assert study.status is StudyStatus.PAUSED and study.status_reason == "SIGTERM"
-        assert store.list_runs(study_id=study.id, statuses=[RunStatus.LAUNCHING, RunStatus.RUNNING]) == []
-    resumed = researcher.start("resume", study.id)
-    researcher.await_event(resumed, "run.training", count=2)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from experiments_db import ExperimentStore, LeaseLost, StudyStatus, open_store
+from researcher.children import process_start
+from researcher.cli import app
 from researcher.errors import StudyBusy
 from researcher.tenure import TTL_S, Tenure
 
@@ -29,6 +33,18 @@ def test_living_owner_keeps_others_out(store: ExperimentStore) -> None:
 
     with pytest.raises(StudyBusy, match="elsewhere"):
         Tenure(store, "s", on_beat=_nothing, on_lost=_nothing)
+
+
+def test_second_researcher_is_told_who_works_on_the_study(store: ExperimentStore, tmp_path: Path) -> None:
+    study = store.create_study("batch size 2 or 3", brain="rules")
+    living = os.getppid()
+    owner = f"{socket.gethostname()}:{living}:{process_start(living)}"
+    store.acquire_lease(f"study:{study.id}", owner, TTL_S)
+
+    second = CliRunner().invoke(app, ["resume", study.id, "--home", str(tmp_path)])
+
+    assert second.exit_code == StudyBusy.exit_code == 75
+    assert f"is at work on study:{study.id}" in second.stderr
 
 
 def test_dead_owner_is_replaced_at_once_and_locked_out(store: ExperimentStore) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +38,22 @@ STOP_LIMIT_S = 20.0
 CALL_LIMIT_S = 30.0
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Seconds of every call of the episodes that ended within the measured time."""
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """When the calls of one episode began, and when the last of them had its answer."""
 
-    begin_s: list[float] = field(default_factory=list[float])
-    call_s: list[float] = field(default_factory=list[float])
-    end_s: list[float] = field(default_factory=list[float])
+    begin: float
+    call: float
+    end: float
+    over: float
 
-    def extend(self, other: _Tally) -> None:
-        self.begin_s += other.begin_s
-        self.call_s += other.call_s
-        self.end_s += other.end_s
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The episodes that ended within so many seconds: those asked for, or those of the first one if it took longer."""
+
+    seconds: float
+    episodes: Sequence[_Times]
 
 
 class _Load:
@@ -60,31 +64,29 @@ class _Load:
         self._http = http
         self._number = itertools.count()
 
-    def drive(self, threads: int, seconds: float) -> _Tally:
+    def drive(self, threads: int, seconds: float) -> _Measured:
         """Episodes one after the other on each thread. Raises what the first failing call raised."""
-        tally, stop = _Tally(), threading.Event()
-        deadline = time.perf_counter() + seconds
+        episodes: list[_Times] = []
+        stop = threading.Event()
+        began = time.perf_counter()
+        deadline = began + seconds
         with ThreadPoolExecutor(threads, thread_name_prefix="bench") as pool:
             futures = [pool.submit(self._keep_running, deadline, stop) for _ in range(threads)]
             try:
                 for future in futures:
-                    tally.extend(future.result(timeout=seconds + 3 * CALL_LIMIT_S))
+                    episodes += future.result(timeout=seconds + 3 * CALL_LIMIT_S)
             finally:
                 stop.set()
-        return tally
+        ended = max(deadline, min(episode.over for episode in episodes))
+        return _Measured(ended - began, [episode for episode in episodes if episode.over <= ended])
 
-    def _keep_running(self, deadline: float, stop: threading.Event) -> _Tally:
-        tally = _Tally()
+    def _keep_running(self, deadline: float, stop: threading.Event) -> list[_Times]:
+        episodes = [self._run_episode(next(self._number))]
         while not stop.is_set() and time.perf_counter() < deadline:
-            began, called, answered, ended = self._run_episode(next(self._number))
-            if ended <= deadline:
-                tally.begin_s.append(called - began)
-                tally.call_s.append(answered - called)
-                tally.end_s.append(ended - answered)
-        return tally
+            episodes.append(self._run_episode(next(self._number)))
+        return episodes
 
-    def _run_episode(self, number: int) -> tuple[float, float, float, float]:
-        """Times at the start of begin, call and end, and after the end."""
+    def _run_episode(self, number: int) -> _Times:
         task = Task("Reverse: ABC", f"task-{number // JOB.num_repeat}")
         began = time.perf_counter()
         episode_id, credentials = self._client.begin_episode(task_id=task.task_id, wait_timeout=CALL_LIMIT_S)
@@ -100,7 +102,7 @@ class _Load:
         ).raise_for_status()
         answered = time.perf_counter()
         self._client.end_episode(task, episode_id, WorkflowOutput(reward=float(number % 2)))
-        return began, called, answered, time.perf_counter()
+        return _Times(began, called, answered, time.perf_counter())
 
 
 def run(seconds: float) -> list[Result]:
@@ -119,17 +121,18 @@ def run(seconds: float) -> list[Result]:
         load = _Load(client, http)
         for threads in THREADS:
             load.drive(threads, seconds * WARM_UP)
-            results += _summarize(threads, seconds, load.drive(threads, seconds))
+            results += _summarize(threads, load.drive(threads, seconds))
     return results
 
 
-def _summarize(threads: int, seconds: float, tally: _Tally) -> list[Result]:
+def _summarize(threads: int, measured: _Measured) -> list[Result]:
     case = f"{threads} thread{'s' if threads > 1 else ''}"
+    episodes = measured.episodes
     return [
-        Result(BENCHMARK, case, "episodes_per_second", len(tally.end_s) / seconds, "episodes/s"),
-        *latency_results(BENCHMARK, case, "begin", tally.begin_s),
-        *latency_results(BENCHMARK, case, "call", tally.call_s),
-        *latency_results(BENCHMARK, case, "end", tally.end_s),
+        Result(BENCHMARK, case, "episodes_per_second", len(episodes) / measured.seconds, "episodes/s"),
+        *latency_results(BENCHMARK, case, "begin", [each.call - each.begin for each in episodes]),
+        *latency_results(BENCHMARK, case, "call", [each.end - each.call for each in episodes]),
+        *latency_results(BENCHMARK, case, "end", [each.over - each.end for each in episodes]),
     ]
 
 

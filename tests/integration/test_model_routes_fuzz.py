@@ -353,7 +353,7 @@ LARGE: dict[str, bytes] = {
 }  # fmt: skip
 
 
-SLOW = {"ten megabytes of prompt", "100,000 tools", "empty lists"}
+SLOW = {"ten megabytes of prompt", "a million token ids", "100,000 messages", "100,000 tools", "empty lists"}
 
 
 @pytest.mark.parametrize(

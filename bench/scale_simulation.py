@@ -16,7 +16,7 @@ from bench.scale_setup import Outcome, Setup
 from bench.scale_stations import Gateway, Replica, run_simulated
 from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
 from swarm.engine.state import EngineLifecycle
-from swarm.gateway.admission import Admission
+from swarm.rollout.admission import Admission
 from swarm.schemas import EngineState
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, FinishedEpisode, Sample, WeightVersion
 

@@ -19,12 +19,12 @@ from swarm.config import ServerConfig, TrainJob
 from swarm.engine.base import EngineInfo
 from swarm.engine.state import EngineLifecycle
 from swarm.errors import EngineFailure
-from swarm.gateway.inference import ModelService
-from swarm.gateway.inquiry import Inquirer
-from swarm.gateway.results import finished_episode, salvaged_episode
-from swarm.gateway.rollout import Rollout
-from swarm.gateway.running import REMEMBERED_EPISODES
-from swarm.gateway.sampling import Sampler
+from swarm.rollout.completion import ModelService
+from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.results import finished_episode, salvaged_episode
+from swarm.rollout.episodes import Rollout
+from swarm.rollout.running import REMEMBERED_EPISODES
+from swarm.rollout.held_sampling import Sampler
 from swarm.imports import collector_paused
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.run import Run

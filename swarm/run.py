@@ -19,8 +19,8 @@ from swarm.config import ServerConfig, TrainJob
 from swarm.engine.base import EngineLost
 from swarm.engine.state import EngineLifecycle
 from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, LedgerUnwritable, NotFound, SwarmError
-from swarm.gateway.inference import ModelService
-from swarm.gateway.rollout import Rollout
+from swarm.rollout.completion import ModelService
+from swarm.rollout.episodes import Rollout
 from swarm.ledger import Ledger
 from swarm.schemas import EngineState, EpisodeState
 from swarm.trainer.loop import TrainLoop

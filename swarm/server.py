@@ -17,9 +17,9 @@ from swarm.backends import Backends
 from swarm.config import ServerConfig, TrainJob, build_job
 from swarm.engine.state import EngineLifecycle
 from swarm.errors import EngineFailure, EngineNotReady, IllegalTransition, JobInvalid, LedgerError, SwarmError
-from swarm.gateway.control import Control
-from swarm.gateway.inference import ModelService
-from swarm.gateway.inquiry import Inquirer
+from swarm.gateway.control.server_routes import Control
+from swarm.rollout.completion import ModelService
+from swarm.rollout.coordinator_client import Inquirer
 from swarm.ledger import JobRow, Ledger, OpenWork, StateRow
 from swarm.run import Run
 from swarm.schemas import CheckpointResponse, EngineState, Status

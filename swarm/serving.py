@@ -22,9 +22,9 @@ from swarm.backends import Backends
 from swarm.config import ServerConfig, TrainJob
 from swarm.errors import SwarmError
 from swarm.gateway.app import Deps, create_app
-from swarm.gateway.auth import TokenGuard
-from swarm.gateway.connection import GuardedConnection
-from swarm.gateway.events import EventStreams
+from swarm.gateway.http.auth import TokenGuard
+from swarm.gateway.http.connection import GuardedConnection
+from swarm.gateway.control.event_routes import EventStreams
 from swarm.ledger import Ledger
 from swarm.server import SwarmServer
 

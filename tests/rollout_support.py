@@ -15,7 +15,7 @@ from swarm.batch.policy import BatchPolicy
 from swarm.config import TrainJob
 from swarm.engine.base import EngineInfo
 from swarm.engine.state import EngineLifecycle
-from swarm.gateway.rollout import BegunEpisode, Rollout
+from swarm.rollout.episodes import BegunEpisode, Rollout
 from swarm.ledger import CompletedEpisode, EndReceipt, Ledger
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.types import FinishReason, ForkReason, SamplingParams, Turn

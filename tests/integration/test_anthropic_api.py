@@ -23,7 +23,7 @@ from swarm.backends import Backend, Backends
 from swarm.config import TrainJob
 from swarm.engine.fake import FakeEngine, Fault, FaultKind
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
-from swarm.gateway.dialects.anthropic import COUNT_FIELDS, MESSAGE_FIELDS
+from swarm.gateway.dialects.anthropic.request import COUNT_FIELDS, MESSAGE_FIELDS
 from swarm.gateway.dialects.fields import Handling
 from swarm.trainer.fake import FakeTrainer
 

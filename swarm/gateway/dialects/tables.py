@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from swarm.gateway.dialects.anthropic import COUNT_FIELDS, MESSAGE_FIELDS
-from swarm.gateway.dialects.chat import CHAT_FIELDS
-from swarm.gateway.dialects.completions import COMPLETION_FIELDS
+from swarm.gateway.dialects.anthropic.request import COUNT_FIELDS, MESSAGE_FIELDS
+from swarm.gateway.dialects.chat.request import CHAT_FIELDS
+from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS
 from swarm.gateway.dialects.fields import FieldTable
-from swarm.gateway.dialects.responses import RESPONSE_FIELDS
-from swarm.gateway.dialects.tokenization import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
+from swarm.gateway.dialects.responses.request import RESPONSE_FIELDS
+from swarm.gateway.dialects.tokenize.request import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
 
 TABLES: Mapping[str, FieldTable] = MappingProxyType(
     {

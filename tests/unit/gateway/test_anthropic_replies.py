@@ -27,12 +27,12 @@ from swarm.errors import (
     Unauthorized,
     UnknownParameter,
 )
-from swarm.gateway.anthropic_errors import anthropic_error, anthropic_error_response
-from swarm.gateway.calls import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
-from swarm.gateway.dialects.anthropic import parse_message_request
-from swarm.gateway.dialects.anthropic_messages import RecordedReplies, input_json, tool_input
-from swarm.gateway.dialects.anthropic_reply import MessageStream, render_message
-from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.gateway.dialects.anthropic.errors import anthropic_error, anthropic_error_response
+from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
+from swarm.gateway.dialects.anthropic.request import parse_message_request
+from swarm.gateway.dialects.anthropic.messages import RecordedReplies, input_json, tool_input
+from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
+from swarm.gateway.dialects.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.tracker.conversation import canonical_message
 from swarm.types import FinishReason, ReasoningPart, TextPart, TokenDelta, ToolCallPart, Turn

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 from swarm.errors import BadRequest, UnknownParameter
-from swarm.gateway.dialects.anthropic import (
+from swarm.gateway.dialects.anthropic.request import (
     COUNT_FIELDS,
     MESSAGE_FIELDS,
     parse_count_request,
     parse_message_request,
 )
-from swarm.gateway.dialects.anthropic_messages import RecordedReplies
-from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.gateway.dialects.anthropic.messages import RecordedReplies
+from swarm.gateway.dialects.model_request import SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import json_schema_grammar
 from swarm.types import SamplingParams, ToolChoice, ToolMode
 

@@ -12,10 +12,10 @@ from tests_support import examples
 
 import swarm.engine.local
 from swarm.errors import EngineFailure
-from swarm.gateway.calls import CallHead, CallResult, Closed, Completion, Opened, Piece
-from swarm.gateway.dialects.chat import parse_chat_request
-from swarm.gateway.dialects.chat_reply import ChunkStream, render_completion
-from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.gateway.dialects.chat.request import parse_chat_request
+from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
+from swarm.gateway.dialects.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, TokenDelta, Turn
 

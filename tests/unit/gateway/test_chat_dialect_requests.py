@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from swarm.errors import BadRequest, UnknownParameter
-from swarm.gateway.dialects.chat import parse_chat_request
-from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.gateway.dialects.chat.request import parse_chat_request
+from swarm.gateway.dialects.model_request import SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import json_object_grammar
 from swarm.types import Grammar, GrammarKind, SamplingParams, ToolChoice, ToolMode
 

@@ -14,10 +14,10 @@ from tests_support import examples
 
 import swarm.engine.local
 from swarm.errors import EngineFailure
-from swarm.gateway.calls import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
-from swarm.gateway.dialects.completions import CompletionRequest, parse_completion_request
-from swarm.gateway.dialects.completions_reply import TextCompletionStream, render_text_completion
-from swarm.gateway.dialects.request import SamplingDefaults
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.gateway.dialects.completions.request import CompletionRequest, parse_completion_request
+from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
+from swarm.gateway.dialects.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, TokenDelta, TokenLogprobs, Turn
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 from swarm.errors import BadRequest, UnknownParameter
-from swarm.gateway.dialects.completions import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
-from swarm.gateway.dialects.request import RawPrompt, SamplingDefaults
+from swarm.gateway.dialects.completions.request import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
+from swarm.gateway.dialects.model_request import RawPrompt, SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import json_object_grammar
 from swarm.types import Grammar, GrammarKind
 

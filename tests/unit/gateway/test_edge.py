@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from swarm.gateway import edge
-from swarm.gateway.edge import Edge
-from swarm.gateway.limits import InputLimits
-from swarm.gateway.traffic import BUCKETS_S, Latencies, Traffic
+from swarm.gateway.http import middleware as edge
+from swarm.gateway.http.middleware import Edge
+from swarm.gateway.http.limits import InputLimits
+from swarm.gateway.http.traffic import BUCKETS_S, Latencies, Traffic
 
 Messages = list[dict[str, Any]]
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
 from swarm.config import TrainJob
 from swarm.engine.state import EngineLifecycle
-from swarm.gateway.admission import Admission
+from swarm.rollout.admission import Admission
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType, FinishedEpisode, WeightVersion
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from swarm.errors import EngineFailure
-from swarm.gateway import calls
-from swarm.gateway.calls import (
+from swarm.rollout import deduplication as calls
+from swarm.rollout.deduplication import (
     CallEvent,
     CallIdentity,
     Closed,

@@ -16,11 +16,11 @@ from pydantic import TypeAdapter
 
 import swarm.engine.local
 from swarm.errors import BadRequest, EngineFailure
-from swarm.gateway.calls import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
-from swarm.gateway.dialects.request import SamplingDefaults
-from swarm.gateway.dialects.responses import parse_response_request, recorded_settings
-from swarm.gateway.dialects.responses_items import RecordedResponses, ResponseId
-from swarm.gateway.dialects.responses_reply import ResponseStream, render_response
+from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
+from swarm.gateway.dialects.model_request import SamplingDefaults
+from swarm.gateway.dialects.responses.request import parse_response_request, recorded_settings
+from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
+from swarm.gateway.dialects.responses.reply import ResponseStream, render_response
 from swarm.tracker.codec import Codec
 from swarm.tracker.conversation import canonical_message
 from swarm.types import FinishReason, ReasoningPart, TextPart, TokenDelta, ToolCallPart, Turn

@@ -13,7 +13,7 @@ import pytest
 from rollout_support import Stage, eventually, rolling, sampled_turn
 
 from swarm.errors import BadRequest, EpisodeEnded, IdempotencyMismatch, LedgerError, NotFound, Unauthorized
-from swarm.gateway.results import align_turn_rewards
+from swarm.rollout.results import align_turn_rewards
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, FinishReason
 

@@ -8,9 +8,9 @@ import time
 import pytest
 from rollout_support import sampled_turn
 
-from swarm.gateway.alarm import Alarm
-from swarm.gateway.leases import SLACK, LeaseQueue
-from swarm.gateway.running import REMEMBERED_EPISODES, RunningEpisode, RunningEpisodes
+from swarm.rollout.deadline_timer import Alarm
+from swarm.rollout.deadlines import SLACK, LeaseQueue
+from swarm.rollout.running import REMEMBERED_EPISODES, RunningEpisode, RunningEpisodes
 from swarm.ledger import CompletedEpisode, EpisodeRow
 from swarm.types import EpisodeType
 

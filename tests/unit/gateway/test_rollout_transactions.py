@@ -16,8 +16,8 @@ from rollout_support import Stage, eventually, rolling
 
 from swarm.config import ServerConfig, base_url
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, IdempotencyMismatch, JobInvalid
-from swarm.gateway.inquiry import Inquirer
-from swarm.gateway.transactions import ASK_AT_LEAST_S, state_without_engine
+from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.transactions import ASK_AT_LEAST_S, state_without_engine
 from swarm.ledger.transactions import COMMIT_LIMIT_S
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
 

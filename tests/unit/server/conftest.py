@@ -14,9 +14,9 @@ import pytest
 from swarm.backends import Backend, Backends
 from swarm.config import ServerConfig, TrainJob
 from swarm.engine.fake import FakeEngine
-from swarm.gateway.calls import CallIdentity, CallResult
-from swarm.gateway.dialects.chat import parse_chat_request
-from swarm.gateway.dialects.chat_reply import render_completion
+from swarm.rollout.deduplication import CallIdentity, CallResult
+from swarm.gateway.dialects.chat.request import parse_chat_request
+from swarm.gateway.dialects.chat.reply import render_completion
 from swarm.ledger import Ledger
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.server import SwarmServer

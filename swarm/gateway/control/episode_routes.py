@@ -1,0 +1,199 @@
+"""Episode routes: begin, end, abort, heartbeat, reward, agreement, and reading what was recorded.
+
+Place in the flow: HTTP to the rollout of the started job. It holds no state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from swarm.errors import EngineNotReady, EpisodeEnded
+from swarm.gateway.http.auth import READERS
+from swarm.gateway.control.server_routes import Served, require_service
+from swarm.gateway.http.openapi import errors
+from swarm.gateway.http.queries import EpisodeQuery
+from swarm.rollout.results import payload_digest
+from swarm.gateway.http.routes import role_of
+from swarm.gateway.control.views import view_detail, view_episode, view_samples, view_state
+from swarm.ledger import EndReceipt, EpisodeRow, Ledger
+from swarm.schemas import (
+    AbortEpisodeRequest,
+    AgreeRequest,
+    AgreeResponse,
+    BeginEpisodeRequest,
+    BeginEpisodeResponse,
+    EndEpisodeRequest,
+    EndEpisodeResponse,
+    EpisodeDetail,
+    EpisodePage,
+    EpisodeSamples,
+    EpisodeState,
+    EpisodeView,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ReviseRewardRequest,
+)
+from swarm.tracker.codec import Codec
+
+
+def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
+    """What every episode goes through."""
+
+    @router.post("/episodes/begin", status_code=201, summary="Begin an episode", responses=errors(409, 503, 507))
+    async def begin(body: BeginEpisodeRequest, request: Request) -> BeginEpisodeResponse:
+        """Held up to `wait_s` while a batch trains or the share of this data source is covered, then 503. 409
+        `training_complete` for train episodes once the job has done its steps."""
+        service = require_service(served)
+        begun = await service.rollout.begin(body)
+        return BeginEpisodeResponse(
+            episode_id=begun.episode_id,
+            base_url=_base_url(request),
+            api_key=begun.api_key,
+            model=service.model_name,
+            weight_version=begun.weight_version,
+            deadline_s=service.rollout.job.episode_timeout_s,
+            lease_s=body.lease_s,
+        )
+
+    @router.post(
+        "/episodes/{episode_id}/end", summary="End an episode with its reward", responses=errors(404, 409, 503, 507)
+    )
+    async def end(episode_id: str, body: EndEpisodeRequest) -> EndEpisodeResponse:
+        """Exactly once, and durable when it is answered. The same payload again gets the same answer with `replayed`;
+        another one 409 `idempotency_mismatch`; an episode that is over 409 `episode_ended` with what became of it."""
+        service = served()
+        if service is None:
+            ended = await _replay_end(ledger, episode_id, body)
+        else:
+            ended = await service.rollout.end(episode_id, body)
+        return EndEpisodeResponse(
+            episode_id=episode_id,
+            state=ended.state,
+            outcome=ended.outcome,
+            batch_id=ended.batch_id,
+            replayed=ended.replayed,
+            weight_versions=list(ended.weight_versions),
+        )
+
+    @router.post(
+        "/episodes/{episode_id}/heartbeat",
+        summary="A sign of life of one episode",
+        responses=errors(404, 409, 503, 507),
+    )
+    async def heartbeat(episode_id: str) -> EpisodeView:
+        """Renews its lease and its idle timeout. 409 `episode_ended` if it does not run."""
+        service = served()
+        if service is None:
+            raise _over(await ledger.episode(episode_id))
+        last_seen_at = service.rollout.heartbeat(episode_id).last_seen_at
+        return view_episode(await ledger.episode(episode_id), last_seen_at)
+
+    @router.post("/heartbeat", summary="A sign of life for all episodes of a client", responses=errors(503))
+    async def heartbeat_client(body: HeartbeatRequest) -> HeartbeatResponse:
+        """Renews the leases of those listed, not their idle timeouts: an agent that hangs in a living client is still
+        found. Answers which of them do not run, and why."""
+        rollout = require_service(served).rollout
+        return HeartbeatResponse(ended=rollout.heartbeat_client(body.client_id, body.episode_ids))
+
+
+def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
+    """What a client decides about its episodes and the batch besides."""
+
+    @router.post("/episodes/{episode_id}/abort", summary="Give an episode up", responses=errors(404, 409, 503, 507))
+    async def abort(episode_id: str, body: AbortEpisodeRequest | None = None) -> EpisodeView:
+        """A system error is never a reward: counted under `reason` and not trained. Idempotent."""
+        service = served()
+        if service is not None:
+            given = body or AbortEpisodeRequest()
+            await service.rollout.abort(episode_id, given.reason, is_final=given.final)
+        row = await ledger.episode(episode_id)
+        if row.state is not EpisodeState.ABORTED:
+            raise _over(row)
+        return view_episode(row)
+
+    @router.post("/episodes/{episode_id}/reward", summary="Revise a reward", responses=errors(404, 409, 503, 507))
+    async def revise_reward(episode_id: str, body: ReviseRewardRequest) -> EpisodeView:
+        """Of an ended train episode, until its batch is sealed. The former one stays on record with the reason."""
+        return view_episode(await require_service(served).rollout.revise(episode_id, body))
+
+    @router.post("/batch/agree", summary="Say that this client has sent what it has", responses=errors(503))
+    async def agree(body: AgreeRequest) -> AgreeResponse:
+        """Counts under the stop rules any_client_agrees and all_clients_agree, until the batch is sealed."""
+        agreed, will_seal = require_service(served).rollout.agree(body.client_id)
+        return AgreeResponse(agreed=list(agreed), will_seal=will_seal)
+
+
+def add_state_route(router: APIRouter, served: Served, ledger: Ledger) -> None:
+    @router.get("/episodes/{episode_id}", summary="One episode, token by token", responses=errors(404, 507))
+    async def get_episode(episode_id: str, request: Request) -> EpisodeDetail:
+        """Its state, its turns and the samples they merge to. A rollout token gets the state, no turns and no
+        samples."""
+        row = await ledger.episode(episode_id)
+        service = served()
+        last_seen_at = None if service is None else service.rollout.last_seen(episode_id)
+        if role_of(request) not in READERS:
+            return view_state(row, last_seen_at)
+        turns = await ledger.turns(episode_id)
+        # Long episodes take long to merge and to spell out; the calls of others go on meanwhile.
+        return await asyncio.to_thread(view_detail, row, turns, _codec(served), last_seen_at)
+
+
+def add_record_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
+    """Reading what was recorded, of any episode of this server."""
+
+    @router.get("/episodes", summary="Episodes of every job, newest first", responses=errors(507))
+    async def list_episodes(query: Annotated[EpisodeQuery, Query()]) -> EpisodePage:
+        found = await ledger.episodes(**query.model_dump())
+        return EpisodePage(episodes=[view_episode(row) for row in found.episodes], next_cursor=found.next_cursor)
+
+    @router.get("/episodes/{episode_id}/samples", summary="What is trained of an episode", responses=errors(404, 507))
+    async def get_samples(episode_id: str) -> EpisodeSamples:
+        """Its training sequences: token ids, texts, loss mask, logprobs and weight version, one entry per token."""
+        row = await ledger.episode(episode_id)
+        turns = await ledger.turns(episode_id)
+        return await asyncio.to_thread(view_samples, row, turns, _codec(served))
+
+
+async def _replay_end(ledger: Ledger, episode_id: str, body: EndEpisodeRequest) -> EndReceipt:
+    """The answer that an earlier `end` got, while no engine runs. Raises EpisodeEnded or IdempotencyMismatch as the
+    ledger does, EngineNotReady for an episode that has not ended."""
+    row = await ledger.episode(episode_id)
+    if row.state is EpisodeState.RUNNING:
+        raise _over(row)
+    return await ledger.end_episode(
+        episode_id,
+        idempotency_key=body.idempotency_key or episode_id,
+        payload_digest=payload_digest(body),
+        task_id=body.task_id,
+        reward=body.reward,
+        is_success=body.is_success,
+        metadata=body.metadata,
+        ended_at=time.time(),
+    )
+
+
+def _over(row: EpisodeRow) -> EpisodeEnded | EngineNotReady:
+    """Why nothing can be done with an episode while no engine runs."""
+    if row.state is EpisodeState.RUNNING:
+        return EngineNotReady("no engine is running: the episode waits for it", retry_after_s=2)
+    why = f" ({row.outcome})" if row.outcome else ""
+    return EpisodeEnded(f"episode {row.episode_id} is {row.state}{why}")
+
+
+def _codec(served: Served) -> Codec | None:
+    service = served()
+    return None if service is None else service.codec
+
+
+def _base_url(request: Request) -> str:
+    """Under the host that the caller used, so that its agent gets there by the same way."""
+    scope = request.scope
+    for name, value in scope["headers"]:
+        if name == b"host":
+            return f"{scope['scheme']}://{value.decode('latin-1')}{scope['root_path']}/v1"
+    host, port = scope["server"]
+    return f"{scope['scheme']}://{host}:{port}{scope['root_path']}/v1"

@@ -1,0 +1,160 @@
+"""What happens on the server, as a page of JSON or as a stream of server-sent events.
+
+Place in the flow: HTTP to the ledger's events. A stream reads the ledger whenever something was written to it, so that
+it is as complete as the ledger: a watcher that comes back with the last id it saw misses nothing. Format: WHATWG HTML,
+section 9.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from swarm.errors import BadRequest, LedgerError, Unavailable
+from swarm.gateway.http.openapi import errors, event_stream
+from swarm.gateway.http.queries import MAX_ID, EventQuery
+from swarm.gateway.control.views import view_event
+from swarm.ledger import EventRow, Ledger
+from swarm.schemas import EventPage
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 15.0
+"""Proxies in between cut connections that are silent for 30 to 60 s."""
+
+RECONNECT_MS = 1000
+EVENTS_AT_ONCE = 500
+GATHER_S = 0.05
+"""Events that follow one another faster are sent together: each watcher reads the ledger by itself."""
+
+MAX_WATCHERS = 64
+MEDIA_TYPE = "text/event-stream"
+
+_STREAM_EXAMPLE = (
+    'id: 7\nevent: engine.state\ndata: {"event_id":7,"kind":"engine.state","detail":{"state":"ROLLING","reason":null},'
+    '"at":1767225600.0}\n\n'
+)
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A page, or the stream: `data` of an event is an EventView.",
+        "content": event_stream("id", "event", "data", "retry", example=_STREAM_EXAMPLE),
+    },
+    **errors(503, 507),
+}
+
+
+@dataclass(slots=True)
+class EventStreams:
+    """The open streams of one server. Used from one event loop."""
+
+    ledger: Ledger
+    keep_alive_s: float = KEEP_ALIVE_S
+    max_watchers: int = MAX_WATCHERS
+    _open: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _is_closed: bool = False
+
+    @property
+    def watchers(self) -> int:
+        return len(self._open)
+
+    async def serve(self, after_id: int, receive: Receive, send: Send) -> None:
+        """Send all events beyond `after_id` until the watcher leaves or `close` is called.
+
+        Raises Unavailable, with nothing sent, if no further watcher can be served.
+        """
+        if self._is_closed:
+            raise Unavailable("the server is shutting down", retry_after_s=2)
+        if len(self._open) >= self.max_watchers:
+            raise Unavailable(f"{self.max_watchers} watchers follow the events already", retry_after_s=30)
+        following = asyncio.create_task(self._follow(after_id, send), name="event stream")
+        leaving = asyncio.create_task(_left(receive), name="watcher")
+        self._open.add(following)
+        try:
+            await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done() and not following.cancelled():
+                following.result()
+        except LedgerError as error:
+            logger.error("an event stream ends: %s", error.message)
+        finally:
+            self._open.discard(following)
+            following.cancel()
+            leaving.cancel()
+            await asyncio.gather(following, leaving, return_exceptions=True)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def close(self) -> None:
+        """End all streams: their watchers would keep a server from shutting down."""
+        self._is_closed = True
+        for following in self._open:
+            following.cancel()
+
+    async def _follow(self, after_id: int, send: Send) -> None:
+        headers = [(b"content-type", f"{MEDIA_TYPE}; charset=utf-8".encode()), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await _send_text(send, f"retry: {RECONNECT_MS}\n\n")
+        last = after_id
+        while True:
+            events = await self.ledger.wait_for_events(last, EVENTS_AT_ONCE, self.keep_alive_s)
+            if not events:
+                await _send_text(send, ": keep-alive\n\n")
+                continue
+            await _send_text(send, _render(events))
+            last = events[-1].event_id
+            await asyncio.sleep(GATHER_S)
+
+
+class EventStream(Response):
+    """One watcher's stream."""
+
+    def __init__(self, streams: EventStreams, after_id: int) -> None:
+        super().__init__(media_type=MEDIA_TYPE)
+        self._streams = streams
+        self._after_id = after_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._streams.serve(self._after_id, receive, send)
+
+
+def add_event_routes(router: APIRouter, streams: EventStreams) -> None:
+    @router.get("/events", summary="Read or follow the events", response_model=EventPage, responses=_RESPONSES)
+    async def get_events(query: Annotated[EventQuery, Query()], request: Request) -> Response | EventPage:
+        """Changes of state, batches sealed and trained, checkpoints, recoveries, policy changes, revised rewards;
+        oldest first. A stream goes on after the event named in the header `Last-Event-ID`, if there is one."""
+        if query.last is not None and query.model_fields_set & {"after_id", "limit"}:
+            raise BadRequest("last: names the newest events, so send it without after_id and limit", param="last")
+        newest = None if query.last is None else await streams.ledger.newest_events(query.last)
+        if query.stream or MEDIA_TYPE in request.headers.get("accept", ""):
+            start = newest[0].event_id - 1 if newest else query.after_id
+            return EventStream(streams, _last_seen(request, start))
+        rows = await streams.ledger.events(query.after_id, query.limit) if newest is None else newest
+        return EventPage(events=[view_event(row) for row in rows])
+
+
+def _last_seen(request: Request, start: int) -> int:
+    given = request.headers.get("last-event-id")
+    if given is None or given == "":
+        return start
+    if not (given.isascii() and given.isdecimal() and len(given) <= 19 and int(given) <= MAX_ID):
+        raise BadRequest("Last-Event-ID is not one this server gave out", param="last-event-id")
+    return int(given)
+
+
+def _render(events: Sequence[EventRow]) -> str:
+    return "".join(
+        f"id: {row.event_id}\nevent: {row.kind}\ndata: {view_event(row).model_dump_json()}\n\n" for row in events
+    )
+
+
+async def _send_text(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

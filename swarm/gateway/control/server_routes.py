@@ -1,0 +1,185 @@
+"""Control routes: status, job, engine, batch policy, metrics, batches, audit. Thin: parse, call the server, render.
+
+Place in the flow: HTTP to `Control`, the server's calls handed in by server.py. It holds no state. Who may call which
+route is said by the router that it is added to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from swarm.config import TrainJob
+from swarm.engine.state import EngineLifecycle
+from swarm.errors import EngineNotReady
+from swarm.rollout.completion import ModelService
+from swarm.gateway.http.openapi import errors
+from swarm.gateway.http.queries import AuditQuery, BatchQuery, MetricsQuery
+from swarm.gateway.control.views import view_audit, view_batch
+from swarm.ledger import Ledger
+from swarm.schemas import (
+    Acknowledged,
+    AuditPage,
+    BatchPage,
+    BatchPolicies,
+    CheckpointResponse,
+    EngineState,
+    JobView,
+    LoadRequest,
+    MetricPointView,
+    MetricsHistory,
+    Ready,
+    StartEngineRequest,
+    Status,
+    SyncJobRequest,
+    UpdateBatchPolicyRequest,
+)
+
+NOT_READY = frozenset({EngineState.BOOTING, EngineState.FAILED})
+
+Served = Callable[[], ModelService | None]
+"""The model being served, or None while the engine is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the server can be told to do."""
+
+    status: Callable[[], Awaitable[Status]]
+    job: Callable[[], TrainJob | None]
+    sync_job: Callable[[dict[str, Any]], Awaitable[TrainJob]]
+    start: Callable[[bool], Awaitable[None]]
+    stop: Callable[[], Awaitable[None]]
+    checkpoint: Callable[[], Awaitable[CheckpointResponse]]
+    load: Callable[[int], Awaitable[None]]
+    shutdown: Callable[[], None]
+
+
+def require_service(served: Served) -> ModelService:
+    """Raises EngineNotReady while no engine runs or boots."""
+    service = served()
+    if service is None:
+        raise EngineNotReady(
+            "no engine is running: a client sends a job and starts it (auto_sync_train_config_and_start_engine), or"
+            " `swarm start --job job.yaml` does",
+            retry_after_s=2,
+        )
+    return service
+
+
+def add_status_routes(router: APIRouter, control: Control, served: Served) -> None:
+    """What everybody with a token may know."""
+
+    @router.get("/status", summary="One snapshot of the server", responses=errors(507))
+    async def get_status() -> Status:
+        """State, step, weights, how full the next batch is, clients, the running episodes that were silent longest,
+        warnings about clients, what was not trained and why, the last step's metrics."""
+        return await control.status()
+
+    @router.get("/job", summary="The job, as given and with every default resolved")
+    async def get_job() -> JobView:
+        return _view_job(control.job())
+
+    @router.get("/batch/policy", summary="When a batch is complete and what it may hold", responses=errors(503))
+    async def get_policy() -> BatchPolicies:
+        """The policy of the batch being filled, and the next one if that differs. 503 while no engine runs."""
+        return require_service(served).rollout.policies()
+
+
+def add_history_routes(router: APIRouter, ledger: Ledger) -> None:
+    """What is on record, for those who read."""
+
+    @router.get("/metrics", summary="Metrics of the finished steps, oldest first", responses=errors(507))
+    async def get_metrics(query: Annotated[MetricsQuery, Query()]) -> MetricsHistory:
+        rows = await ledger.metrics(query.after_step, query.limit)
+        return MetricsHistory(
+            points=[MetricPointView(step=row.step, at=row.at, metrics=dict(row.metrics)) for row in rows]
+        )
+
+    @router.get("/batches", summary="Batches of the present job, newest first", responses=errors(507))
+    async def get_batches(query: Annotated[BatchQuery, Query()]) -> BatchPage:
+        return BatchPage(batches=[view_batch(row) for row in await ledger.batches(query.limit)])
+
+
+def add_command_routes(
+    router: APIRouter, control: Control, served: Served, lifecycle: EngineLifecycle, ledger: Ledger
+) -> None:
+    """What changes the training, and who did."""
+
+    def acknowledged() -> Acknowledged:
+        return Acknowledged(state=lifecycle.state)
+
+    @router.put("/job", summary="Set the job", responses=errors(409))
+    async def put_job(body: SyncJobRequest) -> JobView:
+        """Taken while OFFLINE or FAILED; while another job runs 409. The same job again changes nothing; with more
+        `total_steps` it goes on, from COMPLETE as well."""
+        return _view_job(await control.sync_job(body.job))
+
+    @router.post("/engine/start", status_code=202, summary="Boot the engine", responses=errors(409, 507))
+    async def start_engine(body: StartEngineRequest | None = None) -> Acknowledged:
+        """Answers at once; the status says when it is ROLLING (COMPLETE if all its steps are done), or FAILED and why.
+        With `resume` (the default) the same job goes on where it was."""
+        await control.start(body.resume if body else True)
+        return acknowledged()
+
+    @router.post("/engine/stop", summary="Stop the engine", responses=errors(507))
+    async def stop_engine() -> Acknowledged:
+        """Abort what runs and free the model; the job stays known. Idempotent."""
+        await control.stop()
+        return acknowledged()
+
+    @router.post("/engine/checkpoint", summary="Save a checkpoint now", responses=errors(409, 503))
+    async def save_checkpoint() -> CheckpointResponse:
+        """In Hugging Face layout, and kept. Answers once it is written."""
+        return await control.checkpoint()
+
+    @router.post("/engine/load", summary="Go back to an earlier step of this run", responses=errors(404, 409, 503))
+    async def load_checkpoint(body: LoadRequest) -> Acknowledged:
+        """What was trained since counts as rewound; running train episodes are aborted. Answers once it serves."""
+        await control.load(body.step)
+        return acknowledged()
+
+    @router.post("/shutdown", status_code=202, summary="Stop the engine, then end the server process")
+    async def shut_down() -> Acknowledged:
+        control.shutdown()
+        return acknowledged()
+
+    @router.patch("/batch/policy", summary="Change the policy from the next batch on", responses=errors(503, 507))
+    async def update_policy(body: UpdateBatchPolicyRequest) -> BatchPolicies:
+        """What is left out stays. Durable; takes effect when the present batch is sealed."""
+        return await require_service(served).rollout.propose_policy(body)
+
+    @router.get("/audit", summary="Who called for a commander's rights, oldest first", responses=errors(507))
+    async def get_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
+        """Every such call, allowed or refused. Reading this log is one of them."""
+        return AuditPage(entries=[view_audit(row) for row in await ledger.audit(query.after_id, query.limit)])
+
+
+def health_router(lifecycle: EngineLifecycle) -> APIRouter:
+    """For supervisors and load balancers; says nothing that is not public."""
+    router = APIRouter(tags=["health"])
+
+    @router.get("/health", summary="The process lives and answers")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @router.get("/ready", summary="Whether the next command can be taken", responses={503: {"model": Ready}})
+    async def ready(response: Response) -> Ready:
+        """200 when a model is served or a job is awaited, 503 while it boots or has failed."""
+        is_ready = lifecycle.state not in NOT_READY
+        if not is_ready:
+            response.status_code = 503
+        return Ready(ready=is_ready, state=lifecycle.state, reason=lifecycle.reason)
+
+    return router
+
+
+def _view_job(job: TrainJob | None) -> JobView:
+    if job is None:
+        return JobView(job=None, resolved=None)
+    return JobView(
+        job=job.model_dump(mode="json", exclude_defaults=True), resolved=job.resolve().model_dump(mode="json")
+    )

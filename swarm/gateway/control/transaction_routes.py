@@ -1,0 +1,84 @@
+"""Routes of episodes that count on several servers or on none: prepare, commit, and what became of a transaction.
+
+Place in the flow: HTTP to transactions.py. It holds no state.
+"""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter
+
+from swarm.errors import EpisodeEnded
+from swarm.gateway.control.server_routes import Served, require_service
+from swarm.gateway.http.openapi import errors
+from swarm.rollout.transactions import GIVEN_UP, state_without_engine, transaction_digest
+from swarm.ledger import EndReceipt, Ledger
+from swarm.schemas import (
+    API_PREFIX,
+    CommitEpisodeRequest,
+    EndEpisodeResponse,
+    PrepareEpisodeRequest,
+    TransactionId,
+    TransactionView,
+)
+
+
+def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
+    """The two phases, for those who run episodes."""
+
+    @router.post(
+        "/episodes/{episode_id}/prepare",
+        summary="End an episode together with those of other servers: first phase",
+        responses=errors(404, 409, 503, 507),
+    )
+    async def prepare(episode_id: str, body: PrepareEpisodeRequest) -> EndEpisodeResponse:
+        """The result is durable and the key is closed; the episode counts once it is committed. It goes on counting as
+        running, so that a batch waits for it. Idempotent."""
+        receipt = await require_service(served).rollout.transactions.prepare(episode_id, body)
+        return _view(episode_id, receipt)
+
+    @router.post(
+        "/episodes/{episode_id}/commit",
+        summary="End an episode together with those of other servers: second phase",
+        responses=errors(404, 409, 507),
+    )
+    async def commit(episode_id: str, body: CommitEpisodeRequest) -> EndEpisodeResponse:
+        """On the coordinator this decides that all count; 409 `episode_ended` if it had been given up. Idempotent, and
+        works while no engine runs as well."""
+        service = served()
+        if service is not None:
+            return _view(episode_id, await service.rollout.transactions.commit(episode_id, body.transaction_id))
+        receipt = await ledger.commit_episode(
+            episode_id, transaction_sha256=transaction_digest(body.transaction_id), ended_at=time.time()
+        )
+        if receipt.state in GIVEN_UP:
+            raise EpisodeEnded(f"episode {episode_id} is {receipt.state} ({receipt.outcome}): begin another one")
+        return _view(episode_id, receipt)
+
+
+def transaction_router(served: Served, ledger: Ledger) -> APIRouter:
+    """For servers, which have no token of each other: the id is a secret of the client, and opens nothing else."""
+    router = APIRouter(prefix=API_PREFIX, tags=["episodes"])
+
+    @router.get("/transactions/{transaction_id}", summary="What became of a transaction", responses=errors(400, 507))
+    async def get_transaction(transaction_id: TransactionId) -> TransactionView:
+        """As its coordinator knows it. One whose client fell silent is aborted for good before that is said; one that
+        is not on record counts as aborted."""
+        service = served()
+        if service is not None:
+            return TransactionView(state=await service.rollout.transactions.state_of(transaction_id))
+        return TransactionView(state=await state_without_engine(ledger, transaction_id))
+
+    return router
+
+
+def _view(episode_id: str, receipt: EndReceipt) -> EndEpisodeResponse:
+    return EndEpisodeResponse(
+        episode_id=episode_id,
+        state=receipt.state,
+        outcome=receipt.outcome,
+        batch_id=receipt.batch_id,
+        replayed=receipt.replayed,
+        weight_versions=list(receipt.weight_versions),
+    )

@@ -1,0 +1,168 @@
+"""Sampled replies as messages of Anthropic's API: one body, or a stream of events.
+
+Place in the flow: between the calls of inference.py and HTTP, on the way out. Knows nothing of engines or episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from swarm.errors import EngineFailure, SwarmError
+from swarm.gateway.dialects.anthropic.errors import anthropic_error
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Opened, Piece, parts_of
+from swarm.gateway.dialects.anthropic.request import MessageRequest
+from swarm.gateway.dialects.anthropic.messages import input_json, tool_input
+from swarm.gateway.dialects.sse import Frame
+from swarm.tracker.codec import Codec
+from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, ToolCallPart, Turn
+
+_PING = Frame({"type": "ping"}, "ping").encode()
+
+
+def render_message(request: MessageRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
+    """The body of a finished call. Raises EngineFailure for an aborted turn, which has no complete reply."""
+    (completion,) = result.completions
+    turn = completion.turn
+    return {
+        **_head(result.head),
+        "content": [_block(part, request, result.head) for part in parts_of(turn.reply)],
+        **_stop(turn, codec),
+        "usage": _usage(len(turn.prompt_ids), len(turn.output_ids_T)),
+    }
+
+
+class MessageStream:
+    """Events of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off."""
+
+    def __init__(self, request: MessageRequest, head: CallHead, codec: Codec) -> None:
+        self._request = request
+        self._head = head
+        self._codec = codec
+        self._blocks_begun = 0
+        self._open: type[ReplyPart] | None = None
+
+    def push(self, event: CallEvent) -> list[Frame]:
+        match event:
+            case Opened():
+                rest: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+                message = {**_head(self._head), **rest, "usage": _usage(len(event.prompt_ids), 0)}
+                return [_frame("message_start", message=message)]
+            case Piece():
+                return [frame for part in event.parts for frame in self._part(part)]
+            case Closed(completion):
+                turn = completion.turn
+                usage = _usage(len(turn.prompt_ids), len(turn.output_ids_T))
+                return [*self._close(), _frame("message_delta", delta=_stop(turn, self._codec), usage=usage)]
+
+    def finish(self) -> list[Frame]:
+        return [_frame("message_stop")]
+
+    def fail(self, error: SwarmError) -> list[Frame]:
+        """The status line is gone: stock clients raise on an `error` event."""
+        return [Frame(anthropic_error(error), "error")]
+
+    def ping(self) -> bytes:
+        """An event that clients skip, but know the stream to be alive by."""
+        return _PING
+
+    def _part(self, part: ReplyPart) -> list[Frame]:
+        """A tool call is a block of its own; of the rest, pieces of one kind that follow one another are one."""
+        frames: list[Frame] = []
+        if self._open is not type(part) or isinstance(part, ToolCallPart):
+            frames += self._close()
+            frames.append(self._frame("content_block_start", content_block=_empty_block(part)))
+            self._open, self._blocks_begun = type(part), self._blocks_begun + 1
+        for delta in self._deltas(part):
+            frames.append(self._frame("content_block_delta", delta=delta))
+        return frames
+
+    def _deltas(self, part: ReplyPart) -> Iterable[dict[str, Any]]:
+        match part:
+            case TextPart():
+                yield {"type": "text_delta", "text": part.text}
+            case ReasoningPart():
+                if self._request.shows_thinking:
+                    yield {"type": "thinking_delta", "thinking": part.text}
+            case ToolCallPart():
+                yield {"type": "input_json_delta", "partial_json": input_json(part.arguments)}
+
+    def _close(self) -> list[Frame]:
+        if self._open is None:
+            return []
+        frames: list[Frame] = []
+        if self._open is ReasoningPart:
+            signature = {"type": "signature_delta", "signature": _signature(self._head)}
+            frames.append(self._frame("content_block_delta", delta=signature))
+        frames.append(self._frame("content_block_stop"))
+        self._open = None
+        return frames
+
+    def _frame(self, event: str, **fields: Any) -> Frame:
+        """Of the block that was begun last, or is about to be."""
+        index = self._blocks_begun - (event != "content_block_start")
+        return _frame(event, index=index, **fields)
+
+
+def _frame(event: str, **fields: Any) -> Frame:
+    return Frame({"type": event, **fields}, event)
+
+
+def _head(head: CallHead) -> dict[str, Any]:
+    return {"id": f"msg_{head.call_id}", "type": "message", "role": "assistant", "model": head.model}
+
+
+def _signature(head: CallHead) -> str:
+    """What `RecordedReplies.reasoning` finds the reply by."""
+    return head.call_id
+
+
+def _block(part: ReplyPart, request: MessageRequest, head: CallHead) -> dict[str, Any]:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case ReasoningPart():
+            text = part.text if request.shows_thinking else ""
+            return {"type": "thinking", "thinking": text, "signature": _signature(head)}
+        case ToolCallPart():
+            return {**_empty_block(part), "input": tool_input(part.arguments)}
+
+
+def _empty_block(part: ReplyPart) -> dict[str, Any]:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": ""}
+        case ReasoningPart():
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        case ToolCallPart():
+            return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": {}}
+
+
+def _stop(turn: Turn, codec: Codec) -> dict[str, str | None]:
+    """Raises EngineFailure for an aborted turn."""
+    if turn.finish_reason is FinishReason.LENGTH:
+        is_full = len(turn.output_ids_T) < turn.params.max_tokens
+        return {"stop_reason": "model_context_window_exceeded" if is_full else "max_tokens", "stop_sequence": None}
+    if turn.finish_reason is not FinishReason.STOP:
+        raise EngineFailure("the engine stopped before the completion was finished: send the request again")
+    if sequence := _stop_sequence(turn, codec):
+        return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
+    return {"stop_reason": "tool_use" if turn.reply.get("tool_calls") else "end_turn", "stop_sequence": None}
+
+
+def _stop_sequence(turn: Turn, codec: Codec) -> str | None:
+    """Of the stop sequences in the sampled text, the one that was complete first."""
+    if not turn.params.stop:
+        return None
+    text = codec.decode(turn.output_ids_T)
+    ends = [(text.find(stop) + len(stop), text.find(stop), stop) for stop in turn.params.stop if stop in text]
+    return min(ends)[2] if ends else None
+
+
+def _usage(input_tokens: int, output_tokens: int) -> dict[str, int]:
+    return {
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    }

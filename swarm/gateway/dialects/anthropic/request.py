@@ -1,0 +1,337 @@
+"""What a POST /v1/messages body asks for, and one of /v1/messages/count_tokens, checked field by field.
+
+Place in the flow: the edge, between HTTP and tracker, on the way in; anthropic_reply.py is the way out. Knows nothing
+of tokens or episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from swarm.errors import UnknownParameter
+from swarm.gateway.dialects.anthropic.messages import (
+    MAX_MESSAGES,
+    MessageBody,
+    RecordedReplies,
+    TextBlocks,
+    chat_messages,
+    has_redacted_thinking,
+    system_messages,
+)
+from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
+    FieldTable,
+    StopStrings,
+    Strict,
+    StrictBody,
+    eval_only,
+    honoured,
+    labels,
+    one_line,
+    refuse_unsupported,
+    refused,
+    shown,
+    unknown_fields,
+    unsupported,
+)
+from swarm.gateway.dialects.model_request import Conversation, ModelRequest, SamplingDefaults
+from swarm.gateway.dialects.sampling_fields import Number, json_schema_grammar
+from swarm.types import Grammar, SamplingParams, ToolChoice, ToolMode, ToolSpec
+
+MIN_THINKING_TOKENS = 1024
+THINKING_OPTION = "enable_thinking"
+EFFORT_OPTION = "reasoning_effort"
+"""What chat templates call the switches that `thinking` and `output_config.effort` turn."""
+
+_PROMPT_FIELDS: FieldTable = MappingProxyType(
+    honoured("model", note=ANY_MODEL)
+    | honoured("messages", note="blocks of type text, tool_use, tool_result, thinking and redacted_thinking")
+    | honoured("system", note="blocks are joined in order; one that is Claude Code's attribution is left out and named")
+    | honoured("tools", note="of type `custom`; `strict` where `tool_choice` forces a call")
+    | honoured("tool_choice", note="`any` and `tool` by a grammar")
+    | honoured("thinking", note="where the chat template has the switch; elsewhere `enabled` is refused by name")
+    | honoured("output_config", note="`format` by a grammar; `effort` where the chat template reads it")
+    | honoured("output_format", note="the older name of `output_config.format`")
+    | labels("cache_control", "user_profile_id", "workspace_id", "betas")
+    | refused("speed", "standard")
+    | refused("context_management", {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]})
+    | refused("mcp_servers", [])
+    | refused("compaction")
+    | refused("billing_policy")
+)
+"""What both routes document."""
+
+COUNT_FIELDS: FieldTable = _PROMPT_FIELDS
+"""Every documented field of Anthropic's token counting, betas included."""
+
+MESSAGE_FIELDS: FieldTable = MappingProxyType(
+    {**_PROMPT_FIELDS}
+    | honoured("max_tokens", "stop_sequences", "stream")
+    | honoured("temperature", note="the job's by default")
+    | eval_only("top_p", "top_k")
+    | labels("metadata", "diagnostics")
+    | refused("service_tier", "auto", "standard_only")
+    | refused("container")
+    | refused("inference_geo", "global")
+    | refused("fallbacks", [])
+    | refused("fallback_credit_token")
+    | refused("thread")
+)
+"""Every documented field of Anthropic's messages, betas and those of earlier versions included."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRequest:
+    """A checked request. `ignored_fields` names what was accepted without effect, in printable ASCII."""
+
+    call: ModelRequest
+    stream: bool
+    shows_thinking: bool
+    ignored_fields: tuple[str, ...]
+
+
+Switches = Callable[[str], bool]
+"""Whether the model's chat template reads an option of this name."""
+
+
+def parse_message_request(
+    body: Mapping[str, Any], defaults: SamplingDefaults, replies: RecordedReplies, switches: Switches
+) -> MessageRequest:
+    """`replies` are those of the episode so far.
+
+    Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`.
+    """
+    checked = _checked(body, MESSAGE_FIELDS, _MessageBody)
+    conversation, ignored = checked.conversation(replies, switches)
+    return MessageRequest(
+        call=ModelRequest(checked.model, (conversation,), checked.sampling(defaults), checked.choice()),
+        stream=bool(checked.stream),
+        shows_thinking=checked.thinking is None or checked.thinking.display != "omitted",
+        ignored_fields=unknown_fields(body, MESSAGE_FIELDS) + ignored,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CountRequest:
+    """A prompt whose tokens are to be counted."""
+
+    model: str
+    conversation: Conversation
+    ignored_fields: tuple[str, ...]
+
+
+def parse_count_request(body: Mapping[str, Any], replies: RecordedReplies, switches: Switches) -> CountRequest:
+    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    checked = _checked(body, COUNT_FIELDS, _PromptBody)
+    conversation, ignored = checked.conversation(replies, switches)
+    return CountRequest(checked.model, conversation, unknown_fields(body, COUNT_FIELDS) + ignored)
+
+
+Body = TypeVar("Body", bound="_PromptBody")
+
+
+def _checked(body: Mapping[str, Any], table: FieldTable, model: type[Body]) -> Body:
+    refuse_unsupported(body, table)
+    try:
+        return model.model_validate(dict(body))
+    except ValidationError as error:
+        raise one_line(error) from error
+
+
+class _Thinking(Strict):
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: int | None = Field(default=None, ge=MIN_THINKING_TOKENS, lt=2**31)
+    display: Literal["summarized", "omitted"] | None = None
+
+    @model_validator(mode="after")
+    def _with_budget(self) -> Self:
+        if self.type == "enabled" and self.budget_tokens is None:
+            raise PydanticCustomError("missing", "thinking of type enabled needs budget_tokens")
+        return self
+
+
+class _Format(Strict):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class _OutputConfig(Strict):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: _Format | None = None
+    task_budget: object = None
+
+    @field_validator("task_budget")
+    @classmethod
+    def _no_budget(cls, budget: object) -> object:
+        if budget is not None:
+            raise unsupported("a budget cannot be honoured: leave it out")
+        return budget
+
+
+def _custom(tool: object) -> object:
+    kind = cast("dict[str, object]", tool).get("type") if isinstance(tool, dict) else None
+    if kind is not None and kind != "custom":
+        raise unsupported("tools of type {kind} are not supported: send custom tools", kind=shown(kind))
+    return cast(object, tool)
+
+
+class _Tool(Strict):
+    name: str = Field(min_length=1)
+    input_schema: dict[str, Any]
+    description: str | None = None
+    input_examples: list[dict[str, Any]] | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+
+    @field_validator("defer_loading", "allowed_callers")
+    @classmethod
+    def _direct(cls, asked: object) -> object:
+        if asked and asked != ["direct"]:
+            raise unsupported("this server has no tools of its own that could load or call it: leave it out")
+        return asked
+
+    def spec(self) -> ToolSpec:
+        function: dict[str, Any] = {"name": self.name}
+        if self.description is not None:
+            function["description"] = self.description
+        function["parameters"] = self.input_schema
+        if self.input_examples:
+            function["input_examples"] = self.input_examples
+        return {"type": "function", "function": function}
+
+
+class _ToolChoice(Strict):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.type == "tool" and not self.name:
+            raise PydanticCustomError("missing", "tool_choice of type tool needs a name")
+        return self
+
+    @property
+    def is_forced(self) -> bool:
+        return self.type in {"any", "tool"}
+
+
+class _PromptBody(StrictBody):
+    """The fields that a prompt is made of."""
+
+    model: str = Field(min_length=1)
+    messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
+    system: TextBlocks | None = None
+    tools: list[Annotated[_Tool, BeforeValidator(_custom)]] | None = None
+    tool_choice: _ToolChoice | None = None
+    thinking: _Thinking | None = None
+    output_config: _OutputConfig | None = None
+    output_format: _Format | None = None
+
+    @field_validator("messages")
+    @classmethod
+    def _no_prefill(cls, messages: list[MessageBody]) -> list[MessageBody]:
+        if messages[-1].role == "assistant":
+            raise unsupported(
+                "this server does not support assistant message prefill: the conversation must end with a user message"
+            )
+        return messages
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = {tool.name for tool in self.tools or ()}
+        forced = self.tool_choice if self.tool_choice is not None and self.tool_choice.is_forced else None
+        if forced is not None and (forced.name or next(iter(names), None)) not in names:
+            raise PydanticCustomError("tool_choice", "tool_choice forces a call of a tool that tools does not name")
+        if forced is None and any(tool.strict for tool in self.tools or ()):
+            raise unsupported("strict tools are supported where tool_choice is any or tool: leave strict out")
+        if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
+            raise PydanticCustomError("format", "output_format and output_config.format exclude one another")
+        return self
+
+    def conversation(self, replies: RecordedReplies, switches: Switches) -> tuple[Conversation, tuple[str, ...]]:
+        """The prompt, and what of the body is no part of it."""
+        system, ignored = system_messages(self.system)
+        if has_redacted_thinking(self.messages):
+            ignored.append("messages.redacted_thinking")
+        options, without_effect = self._template_options(switches)
+        messages = (*system, *chat_messages(self.messages, replies))
+        tools = tuple(tool.spec() for tool in self.tools or ())
+        return Conversation(messages, tools, options), (*ignored, *without_effect)
+
+    def choice(self) -> ToolChoice:
+        if self.tool_choice is None:
+            return ToolChoice()
+        parallel = not self.tool_choice.disable_parallel_tool_use
+        match self.tool_choice.type:
+            case "any":
+                return ToolChoice(ToolMode.REQUIRED, (), parallel)
+            case "tool":
+                return ToolChoice(ToolMode.REQUIRED, (self.tool_choice.name or "",), parallel)
+            case mode:
+                return ToolChoice(ToolMode(mode), (), parallel)
+
+    def _template_options(self, switches: Switches) -> tuple[dict[str, Any], Sequence[str]]:
+        """Raises UnknownParameter for a switch that the model's chat template does not have."""
+        options: dict[str, Any] = {}
+        without_effect: list[str] = []
+        thinking, has_switch = self.thinking, switches(THINKING_OPTION)
+        if thinking is not None and has_switch:
+            options[THINKING_OPTION] = thinking.type != "disabled"
+            if thinking.budget_tokens is not None:
+                without_effect.append("thinking.budget_tokens")
+        elif thinking is not None and thinking.type == "enabled":
+            raise UnknownParameter(
+                "thinking: the model's chat template has no switch for it: send adaptive or disabled", param="thinking"
+            )
+        elif thinking is not None and thinking.type == "adaptive":
+            without_effect.append("thinking")
+        effort = None if self.output_config is None else self.output_config.effort
+        if effort is not None and switches(EFFORT_OPTION):
+            options[EFFORT_OPTION] = effort
+        elif effort not in {None, "high"}:
+            raise UnknownParameter(
+                "output_config.effort: the model's chat template does not read it: leave it out, or send high",
+                param="output_config.effort",
+            )
+        return options, without_effect
+
+
+class _MessageBody(_PromptBody):
+    """With the fields that say how to sample."""
+
+    max_tokens: int = Field(ge=1, lt=2**31)
+    stop_sequences: StopStrings | None = None
+    stream: bool | None = None
+    temperature: Number | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    top_p: Number | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=0, lt=2**31)
+
+    @model_validator(mode="after")
+    def _within_budget(self) -> Self:
+        budget = None if self.thinking is None else self.thinking.budget_tokens
+        if budget is not None and budget >= self.max_tokens:
+            raise PydanticCustomError("budget", "thinking.budget_tokens must be less than max_tokens")
+        return self
+
+    def sampling(self, defaults: SamplingDefaults) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+            top_k=self.top_k or 0,
+            stop=tuple(self.stop_sequences or ()),
+            stop_token_ids=defaults.stop_token_ids,
+            grammar=self._grammar(),
+        )
+
+    def _grammar(self) -> Grammar | None:
+        asked = self.output_format or (self.output_config.format if self.output_config else None)
+        return None if asked is None else json_schema_grammar(asked.schema_)

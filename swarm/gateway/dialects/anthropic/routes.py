@@ -1,0 +1,218 @@
+"""Routes of Anthropic's API: messages, token counts, and the model in the shape its clients know.
+
+Place in the flow: HTTP to the served model; a body's meaning is in dialects/, how a call is answered in answers.py.
+Errors of these routes have Anthropic's shape.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from starlette.routing import Match
+from starlette.types import Scope
+
+from swarm.errors import SwarmError
+from swarm.gateway.dialects.endpoint import Answers, Dialect, check_model, opened, report_ignored
+from swarm.gateway.dialects.anthropic.errors import anthropic_error_response
+from swarm.gateway.http.bodies import read_object
+from swarm.gateway.dialects.anthropic.request import (
+    MESSAGE_FIELDS,
+    MessageRequest,
+    parse_count_request,
+    parse_message_request,
+)
+from swarm.gateway.dialects.anthropic.messages import RecordedReplies
+from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
+from swarm.gateway.http.middleware import request_id_of
+from swarm.gateway.http.errors import internal_error
+from swarm.rollout.completion import ModelService
+from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, event_stream
+from swarm.rollout.episodes import RunningEpisode
+from swarm.gateway.http.routes import DirectRoute, Handler
+
+logger = logging.getLogger(__name__)
+
+VERSION_HEADER = b"anthropic-version"
+"""Sent by every client of Anthropic's API, and by no other."""
+
+_PROMPT_PROPERTIES: dict[str, Any] = {
+    "model": MODEL_PROPERTY,
+    "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+    "system": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+}
+_SAMPLING_PROPERTIES: dict[str, Any] = {
+    "max_tokens": {"type": "integer", "minimum": 1},
+    "temperature": {"type": "number", "minimum": 0, "maximum": 1},
+    "stream": {"type": "boolean"},
+}
+_EXAMPLE: dict[str, Any] = {"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]}
+
+
+class AnthropicErrorDetail(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicError(BaseModel):
+    """The body of every error of these routes."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str | None
+
+
+class TokenCount(BaseModel):
+    """How many tokens the prompt of such a message has."""
+
+    input_tokens: int
+
+
+def _request_body(required: list[str], properties: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "required": required, "properties": properties, "additionalProperties": True}
+    return {
+        "description": "Anthropic's body. A documented parameter that cannot be honoured is refused by name; a field"
+        " nobody knows is accepted and named in the response header `x-ignored-fields`.",
+        "required": True,
+        "content": {"application/json": {"schema": schema, "example": example}},
+    }
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": AnthropicError, "description": description}
+    for status, description in {
+        400: "The request must change.",
+        401: "No key, or a wrong one.",
+        409: "The episode is over.",
+        500: "The engine or the server failed: try again.",
+        529: "Not now: try again after `Retry-After` seconds.",
+    }.items()
+}
+_MESSAGE_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Anthropic's message, or with `stream` its events.",
+        "headers": IGNORED_FIELDS,
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            **event_stream("event", "data", example='event: message_stop\ndata: {"type":"message_stop"}\n\n'),
+        },
+    },
+    **_ERRORS,
+}
+
+
+class AnthropicRoute(DirectRoute):
+    """Its answers name the request as Anthropic's do, and its errors have Anthropic's shape."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            request_id = request_id_of(request.scope)
+            try:
+                response = await handle(request)
+            except SwarmError as error:
+                response = anthropic_error_response(error, request_id)
+            except Exception:
+                logger.exception("unexpected error in request %s to %s", request_id, self.path_format)
+                response = anthropic_error_response(internal_error(), request_id)
+            response.headers["request-id"] = request_id
+            return response
+
+        return answer
+
+
+class _AnthropicClientsRoute(AnthropicRoute):
+    """Taken for Anthropic's clients only: others know the same path in another shape."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if all(name != VERSION_HEADER for name, _ in scope["headers"]):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def anthropic_router(served: Callable[[], ModelService | None]) -> APIRouter:
+    """Open to the key of a running episode, for that episode. To be tried before the routes of OpenAI's API."""
+    router = APIRouter(prefix="/v1", tags=["model"], route_class=AnthropicRoute)
+    answers = Answers(served)
+
+    @router.post(
+        "/messages",
+        summary="Sample a reply, in Anthropic's shape",
+        response_class=Response,
+        responses=_MESSAGE_RESPONSES,
+        openapi_extra={
+            "requestBody": _request_body(
+                ["model", "messages", "max_tokens"],
+                _PROMPT_PROPERTIES | _SAMPLING_PROPERTIES,
+                {**_EXAMPLE, "max_tokens": 64},
+            )
+        },
+    )
+    async def create_message(request: Request) -> Response:
+        """Held while weights change; 529 with `Retry-After` if no token comes for long. Its turn is on record before
+        the reply is complete."""
+        return await answers.answer(request, _dialect(*opened(request, served)))
+
+    @router.post(
+        "/messages/count_tokens",
+        summary="Count the tokens of a prompt",
+        responses={200: {"model": TokenCount}, **_ERRORS},
+        openapi_extra={"requestBody": _request_body(["model", "messages"], _PROMPT_PROPERTIES, _EXAMPLE)},
+    )
+    async def count_tokens(request: Request) -> Response:
+        """Those that the same messages would be sampled from now, by the tokens already sampled in this episode."""
+        service, episode = opened(request, served)
+        body = await read_object(request) or {}
+        asked = parse_count_request(body, RecordedReplies(episode.tree.turns), service.codec.reads_option)
+        headers = report_ignored(asked.model, asked.ignored_fields, service)
+        episode.touch()
+        where = asked.conversation
+        prompt = episode.tree.preview(where.messages, where.tools, service.codec, where.template_options)
+        return JSONResponse({"input_tokens": len(prompt.prompt_ids)}, headers=headers)
+
+    router.routes.extend(_models_router(served).routes)
+    return router
+
+
+def _dialect(service: ModelService, episode: RunningEpisode) -> Dialect[MessageRequest]:
+    parse = partial(
+        parse_message_request, replies=RecordedReplies(episode.tree.turns), switches=service.codec.reads_option
+    )
+    return Dialect("messages", MESSAGE_FIELDS, parse, render_message, MessageStream)
+
+
+def _models_router(served: Callable[[], ModelService | None]) -> APIRouter:
+    router = APIRouter(prefix="/v1", route_class=_AnthropicClientsRoute, include_in_schema=False)
+
+    @router.get("/models")
+    async def list_models(request: Request) -> Response:
+        service, _ = opened(request, served)
+        name = service.model_name
+        return JSONResponse({"data": [_model(service)], "has_more": False, "first_id": name, "last_id": name})
+
+    @router.get("/models/{model_id:path}")
+    async def get_model(model_id: str, request: Request) -> Response:
+        service, _ = opened(request, served)
+        check_model(model_id, service)
+        return JSONResponse(_model(service))
+
+    return router
+
+
+def _model(service: ModelService) -> dict[str, Any]:
+    context_length = service.rollout.info.context_length
+    return {
+        "type": "model",
+        "id": service.model_name,
+        "display_name": service.model_name,
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+        "max_input_tokens": context_length,
+        "max_tokens": context_length,
+    }

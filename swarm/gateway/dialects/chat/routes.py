@@ -1,0 +1,112 @@
+"""Model routes: what any client of OpenAI's API calls, open to the key of a running episode.
+
+Place in the flow: HTTP to the served model; the body's meaning is in dialects/, how a call is answered in answers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+
+from swarm.gateway.dialects.endpoint import Answers, Dialect, check_model, opened
+from swarm.gateway.dialects.chat.request import CHAT_FIELDS, parse_chat_request
+from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
+from swarm.rollout.completion import ModelService
+from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
+from swarm.gateway.http.routes import DirectRoute
+
+CHAT = Dialect("chat/completions", CHAT_FIELDS, parse_chat_request, render_completion, ChunkStream)
+
+_CHAT_BODY: dict[str, Any] = {
+    "description": "OpenAI's body. A documented parameter that cannot be honoured is refused by name; a field nobody"
+    " knows is accepted and named in the response header `x-ignored-fields`.",
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["model", "messages"],
+                "properties": {
+                    "model": MODEL_PROPERTY,
+                    "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+                    "stream": {"type": "boolean"},
+                    "max_tokens": {"type": "integer", "minimum": 1},
+                    "temperature": {"type": "number"},
+                    "seed": {"type": "integer"},
+                },
+                "additionalProperties": True,
+            },
+            "example": {"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]},
+        }
+    },
+}
+_CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "OpenAI's completion, or with `stream` its chunks.",
+        "headers": IGNORED_FIELDS,
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            **event_stream("event", "data", example="data: {...}\n\ndata: [DONE]\n\n"),
+        },
+    },
+    **errors(400, 401, 409, 503, 507),
+}
+
+
+class ModelView(BaseModel):
+    """What this server serves, in OpenAI's shape; `context_length` in tokens, prompt and reply together."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "swarm"
+    context_length: int
+    weight_version: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelView]
+
+
+def model_router(served: Callable[[], ModelService | None]) -> APIRouter:
+    """Open to the key of a running episode, for that episode."""
+    router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
+    answers = Answers(served)
+
+    @router.post(
+        "/chat/completions",
+        summary="Sample a reply",
+        response_class=Response,
+        responses=_CHAT_RESPONSES,
+        openapi_extra={"requestBody": _CHAT_BODY},
+    )
+    async def chat_completions(request: Request) -> Response:
+        """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before
+        the reply is complete."""
+        return await answers.answer(request, CHAT)
+
+    @router.get("/models", summary="The model of this episode, as a list", responses=errors(401, 409, 503))
+    async def list_models(request: Request) -> ModelList:
+        service, _ = opened(request, served)
+        return ModelList(data=[_describe(service)])
+
+    @router.get("/models/{model_id:path}", summary="The model of this episode", responses=errors(401, 404, 409, 503))
+    async def get_model(model_id: str, request: Request) -> ModelView:
+        service, _ = opened(request, served)
+        check_model(model_id, service)
+        return _describe(service)
+
+    return router
+
+
+def _describe(service: ModelService) -> ModelView:
+    return ModelView(
+        id=service.model_name,
+        context_length=service.rollout.info.context_length,
+        weight_version=service.rollout.lifecycle.weights.version,
+    )

@@ -1,0 +1,172 @@
+"""Sampled tokens as text completions: one body, or a stream of chunks, in the shape of OpenAI's older API.
+
+Place in the flow: between the calls of inference.py and HTTP, on the way out. Knows nothing of engines or episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from swarm.errors import SwarmError
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.gateway.dialects.chat.reply import DONE, finish_reason
+from swarm.gateway.dialects.completions.request import CompletionRequest
+from swarm.gateway.dialects.sse import Frame
+from swarm.tracker.codec import Codec
+from swarm.types import ReplyPart, TextPart, TokenDelta, TokenLogprobs
+
+
+def render_text_completion(request: CompletionRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
+    """The body of a finished call. Raises EngineFailure for an aborted turn, which has no complete text."""
+    return {
+        **_head(result.head),
+        "choices": [_choice(request, completion, codec) for completion in result.completions],
+        "usage": _usage(request, result.completions),
+    }
+
+
+def _head(head: CallHead) -> dict[str, Any]:
+    """Bodies and chunks look alike in this API."""
+    return {
+        "id": f"cmpl-{head.call_id}",
+        "object": "text_completion",
+        "created": head.created,
+        "model": head.model,
+    }
+
+
+def _choice(request: CompletionRequest, completion: Completion, codec: Codec) -> dict[str, Any]:
+    turn = completion.turn
+    before = _echoed(request, completion.choice, turn.prompt_ids, codec) if request.echo else ""
+    logprobs = None
+    if request.logprobs is not None:
+        scribe = _LogprobScribe(request, codec, turn.index)
+        delta = TokenDelta(turn.output_ids_T, turn.logprobs_T, (), None, completion.top_logprobs_T)
+        logprobs = scribe.write([delta])
+    choice: dict[str, Any] = {
+        "index": completion.choice,
+        "text": before + (turn.reply.get("content") or ""),
+        "logprobs": logprobs,
+        "finish_reason": finish_reason(turn.finish_reason, {}),
+    }
+    if request.return_token_ids:
+        choice |= {"token_ids": list(turn.output_ids_T), "prompt_token_ids": list(turn.prompt_ids)}
+    return choice
+
+
+class TextCompletionStream:
+    """Chunks of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off.
+
+    A choice opens with its echo, or with no text. A chunk carries the logprobs and ids of the tokens sampled since the
+    last chunk of its choice, those whose text is held back or hidden included.
+    """
+
+    def __init__(self, request: CompletionRequest, head: CallHead, codec: Codec) -> None:
+        self._request = request
+        self._codec = codec
+        self._head = _head(head)
+        self._unsent: dict[int, list[TokenDelta]] = {}
+        self._scribes: dict[int, _LogprobScribe] = {}
+        self._completions: list[Completion] = []
+
+    def push(self, event: CallEvent) -> list[Frame]:
+        match event:
+            case Opened():
+                return [Frame(self._opening(event))]
+            case Piece():
+                self._unsent[event.choice].append(event.delta)
+                return [Frame(self._chunk(event.choice, text)) for text in _texts(event.parts)]
+            case Closed(completion):
+                self._completions.append(completion)
+                return [Frame(self._chunk(event.choice, "", finish_reason(completion.turn.finish_reason, {})))]
+
+    def finish(self) -> list[Frame]:
+        """The usage, if the request asked for it, and the end."""
+        if not self._request.include_usage:
+            return [DONE]
+        return [Frame({**self._head, "choices": [], "usage": _usage(self._request, self._completions)}), DONE]
+
+    def fail(self, error: SwarmError) -> list[Frame]:
+        """The status line is gone: stock clients raise on an `error` event."""
+        detail = {"message": error.message, "type": "server_error", "param": None, "code": error.code}
+        return [Frame({"error": detail})]
+
+    def ping(self) -> bytes:
+        """A comment, which keeps what is in between from giving the connection up."""
+        return b": keep-alive\n\n"
+
+    def _opening(self, event: Opened) -> dict[str, Any]:
+        self._unsent[event.choice] = []
+        self._scribes[event.choice] = _LogprobScribe(self._request, self._codec, event.turn_index)
+        echo = _echoed(self._request, event.choice, event.prompt_ids, self._codec) if self._request.echo else ""
+        chunk = self._chunk(event.choice, echo)
+        if self._request.return_token_ids:
+            chunk["choices"][0]["prompt_token_ids"] = list(event.prompt_ids)
+        return chunk
+
+    def _chunk(self, choice: int, text: str, reason: str | None = None) -> dict[str, Any]:
+        deltas, self._unsent[choice] = self._unsent[choice], []
+        body: dict[str, Any] = {"index": choice, "text": text, "logprobs": None, "finish_reason": reason}
+        if self._request.logprobs is not None and deltas:
+            body["logprobs"] = self._scribes[choice].write(deltas)
+        if self._request.return_token_ids:
+            body["token_ids"] = [token for delta in deltas for token in delta.token_ids_T]
+        return {**self._head, "choices": [body]}
+
+
+class _LogprobScribe:
+    """Writes the logprobs of one choice, piece by piece.
+
+    `text_offset` is where in the choice's text a token begins; tokens that share a character begin where it does, and
+    tokens without text, or behind a stop string's beginning, where theirs would.
+    """
+
+    def __init__(self, request: CompletionRequest, codec: Codec, turn_index: int) -> None:
+        self._as_ids = request.tokens_as_ids
+        self._codec = codec
+        self._reply = codec.raw_reply_stream(turn_index=turn_index)
+        self._offset = 0
+
+    def write(self, deltas: Iterable[TokenDelta]) -> dict[str, Any]:
+        body: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for delta in deltas:
+            tops: Sequence[TokenLogprobs] = delta.top_logprobs_T or [()] * len(delta.token_ids_T)
+            for token_id, logprob, top in zip(delta.token_ids_T, delta.logprobs_T, tops, strict=True):
+                name = self._name(token_id)
+                # The sampled token is always named, so that there may be one more than was asked for.
+                named = {name: logprob}
+                for other, other_logprob in top:
+                    named.setdefault(self._name(other), other_logprob)
+                body["tokens"].append(name)
+                body["token_logprobs"].append(logprob)
+                body["top_logprobs"].append(named)
+                body["text_offset"].append(self._offset)
+                self._offset += sum(map(len, _texts(self._reply.push([token_id]))))
+        return body
+
+    def _name(self, token_id: int) -> str:
+        return f"token_id:{token_id}" if self._as_ids else self._codec.token_text([token_id])[0]
+
+
+def _texts(parts: Sequence[ReplyPart]) -> list[str]:
+    return [part.text for part in parts if isinstance(part, TextPart)]
+
+
+def _echoed(request: CompletionRequest, choice: int, prompt_ids: Sequence[int], codec: Codec) -> str:
+    """The prompt as it was given; one of token ids as its text, special tokens by their names."""
+    prompt = request.call.prompts[choice // request.call.choices]
+    text = getattr(prompt, "text", None)
+    return codec.raw_text(prompt_ids) if text is None else text
+
+
+def _usage(request: CompletionRequest, completions: Sequence[Completion]) -> dict[str, int]:
+    """Every prompt counts once, whatever the number of its completions."""
+    prompts = {each.choice // request.call.choices: len(each.turn.prompt_ids) for each in completions}
+    prompt_tokens = sum(prompts.values())
+    completion_tokens = sum(len(each.turn.output_ids_T) for each in completions)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }

@@ -1,0 +1,208 @@
+"""What a POST /v1/completions body asks for: prompts that no chat template touches, checked field by field.
+
+Place in the flow: the edge, between HTTP and tracker, on the way in; completions_reply.py is the way out. Knows nothing
+of tokenizers or episodes: whether a token id exists, and whether a prompt fits, is found out where it is sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Self, cast
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from swarm.errors import BadRequest
+from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
+    FieldTable,
+    Strict,
+    eval_only,
+    honoured,
+    labels,
+    one_line,
+    refuse_unsupported,
+    refused,
+    unknown_fields,
+    unsupported,
+)
+from swarm.gateway.dialects.model_request import ModelRequest, RawPrompt, SamplingDefaults
+from swarm.gateway.dialects.sampling_fields import ResponseFormat, SamplingBody
+
+MAX_PROMPTS = 128
+MAX_CHOICES = 128
+MAX_PROMPT_TOKENS = 2**20
+"""Of one prompt; no model served here has a longer context."""
+
+MAX_LOGPROBS = 5
+"""OpenAI's limit for this API."""
+
+COMPLETION_FIELDS: FieldTable = MappingProxyType(
+    honoured("model", note=ANY_MODEL)
+    | honoured("stream", "temperature", "seed", "stop")
+    | honoured("prompt", note="text, token ids, or a list of up to 128 of either")
+    | honoured("max_tokens", note="the job's `max_response_length` by default")
+    | honoured("n", note="each choice is a turn of its own")
+    | honoured("best_of", note="only as large as `n`")
+    | honoured("echo", note="not together with `logprobs`")
+    | honoured("logprobs", note="0 to 5")
+    | honoured("stream_options", note="`include_usage`")
+    | honoured("response_format", note="as in vLLM: `json_object` and `json_schema` by a grammar, always strict")
+    | honoured("return_token_ids", "return_tokens_as_token_ids", "stop_token_ids", "ignore_eos", note="as in vLLM")
+    | honoured("structured_outputs", note="as in vLLM")
+    | eval_only("top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty")
+    | eval_only("repetition_penalty", "logit_bias")
+    | labels("user", "request_id", "session_id", "cache_salt", "stream_interval")
+    | refused("suffix", "")
+    | refused("add_special_tokens", False, note="none is ever added to the prompt")
+    | refused("skip_special_tokens", True)
+    | refused("spaces_between_special_tokens", True)
+    | refused("include_stop_str_in_output", False)
+    | refused("truncate_prompt_tokens")
+    | refused("truncation_side")
+    | refused("use_beam_search", False)
+    | refused("length_penalty", 1)
+    | refused("allowed_token_ids")
+    | refused("bad_words", [])
+    | refused("prompt_logprobs")
+    | refused("logprob_token_ids")
+    | refused("prompt_embeds")
+    | refused("priority", 0)
+    | refused("thinking_token_budget", -1)
+    | refused("repetition_detection")
+    | refused("watermarking", False)
+    | refused("kv_transfer_params")
+    | refused("ec_transfer_params")
+    | refused("routed_experts_prompt_start", 0)
+    | refused("return_token_offsets", False)
+    | refused("return_mm_kwargs", True)
+    | refused("vllm_xargs", {})
+)
+"""Every documented field of OpenAI's completions and of vLLM's."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A checked request. `logprobs` is how many of the likeliest tokens to name beside each sampled one, None for no
+    logprobs at all; `tokens_as_ids` spells tokens `token_id:N`. `ignored_fields` are in printable ASCII."""
+
+    call: ModelRequest
+    stream: bool
+    include_usage: bool
+    echo: bool
+    logprobs: int | None
+    tokens_as_ids: bool
+    return_token_ids: bool
+    ignored_fields: tuple[str, ...]
+
+
+def parse_completion_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> CompletionRequest:
+    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    if not isinstance(cast(object, body), Mapping):
+        raise BadRequest("the body must be a JSON object")
+    refuse_unsupported(body, COMPLETION_FIELDS)
+    try:
+        checked = _CompletionBody.model_validate(dict(body))
+    except ValidationError as error:
+        raise one_line(error) from error
+    options = checked.stream_options
+    return CompletionRequest(
+        call=checked.call(defaults),
+        stream=bool(checked.stream),
+        include_usage=options is not None and bool(options.include_usage),
+        echo=bool(checked.echo),
+        logprobs=checked.logprobs,
+        tokens_as_ids=bool(checked.return_tokens_as_token_ids),
+        return_token_ids=bool(checked.return_token_ids),
+        ignored_fields=unknown_fields(body, COMPLETION_FIELDS),
+    )
+
+
+def raw_prompts(given: object) -> object:
+    """The prompts of a body: one, or a list of them. Raises PydanticCustomError for anything else."""
+    if not isinstance(given, list):
+        return (_raw_prompt(given),)
+    items = cast("list[object]", given)
+    # The API tells a list of prompts from one prompt of token ids by what is in it.
+    if items and type(items[0]) is int:
+        return (_raw_prompt(items),)
+    if not 0 < len(items) <= MAX_PROMPTS:
+        raise PydanticCustomError(
+            "prompts", "a list holds 1 to {limit} prompts, not {count}", {"limit": MAX_PROMPTS, "count": len(items)}
+        )
+    return tuple(_raw_prompt(item) for item in items)
+
+
+def _raw_prompt(given: object) -> RawPrompt:
+    if isinstance(given, str):
+        if not given:
+            raise PydanticCustomError("empty", "an empty prompt has no token to begin with")
+        return RawPrompt(text=given)
+    if not isinstance(given, list):
+        raise PydanticCustomError("prompt", "a prompt is a string or a list of token ids")
+    return RawPrompt(token_ids=token_ids(cast("list[object]", given)))
+
+
+def token_ids(given: list[object]) -> tuple[int, ...]:
+    """Raises PydanticCustomError for what can be no token ids, or for too many of them."""
+    if not 0 < len(given) <= MAX_PROMPT_TOKENS:
+        raise PydanticCustomError(
+            "tokens", "1 to {limit} token ids are taken, not {count}", {"limit": MAX_PROMPT_TOKENS, "count": len(given)}
+        )
+    ids = tuple(each for each in given if type(each) is int and 0 <= each < 2**31)
+    if len(ids) < len(given):
+        raise PydanticCustomError("token", "token ids are whole numbers from 0 on")
+    return ids
+
+
+class _StreamOptions(Strict):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+    @field_validator("continuous_usage_stats")
+    @classmethod
+    def _usage_at_the_end(cls, is_asked: bool | None) -> bool | None:
+        if is_asked:
+            raise unsupported("usage comes once, with include_usage")
+        return is_asked
+
+
+class _CompletionBody(SamplingBody):
+    """The fields that are honoured; the rest of the body is judged by name."""
+
+    model: str = Field(min_length=1)
+    prompt: Annotated[tuple[RawPrompt, ...], BeforeValidator(raw_prompts)]
+    max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    echo: bool | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    response_format: ResponseFormat | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+    @field_validator("best_of")
+    @classmethod
+    def _no_hidden_choices(cls, best_of: int | None, info: Any) -> int | None:
+        if best_of is not None and best_of != (info.data.get("n") or 1):
+            raise unsupported("only as many completions are sampled as are returned: leave it out, or send the same n")
+        return best_of
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.echo and self.logprobs is not None:
+            raise unsupported("echo and logprobs exclude one another: the prompt was not sampled")
+        return self
+
+    def call(self, defaults: SamplingDefaults) -> ModelRequest:
+        params = self.sampling_params(
+            defaults,
+            max_tokens=self.max_tokens,
+            grammar=self.response_format.grammar() if self.response_format else None,
+            top_logprobs=self.logprobs or 0,
+        )
+        return ModelRequest(self.model, self.prompt, params, choices=self.n or 1)

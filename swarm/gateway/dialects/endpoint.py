@@ -1,0 +1,195 @@
+"""How a model call is answered over HTTP, whatever its API: one body, or server-sent events as tokens come.
+
+Place in the flow: between the model routes and inference.py. What bodies and events look like is each dialect's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from swarm.errors import EngineFailure, EngineNotReady, NotFound, SwarmError
+from swarm.gateway.http.auth import bearer
+from swarm.gateway.http.bodies import read_object
+from swarm.rollout.deduplication import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
+from swarm.gateway.dialects.fields import FieldTable, shown
+from swarm.gateway.dialects.model_request import ModelRequest, SamplingDefaults
+from swarm.gateway.dialects.sse import Frame, encode_frames
+from swarm.rollout.completion import ModelService
+from swarm.rollout.episodes import RunningEpisode
+from swarm.tracker.codec import Codec
+
+CLIENT_CLOSED_REQUEST = 499
+MODEL_ALIASES = frozenset({"default", ""})
+MAX_ATTEMPT = 1000
+
+
+class DialectRequest(Protocol):
+    """What all dialects' requests have in common."""
+
+    @property
+    def call(self) -> ModelRequest: ...
+
+    @property
+    def stream(self) -> bool: ...
+
+    @property
+    def ignored_fields(self) -> tuple[str, ...]: ...
+
+
+class ReplyFrames(Protocol):
+    """Events of one call as the frames of an API."""
+
+    def push(self, event: CallEvent) -> list[Frame]: ...
+
+    def finish(self) -> list[Frame]: ...
+
+    def fail(self, error: SwarmError) -> list[Frame]: ...
+
+    def ping(self) -> bytes: ...
+
+
+Asked = TypeVar("Asked", bound=DialectRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect(Generic[Asked]):
+    """One API: `parse` raises BadRequest; `name` is its route below /v1."""
+
+    name: str
+    fields: FieldTable
+    parse: Callable[[Mapping[str, Any], SamplingDefaults], Asked]
+    render: Callable[[Asked, CallResult, Codec], dict[str, Any]]
+    open_stream: Callable[[Asked, CallHead, Codec], ReplyFrames]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers model calls with whatever service runs."""
+
+    served: Callable[[], ModelService | None]
+
+    async def answer(self, request: Request, dialect: Dialect[Asked]) -> Response:
+        """Raises what refuses the request; whatever happens later ends a stream with the dialect's error event."""
+        service, episode = opened(request, self.served)
+        body = await read_object(request) or {}
+        asked = dialect.parse(body, service.defaults())
+        headers = report_ignored(asked.call.model, asked.ignored_fields, service)
+        identity = await _identity(request, dialect.name)
+        call = service.call(episode, asked.call, identity, is_streamed=asked.stream)
+        head = call.head(service.model_name)
+        if asked.stream:
+            frames = dialect.open_stream(asked, head, service.codec)
+            events = call.events()
+            # Awaited here, so that a refused request is an HTTP error and not a broken stream.
+            first = await _unless_disconnected(request, _first_of(events))
+            if first is None:
+                await events.aclose()
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
+            headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
+            return StreamingResponse(_sent(first, events, frames), media_type="text/event-stream", headers=headers)
+        completions = await _unless_disconnected(request, call.completed())
+        if completions is None:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return JSONResponse(dialect.render(asked, CallResult(head, completions), service.codec), headers=headers)
+
+
+def opened(request: Request, served: Callable[[], ModelService | None]) -> tuple[ModelService, RunningEpisode]:
+    """The service, and the episode whose key the request shows. Raises Unauthorized, EngineNotReady, EpisodeEnded."""
+    key = bearer(request)
+    service = served()
+    if service is None:
+        raise EngineNotReady("no engine is running", retry_after_s=2)
+    return service, service.rollout.authorize(key)
+
+
+def check_model(name: str, service: ModelService) -> None:
+    """For those who ask about a model. Raises NotFound if it is not the one that is served."""
+    if not _is_served(name, service):
+        raise NotFound(f"no model {shown(name)} here: this server serves {service.model_name!r}", param="model")
+
+
+def report_ignored(model: str, fields: Sequence[str], service: ModelService) -> dict[str, str]:
+    """Count what had no effect on a call, and name it in a header.
+
+    Agents have the name of a model written into them, and there is only one model to call: any name will do, and one
+    that is not its own has no effect.
+    """
+    ignored = tuple(fields) if _is_served(model, service) else ("model", *fields)
+    service.counts.ignore(ignored)
+    return {"x-ignored-fields": ",".join(ignored)} if ignored else {}
+
+
+def _is_served(name: str, service: ModelService) -> bool:
+    return name in MODEL_ALIASES or name == service.model_name
+
+
+async def _identity(request: Request, route: str) -> CallIdentity:
+    """`Idempotency-Key` names a call; the libraries of OpenAI and Anthropic count its attempts.
+
+    `x-request-id` may be of the caller, or of a proxy that gives every attempt another one, but sends it along when it
+    sends an attempt twice.
+    """
+    headers = request.headers
+    name = ""
+    if key := headers.get("idempotency-key"):
+        name = call_name(NameKind.CALLER, key)
+    elif request_id := headers.get("x-request-id"):
+        name = call_name(NameKind.CARRIER, request_id)
+    digest = hashlib.sha256(f"{route}\n".encode())
+    digest.update(await request.body())
+    count = headers.get("x-stainless-retry-count", "")
+    attempt = min(int(count), MAX_ATTEMPT) if count.isascii() and count.isdecimal() else 0
+    return CallIdentity(digest.hexdigest(), attempt, name)
+
+
+Result = TypeVar("Result")
+
+
+async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """The result, or None as soon as the client is gone."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        working.cancel()
+        await asyncio.wait({working})
+        return None
+    finally:
+        watching.cancel()
+        working.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first_of(events: AsyncGenerator[Sequence[CallEvent]]) -> Sequence[CallEvent]:
+    async for batch in events:
+        if batch:
+            return batch
+    raise EngineFailure("the call ended without a reply: send it again")
+
+
+async def _sent(
+    first: Sequence[CallEvent], events: AsyncGenerator[Sequence[CallEvent]], frames: ReplyFrames
+) -> AsyncGenerator[bytes]:
+    """Encoded frames, several at once where several events wait, and a ping where none came for a while."""
+    try:
+        yield encode_frames(frame for event in first for frame in frames.push(event))
+        async for batch in events:
+            yield encode_frames(frame for event in batch for frame in frames.push(event)) if batch else frames.ping()
+        yield encode_frames(frames.finish())
+    except SwarmError as error:
+        yield encode_frames(frames.fail(error))
+    finally:
+        await events.aclose()

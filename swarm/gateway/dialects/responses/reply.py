@@ -1,0 +1,346 @@
+"""Sampled replies as responses of OpenAI's Responses API: one body, or a stream of events.
+
+Place in the flow: between the calls of inference.py and HTTP, on the way out; responses_items.py reads what it shows
+when it comes back. Knows nothing of engines or episodes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+from swarm.errors import EngineFailure, SwarmError
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
+from swarm.gateway.dialects.responses.items import ResponseId
+from swarm.gateway.dialects.sse import Frame
+from swarm.tracker.codec import Codec
+from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs, ToolCallPart, Turn
+
+Item = dict[str, Any]
+
+
+def render_response(request: ResponseRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
+    """The body of a finished call. Raises EngineFailure for an aborted turn, which has no complete reply."""
+    (completion,) = result.completions
+    return show_response(request.shown, result.head, completion, codec)
+
+
+def show_response(shown: Shown, head: CallHead, completion: Completion, codec: Codec) -> dict[str, Any]:
+    """The body of a completion. Raises EngineFailure for an aborted turn."""
+    turn = completion.turn
+    status = _status(turn.finish_reason)
+    rows = _text_logprobs(codec, completion) if shown.logprobs else []
+    return _body(
+        shown,
+        head,
+        status=status,
+        completed_at=int(turn.ended_at),
+        incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
+        output=_items(shown, head, turn, status, rows),
+        usage=_usage(turn, codec),
+    )
+
+
+def _status(reason: FinishReason) -> str:
+    if reason is FinishReason.ABORT:
+        raise EngineFailure("the engine stopped before the completion was finished: send the request again")
+    return "completed" if reason is FinishReason.STOP else "incomplete"
+
+
+def _body(shown: Shown, head: CallHead, *, status: str, **rest: Any) -> dict[str, Any]:
+    return {
+        "id": response_id(shown, head),
+        "object": "response",
+        "created_at": head.created,
+        "completed_at": None,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "model": head.model,
+        "output": [],
+        "usage": None,
+        **shown.settings,
+        **rest,
+    }
+
+
+def response_id(shown: Shown, head: CallHead) -> str:
+    return str(ResponseId(head.call_id, shown.has_instructions, shown.is_stored))
+
+
+def _items(shown: Shown, head: CallHead, turn: Turn, status: str, rows: list[Item]) -> list[Item]:
+    """A reply that says nothing is an empty message. Only its last item can be incomplete, and no call is."""
+    items: list[Item] = []
+    reply = turn.reply
+    calls = reply.get("tool_calls") or ()
+    if reasoning := reply.get("reasoning_content"):
+        items.append(_reasoning_item(shown, head, reasoning, "completed"))
+    if reply.get("content") or not calls:
+        items.append(_message_item(f"msg_{head.call_id}", reply.get("content") or "", "completed", rows))
+    for number, call in enumerate(calls):
+        part = ToolCallPart(call["id"], call["function"]["name"], call["function"]["arguments"])
+        items.append(_call_item(_numbered("fc", head, number), part, part.arguments, "completed"))
+    if not calls:
+        items[-1]["status"] = status
+    return items
+
+
+def _numbered(kind: str, head: CallHead, number: int) -> str:
+    """The id of an item. The first of its kind bears no number."""
+    return f"{kind}_{head.call_id}_{number}" if number else f"{kind}_{head.call_id}"
+
+
+def _reasoning_item(shown: Shown, head: CallHead, text: str, status: str) -> Item:
+    item: Item = {"id": f"rs_{head.call_id}", "type": "reasoning", "summary": [], "content": [], "status": status}
+    if text:
+        item["content"] = [_reasoning_part(text)]
+    if shown.encrypted_reasoning:
+        item["encrypted_content"] = head.call_id
+    return item
+
+
+def _reasoning_part(text: str) -> Item:
+    return {"type": "reasoning_text", "text": text}
+
+
+def _message_item(item_id: str, text: str, status: str, rows: list[Item]) -> Item:
+    content = [] if status == "in_progress" else [_text_part(text, rows)]
+    return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def _text_part(text: str, rows: list[Item]) -> Item:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": rows}
+
+
+def _call_item(item_id: str, part: ToolCallPart, arguments: str, status: str) -> Item:
+    return {
+        "id": item_id,
+        "type": "function_call",
+        "call_id": part.call_id,
+        "name": part.name,
+        "arguments": arguments,
+        "status": status,
+    }
+
+
+class ResponseStream:
+    """Events of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off.
+
+    An item is over when one of another kind begins; text that goes on behind a call is an item of its own. A piece of
+    text carries the logprobs of the tokens sampled since the piece before; those behind the last one come with "".
+    """
+
+    def __init__(self, request: ResponseRequest, head: CallHead, codec: Codec) -> None:
+        self._shown = request.shown
+        self._head = head
+        self._codec = codec
+        self._events = 0
+        self._items = 0
+        self._texts = 0
+        self._thoughts = 0
+        self._calls = 0
+        self._open: _OpenItem | None = None
+        self._unsent: list[TokenDelta] = []
+
+    def push(self, event: CallEvent) -> list[Frame]:
+        match event:
+            case Opened():
+                body = _body(self._shown, self._head, status="in_progress")
+                return [self._frame(f"response.{kind}", response=body) for kind in ("created", "in_progress")]
+            case Piece():
+                self._unsent.append(event.delta)
+                return [frame for part in event.parts for frame in self._part(part)]
+            case Closed(completion):
+                return self._end(completion)
+
+    def finish(self) -> list[Frame]:
+        """Nothing: the last event says that it is."""
+        return []
+
+    def fail(self, error: SwarmError) -> list[Frame]:
+        """The status line is gone: stock clients raise on an `error` in an event."""
+        told = {"code": "server_error", "message": error.message}
+        body = _body(self._shown, self._head, status="failed", error=told)
+        plain = {"code": error.code, "message": error.message, "param": None}
+        nested = {"type": "server_error", **plain}
+        return [self._frame("response.failed", response=body), self._frame("error", **plain, error=nested)]
+
+    def ping(self) -> bytes:
+        """A comment, which keeps what is in between from giving the connection up."""
+        return b": keep-alive\n\n"
+
+    def _end(self, completion: Completion) -> list[Frame]:
+        body = show_response(self._shown, self._head, completion, self._codec)
+        frames: list[Frame] = []
+        if not self._texts and not self._calls:
+            frames += self._part(TextPart(""))
+        if self._open is not None and self._unsent:
+            frames += self._continue(self._open, "")
+        return [*frames, *self._close(body["status"]), self._frame(f"response.{body['status']}", response=body)]
+
+    def _part(self, part: ReplyPart) -> list[Frame]:
+        if isinstance(part, ToolCallPart):
+            self._unsent.clear()
+            return [*self._close(), *self._call(part)]
+        frames: list[Frame] = []
+        if self._open is None or self._open.is_reasoning != isinstance(part, ReasoningPart):
+            frames += [*self._close(), *self._begin(part)]
+        assert self._open is not None
+        return [*frames, *self._continue(self._open, part.text)]
+
+    def _begin(self, part: TextPart | ReasoningPart) -> list[Frame]:
+        if isinstance(part, ReasoningPart):
+            opened = _OpenItem(_numbered("rs", self._head, self._thoughts), self._items, is_reasoning=True)
+            item = {**_reasoning_item(self._shown, self._head, "", "in_progress"), "id": opened.item_id}
+            self._thoughts += 1
+        else:
+            opened = _OpenItem(_numbered("msg", self._head, self._texts), self._items, is_reasoning=False)
+            item = _message_item(opened.item_id, "", "in_progress", [])
+            self._texts += 1
+        self._open = opened
+        added = self._frame("response.output_item.added", output_index=self._items, item=item)
+        self._items += 1
+        return [added, self._frame("response.content_part.added", **opened.place, part=opened.part())]
+
+    def _continue(self, opened: _OpenItem, text: str) -> list[Frame]:
+        deltas, self._unsent = self._unsent, []
+        rows: list[Item] = []
+        if self._shown.logprobs and not opened.is_reasoning:
+            # What came before the first piece of a text, such as the mark that ends reasoning, is no part of it.
+            rows = _delta_logprobs(self._codec, deltas, "" if opened.text else text)
+        opened.text += text
+        opened.rows += rows
+        if opened.is_reasoning:
+            return [self._frame("response.reasoning_text.delta", **opened.place, delta=text)] if text else []
+        if not text and not rows:
+            return []
+        return [self._frame("response.output_text.delta", **opened.place, delta=text, logprobs=rows)]
+
+    def _close(self, status: str = "completed") -> list[Frame]:
+        opened, self._open = self._open, None
+        if opened is None:
+            return []
+        if opened.is_reasoning:
+            done = self._frame("response.reasoning_text.done", **opened.place, text=opened.text)
+            item = _reasoning_item(self._shown, self._head, opened.text, status) | {"id": opened.item_id}
+        else:
+            done = self._frame("response.output_text.done", **opened.place, text=opened.text, logprobs=opened.rows)
+            item = _message_item(opened.item_id, opened.text, status, opened.rows)
+        return [
+            done,
+            self._frame("response.content_part.done", **opened.place, part=opened.part()),
+            self._frame("response.output_item.done", output_index=opened.index, item=item),
+        ]
+
+    def _call(self, part: ToolCallPart) -> list[Frame]:
+        item_id = _numbered("fc", self._head, self._calls)
+        place: Item = {"item_id": item_id, "output_index": self._items}
+        begun, done = (
+            _call_item(item_id, part, arguments, status)
+            for arguments, status in (("", "in_progress"), (part.arguments, "completed"))
+        )
+        self._calls, self._items = self._calls + 1, self._items + 1
+        arguments = {"arguments": part.arguments, "name": part.name}
+        return [
+            self._frame("response.output_item.added", output_index=place["output_index"], item=begun),
+            self._frame("response.function_call_arguments.delta", **place, delta=part.arguments),
+            self._frame("response.function_call_arguments.done", **place, **arguments),
+            self._frame("response.output_item.done", output_index=place["output_index"], item=done),
+        ]
+
+    def _frame(self, event: str, **fields: Any) -> Frame:
+        number, self._events = self._events, self._events + 1
+        return Frame({"type": event, "sequence_number": number, **fields}, event)
+
+
+class _OpenItem:
+    """An item of text or reasoning that goes on."""
+
+    def __init__(self, item_id: str, index: int, *, is_reasoning: bool) -> None:
+        self.item_id = item_id
+        self.index = index
+        self.is_reasoning = is_reasoning
+        self.text = ""
+        self.rows: list[Item] = []
+
+    @property
+    def place(self) -> Item:
+        return {"item_id": self.item_id, "output_index": self.index, "content_index": 0}
+
+    def part(self) -> Item:
+        return _reasoning_part(self.text) if self.is_reasoning else _text_part(self.text, [*self.rows])
+
+
+def _usage(turn: Turn, codec: Codec) -> dict[str, Any]:
+    prompt, output = len(turn.prompt_ids), len(turn.output_ids_T)
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(turn, codec)},
+        "total_tokens": prompt + output,
+    }
+
+
+def _reasoning_tokens(turn: Turn, codec: Codec) -> int:
+    """How many tokens were sampled until all reasoning was said."""
+    end = _end_of_reasoning(turn, codec.raw_text(turn.output_ids_T))
+    return _tokens_of(codec, turn.output_ids_T, end)
+
+
+def _end_of_reasoning(turn: Turn, text: str) -> int:
+    reasoning = turn.reply.get("reasoning_content") or ""
+    return max(text.find(reasoning), 0) + len(reasoning) if reasoning in text else 0
+
+
+def _tokens_of(codec: Codec, token_ids: Sequence[int], characters: int) -> int:
+    """How many tokens it takes to say so much."""
+    counts = range(len(token_ids))
+    return bisect_left(counts, characters, key=lambda count: len(codec.raw_text(token_ids[:count])))
+
+
+def _text_logprobs(codec: Codec, completion: Completion) -> list[Item]:
+    """Of the tokens that a reply's content consists of and, where nothing comes behind it, the stop token; of all
+    tokens if the content is not one piece of their text."""
+    turn = completion.turn
+    ids, content = turn.output_ids_T, turn.reply.get("content") or ""
+    text = codec.raw_text(ids)
+    start = text.find(content, _end_of_reasoning(turn, text))
+    span = slice(0, len(ids))
+    if start >= 0:
+        end = _tokens_of(codec, ids, start + len(content)) if turn.reply.get("tool_calls") else len(ids)
+        span = slice(_tokens_before(codec, ids, start), end)
+    top = completion.top_logprobs_T
+    return _logprobs(codec, ids[span], turn.logprobs_T[span], None if top is None else top[span])
+
+
+def _tokens_before(codec: Codec, token_ids: Sequence[int], characters: int) -> int:
+    """How many tokens end before or there."""
+    return max(_tokens_of(codec, token_ids, characters + 1) - 1, 0)
+
+
+def _delta_logprobs(codec: Codec, deltas: Sequence[TokenDelta], begins_with: str) -> list[Item]:
+    ids = [token for delta in deltas for token in delta.token_ids_T]
+    logprobs = [logprob for delta in deltas for logprob in delta.logprobs_T]
+    top = [row for delta in deltas for row in delta.top_logprobs_T or ()]
+    start = codec.raw_text(ids).find(begins_with)
+    span = slice(_tokens_before(codec, ids, max(start, 0)), None)
+    return _logprobs(codec, ids[span], logprobs[span], top[span] if top else None)
+
+
+def _logprobs(
+    codec: Codec, token_ids: Sequence[int], logprobs: Sequence[float], top: Sequence[TokenLogprobs] | None
+) -> list[Item]:
+    rows: Sequence[TokenLogprobs] = top if top is not None else [()] * len(token_ids)
+    return [
+        {**_token(codec, token_id, logprob), "top_logprobs": [_token(codec, *each) for each in row]}
+        for token_id, logprob, row in zip(token_ids, logprobs, rows, strict=True)
+    ]
+
+
+def _token(codec: Codec, token_id: int, logprob: float) -> Item:
+    """`bytes` is empty for a token that is half a character."""
+    (text,) = codec.token_text([token_id])
+    return {"token": text, "logprob": logprob, "bytes": [] if "\ufffd" in text else list(text.encode())}

@@ -1,0 +1,411 @@
+"""What a POST /v1/responses body asks for, checked field by field.
+
+Place in the flow: the edge, between HTTP and tracker, on the way in; responses_items.py reads its items,
+responses_reply.py is the way out. Knows nothing of tokens or episodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from swarm.errors import BadRequest, UnknownParameter
+from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
+    FieldTable,
+    Strict,
+    eval_only,
+    honoured,
+    labels,
+    one_line,
+    refuse_unsupported,
+    refused,
+    shown,
+    unknown_fields,
+    unsupported,
+)
+from swarm.gateway.dialects.model_request import Conversation, ModelRequest, SamplingDefaults
+from swarm.gateway.dialects.responses.items import ITEM_TYPES, MAX_ITEMS, InputItem, RecordedResponses, chat_messages
+from swarm.gateway.dialects.sampling_fields import (
+    MAX_TOP_LOGPROBS,
+    SamplingBody,
+    json_object_grammar,
+    json_schema_grammar,
+)
+from swarm.types import Grammar, Message, ToolChoice, ToolMode, ToolSpec, Turn
+
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+EFFORT = "reasoning_effort"
+"""What chat templates call the effort of reasoning."""
+
+RESPONSE_FIELDS: FieldTable = MappingProxyType(
+    honoured("input", note="text, or items: messages of text, function calls and their outputs, reasoning, references")
+    | honoured("model", note=ANY_MODEL)
+    | honoured("instructions", "stream", "temperature", "parallel_tool_calls")
+    | honoured("max_output_tokens", note="the job's `max_response_length` by default")
+    | honoured("previous_response_id", note="of a stored response of the same episode")
+    | honoured("store", note="a response that is not stored cannot be fetched or referred to; its turn is on record")
+    | honoured("tools", note="of type `function`")
+    | honoured("tool_choice", note="`required`, a named function and `allowed_tools` with mode `required` by a grammar")
+    | honoured("text", note="`format`, by a grammar, always strict; `verbosity` only `medium`")
+    | honoured(
+        "reasoning", note="`effort` where the model's chat template reads it; `summary` only `auto`: none is made"
+    )
+    | honoured("include", note="other values than logprobs and encrypted reasoning concern items that never occur")
+    | honoured("top_logprobs", note=f"with `include` of `{LOGPROBS}`")
+    | honoured("stream_options", note="`include_obfuscation` only false")
+    | honoured("seed", "stop", "stop_token_ids", "ignore_eos", "structured_outputs", note="as in vLLM")
+    | honoured("chat_template_kwargs", note="as in vLLM; an option that the template does not read is refused")
+    | eval_only("top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty")
+    | eval_only("repetition_penalty", "logit_bias")
+    | labels("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
+    | labels("safety_identifier", "user", "max_tool_calls")
+    | refused("service_tier", "auto", "default")
+    | refused("truncation", "disabled")
+    | refused("background", False)
+    | refused("background_options")
+    | refused("context_management", [])
+    | refused("conversation", note="send `previous_response_id`")
+    | refused("prompt")
+    | refused("moderation")
+    | refused("access_programs")
+    | refused("image")
+)
+"""Every documented field of OpenAI's responses, and those of vLLM's that clients send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a response says besides the reply. `settings` are those of the request, in the shape of the response."""
+
+    settings: Mapping[str, Any]
+    logprobs: bool = False
+    encrypted_reasoning: bool = False
+
+    @property
+    def has_instructions(self) -> bool:
+        return self.settings["instructions"] is not None
+
+    @property
+    def is_stored(self) -> bool:
+        return self.settings["store"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRequest:
+    """A checked request. `ignored_fields` names the body's fields without effect, in printable ASCII."""
+
+    call: ModelRequest
+    stream: bool
+    shown: Shown
+    ignored_fields: tuple[str, ...]
+
+
+def parse_response_request(
+    body: Mapping[str, Any],
+    defaults: SamplingDefaults,
+    recorded: RecordedResponses,
+    reads_option: Callable[[str], bool],
+) -> ResponseRequest:
+    """`recorded` are the responses so far, `reads_option` says what the chat template looks at.
+
+    Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`.
+    """
+    if not isinstance(cast(object, body), Mapping):
+        raise BadRequest("the body must be a JSON object")
+    refuse_unsupported(body, RESPONSE_FIELDS)
+    try:
+        checked = _ResponseBody.model_validate(dict(body))
+    except ValidationError as error:
+        raise _named_as_sent(one_line(error)) from error
+    if checked.effort is not None and not reads_option(EFFORT):
+        raise UnknownParameter(
+            "reasoning.effort cannot be honoured: the model's chat template does not read it", param="reasoning.effort"
+        )
+    call = checked.call(defaults, recorded)
+    include = checked.include or ()
+    return ResponseRequest(
+        call=call,
+        stream=bool(checked.stream),
+        shown=Shown(checked.settings(call), LOGPROBS in include, ENCRYPTED_REASONING in include),
+        ignored_fields=unknown_fields(body, RESPONSE_FIELDS),
+    )
+
+
+def _named_as_sent(error: BadRequest) -> BadRequest:
+    """Without the kinds of items and choices in the field's path."""
+    param = error.param or ""
+    sent = re.sub(
+        rf"^(tool_choice|input\.\d+)\.(?:mode|allowed_tools|{'|'.join((*ITEM_TYPES, 'function'))})(?=\.|$)",
+        r"\1",
+        param,
+    )
+    return type(error)(error.message.replace(param, sent, 1), param=sent or None)
+
+
+class _Format(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+    @model_validator(mode="after")
+    def _schema_if_named(self) -> Self:
+        if self.type == "json_schema" and (self.schema_ is None or self.name is None):
+            raise PydanticCustomError("missing", "type json_schema needs the fields name and schema")
+        return self
+
+    def grammar(self) -> Grammar | None:
+        if self.type == "json_schema" and self.schema_ is not None:
+            return json_schema_grammar(self.schema_)
+        return json_object_grammar() if self.type == "json_object" else None
+
+
+def _only(*neutral: object) -> BeforeValidator:
+    """Nothing else can be honoured."""
+
+    def check(value: object) -> object:
+        if value is not None and not any(value is each or value == each for each in neutral):
+            raise unsupported("only {allowed} is supported", allowed=" or ".join(map(repr, neutral)))
+        return value
+
+    return BeforeValidator(check)
+
+
+class _TextSettings(Strict):
+    format: _Format | None = None
+    verbosity: Annotated[str | None, _only("medium")] = None
+
+
+class _ReasoningSettings(Strict):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Annotated[str | None, _only("auto")] = None
+    generate_summary: Annotated[str | None, _only("auto")] = None
+    context: Annotated[str | None, _only("auto")] = None
+    mode: Annotated[str | None, _only("standard")] = None
+
+
+class _StreamOptions(Strict):
+    include_obfuscation: Annotated[bool | None, _only(False)] = None
+
+
+class _ToolReference(Strict):
+    type: Literal["function"]
+    name: str = Field(min_length=1)
+
+
+class _AllowedTools(Strict):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[_ToolReference] = Field(min_length=1)
+
+    @field_validator("mode")
+    @classmethod
+    def _enforceable(cls, mode: str) -> str:
+        if mode == "auto":
+            raise unsupported("only required is supported: for auto, send just the tools that may be called")
+        return mode
+
+
+def _kind(value: object) -> object:
+    return cast("dict[str, object]", value).get("type") if isinstance(value, dict) else None
+
+
+def _known_choice(choice: object) -> object:
+    kind = _kind(choice)
+    if kind is not None and kind not in ("function", "allowed_tools"):
+        raise unsupported("a choice of type {kind} is not supported: use function", kind=shown(kind))
+    return choice
+
+
+def _choice_kind(choice: object) -> str:
+    """Of what was sent, or of what it was read as."""
+    kind = _kind(choice) or getattr(choice, "type", None)
+    return kind if isinstance(kind, str) else "mode"
+
+
+Choice = Annotated[
+    Annotated[
+        Annotated[Literal["none", "auto", "required"], Tag("mode")]
+        | Annotated[_ToolReference, Tag("function")]
+        | Annotated[_AllowedTools, Tag("allowed_tools")],
+        Discriminator(_choice_kind),
+    ],
+    BeforeValidator(_known_choice),
+]
+
+
+def _known_tool(tool: object) -> object:
+    if (kind := _kind(tool)) != "function":
+        raise unsupported("tools of type {kind} are not supported: use function", kind=shown(kind))
+    return tool
+
+
+class _Tool(Strict):
+    type: Literal["function"]
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: Annotated[bool | None, _only(False)] = None
+    allowed_callers: Annotated[list[str] | None, _only(["direct"])] = None
+    async_: Annotated[bool | None, _only(False)] = Field(default=None, alias="async")
+
+    def spec(self) -> ToolSpec:
+        """In the shape of chat completions."""
+        given = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": self.strict,
+        }
+        return {"type": "function", "function": {key: value for key, value in given.items() if value is not None}}
+
+
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+
+
+def _as_items(given: object) -> object:
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+class _ResponseBody(SamplingBody):
+    """The fields that are honoured or shown again; the rest of the body is judged by name."""
+
+    model: str = Field(min_length=1)
+    input: Annotated[list[InputItem], BeforeValidator(_as_items), Field(max_length=MAX_ITEMS)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = Field(default=None, max_length=256)
+    store: bool | None = None
+    tools: list[Annotated[_Tool, BeforeValidator(_known_tool)]] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+    text: _TextSettings | None = None
+    reasoning: _ReasoningSettings | None = None
+    include: list[Include] | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=32)
+    max_output_tokens: int | None = Field(default=None, ge=1, lt=2**31)
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    metadata: dict[str, str] | None = None
+    max_tool_calls: int | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+
+    @model_validator(mode="after")
+    def _logprobs_if_top(self) -> Self:
+        if self.top_logprobs and LOGPROBS not in (self.include or ()):
+            raise PydanticCustomError("logprobs", "top_logprobs needs include: ['message.output_text.logprobs']")
+        return self
+
+    @property
+    def effort(self) -> str | None:
+        return self.reasoning.effort if self.reasoning else None
+
+    def call(self, defaults: SamplingDefaults, recorded: RecordedResponses) -> ModelRequest:
+        messages: list[Message] = (
+            [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+        )
+        if self.previous_response_id is not None:
+            messages += recorded.conversation(self.previous_response_id)
+        messages += chat_messages(self.input or (), recorded)
+        if not messages:
+            raise BadRequest("input: Field required", param="input")
+        options = dict(self.chat_template_kwargs or {})
+        if self.effort is not None:
+            options[EFFORT] = self.effort
+        conversation = Conversation(tuple(messages), tuple(tool.spec() for tool in self.tools or ()), options)
+        params = self.sampling_params(
+            defaults,
+            max_tokens=self.max_output_tokens,
+            grammar=self.text.format.grammar() if self.text and self.text.format else None,
+            top_logprobs=self.top_logprobs or 0,
+        )
+        return ModelRequest(self.model, (conversation,), params, self._tool_choice())
+
+    def _tool_choice(self) -> ToolChoice:
+        parallel = self.parallel_tool_calls is not False
+        match self.tool_choice:
+            case _ToolReference(name=name):
+                return ToolChoice(ToolMode.REQUIRED, (name,), parallel=False)
+            case _AllowedTools(tools=tools):
+                return ToolChoice(ToolMode.REQUIRED, tuple(tool.name for tool in tools), parallel)
+            case None:
+                return ToolChoice(ToolMode.AUTO, (), parallel)
+            case mode:
+                return ToolChoice(ToolMode(mode), (), parallel)
+
+    def settings(self, call: ModelRequest) -> dict[str, Any]:
+        own = {"instructions", "previous_response_id", "max_output_tokens", "max_tool_calls"}
+        own |= {"prompt_cache_key", "safety_identifier", "user"}
+        choice = self.tool_choice or "auto"
+        wanted = (self.text.format if self.text else None) or _Format(type="text")
+        return {
+            **_settings(call.params.temperature, call.params.top_p),
+            **self.model_dump(include=own),
+            "metadata": self.metadata or {},
+            "parallel_tool_calls": call.tool_choice.parallel,
+            "reasoning": {"effort": self.effort, "summary": self.reasoning.summary if self.reasoning else None},
+            "store": self.store is not False,
+            "text": {"format": wanted.model_dump(by_alias=True, exclude_none=True), "verbosity": "medium"},
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "tools": [_shown_tool(tool.spec()) for tool in self.tools or ()],
+            "top_logprobs": self.top_logprobs or 0,
+        }
+
+
+def recorded_settings(turn: Turn, *, has_instructions: bool) -> dict[str, Any]:
+    """Those that a turn tells of; where it is silent, the defaults."""
+    return {
+        **_settings(turn.params.temperature, turn.params.top_p),
+        "instructions": turn.messages[0]["content"] if has_instructions else None,
+        "max_output_tokens": turn.params.max_tokens,
+        "tools": [_shown_tool(tool) for tool in turn.tools],
+        "top_logprobs": turn.params.top_logprobs,
+    }
+
+
+def _shown_tool(tool: ToolSpec) -> dict[str, Any]:
+    return {"type": "function", "description": None, "parameters": None, "strict": None, **tool["function"]}
+
+
+def _settings(temperature: float, top_p: float) -> dict[str, Any]:
+    return {
+        "background": False,
+        "instructions": None,
+        "max_output_tokens": None,
+        "max_tool_calls": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "prompt_cache_key": None,
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": None,
+        "service_tier": "default",
+        "store": True,
+        "temperature": temperature,
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": top_p,
+        "truncation": "disabled",
+        "user": None,
+    }

@@ -1,0 +1,205 @@
+"""Routes of OpenAI's Responses API: sample a response, and fetch or delete one of the same episode.
+
+Place in the flow: HTTP to the served model; a body's meaning is in dialects/responses.py, how a call is answered in
+answers.py. A response is its recorded turn: what is kept here beside it is how it was asked for and whether it was
+deleted, for as long as the episode runs on this server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+
+from swarm.errors import BadRequest, NotFound, UnknownParameter
+from swarm.gateway.dialects.endpoint import Answers, Dialect, opened
+from swarm.rollout.deduplication import CallHead, CallResult, Completion, EpisodeCalls
+from swarm.gateway.dialects.fields import shown
+from swarm.gateway.dialects.responses.request import (
+    ENCRYPTED_REASONING,
+    LOGPROBS,
+    RESPONSE_FIELDS,
+    ResponseRequest,
+    Shown,
+    parse_response_request,
+    recorded_settings,
+)
+from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
+from swarm.gateway.dialects.responses.reply import ResponseStream, render_response, show_response
+from swarm.rollout.completion import ModelService
+from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
+from swarm.rollout.episodes import RunningEpisode
+from swarm.gateway.http.routes import DirectRoute
+from swarm.tracker.codec import Codec
+from swarm.types import Turn
+
+_BODY: dict[str, Any] = {
+    "description": "OpenAI's body. A documented parameter that cannot be honoured is refused by name; a field nobody"
+    " knows is accepted and named in the response header `x-ignored-fields`.",
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["model", "input"],
+                "properties": {
+                    "model": MODEL_PROPERTY,
+                    "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+                    "instructions": {"type": "string"},
+                    "previous_response_id": {"type": "string"},
+                    "stream": {"type": "boolean"},
+                    "store": {"type": "boolean"},
+                    "max_output_tokens": {"type": "integer", "minimum": 1},
+                    "temperature": {"type": "number"},
+                },
+                "additionalProperties": True,
+            },
+            "example": {"model": "default", "input": "Reverse: ABC"},
+        }
+    },
+}
+_JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+_STREAM_EXAMPLE = 'event: response.created\ndata: {"type":"response.created"}\n\n'
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "OpenAI's response, or with `stream` its events.",
+        "headers": IGNORED_FIELDS,
+        "content": {**_JSON, **event_stream("event", "data", example=_STREAM_EXAMPLE)},
+    },
+    **errors(400, 401, 409, 503, 507),
+}
+_INCLUDE: dict[str, Any] = {
+    "name": "include[]",
+    "in": "query",
+    "required": False,
+    "schema": {"type": "array", "items": {"type": "string"}},
+    "description": f"`{LOGPROBS}`, `{ENCRYPTED_REASONING}`",
+}
+
+
+class DeletedResponse(BaseModel):
+    """A response that can no longer be fetched or referred to."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Of one episode, by id of call: settings as they were asked for, and what was deleted."""
+
+    settings: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    deleted: set[str] = field(default_factory=set[str])
+
+
+class _Keeper:
+    """What is kept of the running episodes. Used from one event loop."""
+
+    def __init__(self) -> None:
+        self._by_episode: WeakKeyDictionary[EpisodeCalls, _Kept] = WeakKeyDictionary()
+
+    def of(self, episode: RunningEpisode) -> _Kept:
+        return self._by_episode.setdefault(episode.calls, _Kept())
+
+
+def responses_router(served: Callable[[], ModelService | None]) -> APIRouter:
+    """Open to the key of a running episode, for that episode."""
+    router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
+    answers = Answers(served)
+    keeper = _Keeper()
+
+    @router.post(
+        "/responses",
+        summary="Sample a response",
+        response_class=Response,
+        responses=_RESPONSES,
+        openapi_extra={"requestBody": _BODY},
+    )
+    async def create_response(request: Request) -> Response:
+        """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before
+        the reply is complete."""
+        service, episode = opened(request, served)
+        return await answers.answer(request, _dialect(service, episode, keeper.of(episode)))
+
+    @router.get(
+        "/responses/{response_id}",
+        summary="A stored response of this episode",
+        response_class=Response,
+        responses={200: {"description": "OpenAI's response.", "content": _JSON}, **errors(400, 401, 404, 409, 503)},
+        openapi_extra={"parameters": [_INCLUDE]},
+    )
+    async def get_response(response_id: str, request: Request) -> Response:
+        """Of one that an earlier server answered, settings that its turn does not tell of are shown as defaults."""
+        service, episode = opened(request, served)
+        kept = keeper.of(episode)
+        include = _asked_to_include(request)
+        named, turn = _found(response_id, episode, kept)
+        episode.touch()
+        settings = kept.settings.get(turn.call_id)
+        if settings is None:
+            settings = recorded_settings(turn, has_instructions=named.has_instructions)
+        seen = Shown(settings, LOGPROBS in include, ENCRYPTED_REASONING in include)
+        head = CallHead(turn.call_id, int(turn.started_at), service.model_name)
+        return JSONResponse(show_response(seen, head, Completion(turn.choice, turn), service.codec))
+
+    @router.delete(
+        "/responses/{response_id}",
+        summary="Delete a response of this episode",
+        responses=errors(401, 404, 409, 503),
+    )
+    async def delete_response(response_id: str, request: Request) -> DeletedResponse:
+        """It can no longer be fetched or referred to. Its turn stays on record, and is trained."""
+        _, episode = opened(request, served)
+        kept = keeper.of(episode)
+        _, turn = _found(response_id, episode, kept)
+        episode.touch()
+        kept.deleted.add(turn.call_id)
+        return DeletedResponse(id=response_id)
+
+    @router.post("/responses/{response_id}/cancel", include_in_schema=False)
+    async def cancel_response(response_id: str, request: Request) -> Response:
+        """To stop a response, close its connection."""
+        _, episode = opened(request, served)
+        _found(response_id, episode, keeper.of(episode))
+        raise BadRequest("only a background response can be cancelled: close the connection of this one instead")
+
+    return router
+
+
+def _dialect(service: ModelService, episode: RunningEpisode, kept: _Kept) -> Dialect[ResponseRequest]:
+    """Settings are kept once there is a call whose response shows them."""
+
+    def render(asked: ResponseRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
+        kept.settings[result.head.call_id] = asked.shown.settings
+        return render_response(asked, result, codec)
+
+    def open_stream(asked: ResponseRequest, head: CallHead, codec: Codec) -> ResponseStream:
+        kept.settings[head.call_id] = asked.shown.settings
+        return ResponseStream(asked, head, codec)
+
+    recorded = RecordedResponses(episode.tree.turns, kept.deleted)
+    parse = partial(parse_response_request, recorded=recorded, reads_option=service.codec.reads_option)
+    return Dialect("responses", RESPONSE_FIELDS, parse, render, open_stream)
+
+
+def _asked_to_include(request: Request) -> list[str]:
+    """Raises UnknownParameter for what other than a whole body is asked for."""
+    query = request.query_params
+    for name in ("stream", "starting_after"):
+        if query.get(name, "false") != "false":
+            raise UnknownParameter(f"{name} cannot be honoured: a stored response is fetched whole", param=name)
+    return [value for name in ("include", "include[]") for value in query.getlist(name)]
+
+
+def _found(response_id: str, episode: RunningEpisode, kept: _Kept) -> tuple[ResponseId, Turn]:
+    found = RecordedResponses(episode.tree.turns, kept.deleted).find(response_id)
+    if found is None:
+        raise NotFound(f"no stored response {shown(response_id)} in this episode", param="response_id")
+    return found

@@ -1,0 +1,132 @@
+"""What POST /tokenize and POST /detokenize bodies ask for, in vLLM's shapes.
+
+Place in the flow: the edge, on the way in; tokenize_routes.py answers. Knows nothing of tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from swarm.errors import BadRequest
+from swarm.gateway.dialects.chat.request import parse_chat_request
+from swarm.gateway.dialects.completions.request import token_ids
+from swarm.gateway.dialects.fields import (
+    ANY_MODEL,
+    FieldTable,
+    StrictBody,
+    honoured,
+    one_line,
+    refuse_unsupported,
+    refused,
+    unknown_fields,
+)
+from swarm.gateway.dialects.model_request import Conversation, SamplingDefaults
+
+MAX_TOKENS = 2**20
+
+_DEFAULT_MODEL = "default"
+_MODEL_NOTE = f"{ANY_MODEL}; may be left out"
+_UNSAMPLED = SamplingDefaults(temperature=1.0, top_p=1.0, max_tokens=1)
+
+TOKENIZE_FIELDS: FieldTable = MappingProxyType(
+    honoured("model", note=_MODEL_NOTE)
+    | honoured("prompt", "messages", note="one of the two")
+    | honoured("tools", "chat_template_kwargs", note="with `messages`")
+    | honoured("add_generation_prompt", note="with `messages`; true by default")
+    | honoured("return_token_strs")
+    | refused("add_special_tokens", False, note="none is added but those of the chat template")
+    | refused("continue_final_message", False)
+    | refused("chat_template")
+    | refused("media_io_kwargs")
+    | refused("mm_processor_kwargs")
+)
+"""Every documented field of vLLM's tokenize."""
+
+DETOKENIZE_FIELDS: FieldTable = MappingProxyType(honoured("tokens") | honoured("model", note=_MODEL_NOTE))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeRequest:
+    """Either `prompt` or `conversation` is given."""
+
+    model: str
+    prompt: str | None
+    conversation: Conversation | None
+    generation_prompt: bool
+    return_token_strs: bool
+    ignored_fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeRequest:
+    model: str
+    token_ids: tuple[int, ...]
+    ignored_fields: tuple[str, ...]
+
+
+def parse_tokenize_request(body: Mapping[str, Any]) -> TokenizeRequest:
+    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    refuse_unsupported(body, TOKENIZE_FIELDS)
+    checked = _checked(_TokenizeBody, body)
+    is_chat = body.get("messages") is not None
+    if is_chat == (checked.prompt is not None):
+        raise BadRequest("send either prompt or messages", param="prompt")
+    if not is_chat:
+        for name in ("tools", "chat_template_kwargs", "add_generation_prompt"):
+            if body.get(name) is not None:
+                raise BadRequest(f"{name} goes with messages, not with a prompt", param=name)
+    return TokenizeRequest(
+        model=checked.model or _DEFAULT_MODEL,
+        prompt=checked.prompt,
+        conversation=_conversation(body) if is_chat else None,
+        generation_prompt=checked.add_generation_prompt is not False,
+        return_token_strs=bool(checked.return_token_strs),
+        ignored_fields=unknown_fields(body, TOKENIZE_FIELDS),
+    )
+
+
+def parse_detokenize_request(body: Mapping[str, Any]) -> DetokenizeRequest:
+    """Raises BadRequest naming the field in `param`."""
+    checked = _checked(_DetokenizeBody, body)
+    ignored = unknown_fields(body, DETOKENIZE_FIELDS)
+    return DetokenizeRequest(checked.model or _DEFAULT_MODEL, checked.tokens, ignored)
+
+
+def _conversation(body: Mapping[str, Any]) -> Conversation:
+    """Checked as a chat request's."""
+    fields = {name: body[name] for name in ("messages", "tools", "chat_template_kwargs") if name in body}
+    (conversation,) = parse_chat_request({"model": _DEFAULT_MODEL, **fields}, _UNSAMPLED).call.prompts
+    assert isinstance(conversation, Conversation)
+    return conversation
+
+
+def _ids(given: object) -> object:
+    # No token at all is an empty text.
+    return given if not isinstance(given, list) else token_ids(cast("list[object]", given)) if given else ()
+
+
+class _TokenizeBody(StrictBody):
+    model: str | None = None
+    prompt: str | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class _DetokenizeBody(StrictBody):
+    model: str | None = None
+    tokens: Annotated[tuple[int, ...], BeforeValidator(_ids), Field(max_length=MAX_TOKENS)]
+
+
+Body = TypeVar("Body", bound=StrictBody)
+
+
+def _checked(form: type[Body], body: Mapping[str, Any]) -> Body:
+    try:
+        return form.model_validate(dict(body))
+    except ValidationError as error:
+        raise one_line(error) from error

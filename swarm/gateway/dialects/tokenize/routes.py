@@ -1,0 +1,132 @@
+"""Text to token ids and back, at the addresses and in the shapes of vLLM.
+
+Place in the flow: HTTP to the codec of the served model, open to an episode's key. Nothing is sampled and nothing goes
+on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from swarm.errors import BadRequest, UnknownParameter
+from swarm.gateway.dialects.endpoint import opened, report_ignored
+from swarm.gateway.http.bodies import read_object
+from swarm.gateway.dialects.tokenize.request import TokenizeRequest, parse_detokenize_request, parse_tokenize_request
+from swarm.rollout.completion import ModelService
+from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors
+from swarm.gateway.http.routes import DirectRoute
+from swarm.tracker.codec import Codec
+
+_TOKENS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_TOKENIZE: dict[str, Any] = {
+    "type": "object",
+    "description": "Either `prompt` or `messages`.",
+    "properties": {
+        "model": MODEL_PROPERTY,
+        "prompt": {"type": "string"},
+        "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+        "tools": {"type": "array", "items": {"type": "object"}},
+        "add_generation_prompt": {"type": "boolean", "default": True},
+        "return_token_strs": {"type": "boolean", "default": False},
+    },
+    "additionalProperties": True,
+}
+_DETOKENIZE: dict[str, Any] = {
+    "type": "object",
+    "required": ["tokens"],
+    "properties": {"model": MODEL_PROPERTY, "tokens": _TOKENS},
+    "additionalProperties": True,
+}
+_COUNTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer"},
+        "max_model_len": {"type": "integer", "description": "Of prompt and reply together."},
+        "tokens": _TOKENS,
+        "token_strs": {"type": ["array", "null"], "items": {"type": "string"}},
+    },
+}
+_TEXT: dict[str, Any] = {"type": "object", "properties": {"prompt": {"type": "string"}}}
+
+
+def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
+    """Open to the key of a running episode."""
+    router = APIRouter(tags=["model"], route_class=DirectRoute)
+
+    @router.post(
+        "/tokenize",
+        summary="The token ids of a text or a conversation",
+        response_class=Response,
+        responses=_responses("How many tokens, and which.", _COUNTED),
+        openapi_extra=_body(_TOKENIZE, {"prompt": "Reverse: ABC"}),
+    )
+    async def tokenize(request: Request) -> Response:
+        """Tokenized anew, whatever was sampled before: a call that goes on from an earlier turn keeps the tokens that
+        turn was sampled with, which the tokenizer alone might have chosen otherwise."""
+        service, _ = opened(request, served)
+        asked = parse_tokenize_request(await read_object(request) or {})
+        token_ids = _encode(asked, service.codec)
+        body: dict[str, Any] = {
+            "count": len(token_ids),
+            "max_model_len": service.rollout.info.context_length,
+            "tokens": list(token_ids),
+            "token_strs": service.codec.token_text(token_ids) if asked.return_token_strs else None,
+        }
+        return JSONResponse(body, headers=report_ignored(asked.model, asked.ignored_fields, service))
+
+    @router.post(
+        "/detokenize",
+        summary="The text of token ids",
+        response_class=Response,
+        responses=_responses("The text, special tokens by their names.", _TEXT),
+        openapi_extra=_body(_DETOKENIZE, {"tokens": [1, 2, 3]}),
+    )
+    async def detokenize(request: Request) -> Response:
+        service, _ = opened(request, served)
+        asked = parse_detokenize_request(await read_object(request) or {})
+        body = {"prompt": _decode(asked.token_ids, service.codec)}
+        return JSONResponse(body, headers=report_ignored(asked.model, asked.ignored_fields, service))
+
+    return router
+
+
+def _encode(asked: TokenizeRequest, codec: Codec) -> tuple[int, ...]:
+    if asked.conversation is None:
+        return codec.encode_text(asked.prompt or "")
+    conversation = asked.conversation
+    for name in conversation.template_options:
+        if not codec.reads_option(name):
+            raise UnknownParameter(f"the model's chat template does not read {name}", param=name)
+    text = codec.render_text(
+        conversation.messages,
+        conversation.tools,
+        conversation.template_options,
+        generation_prompt=asked.generation_prompt,
+    )
+    return codec.encode_text(text)
+
+
+def _decode(token_ids: Sequence[int], codec: Codec) -> str:
+    """Raises BadRequest for an id that stands for no token: its text would be missing without a word."""
+    unknown = max(token_ids, default=0)
+    if unknown >= codec.vocabulary_size:
+        raise BadRequest(f"tokens: {unknown} is outside the vocabulary of {codec.vocabulary_size}", param="tokens")
+    return codec.raw_text(token_ids)
+
+
+def _responses(description: str, schema: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    answer = {
+        "description": description,
+        "headers": IGNORED_FIELDS,
+        "content": {"application/json": {"schema": schema}},
+    }
+    return {200: answer, **errors(400, 401, 409, 503)}
+
+
+def _body(schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema, "example": example}}
+    return {"requestBody": {"required": True, "content": content}}

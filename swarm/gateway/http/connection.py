@@ -1,0 +1,75 @@
+"""A connection that a slow or careless sender cannot hold for long.
+
+Place in the flow: handed to uvicorn by serving.py. uvicorn bounds the pause between two requests, not the time or size
+of a request's head; bodies are bounded where they are read.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from swarm.errors import BadRequest
+from swarm.gateway.http.errors import error_response
+
+HEAD_TIMEOUT_S = 20.0
+MAX_HEAD_BYTES = 65_536
+"""Above what limits.py allows, so that it is refused there, with a request id, unless it is absurd."""
+
+
+class GuardedConnection(HttpToolsProtocol):
+    """Closes a connection whose request line and headers are not complete in time, or grow without end."""
+
+    _head_bytes = 0
+    _is_in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_slow_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._is_in_head or self.transport.is_closing():
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(f"the request line and headers exceed {MAX_HEAD_BYTES} bytes")
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_slow_head)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(msg)
+
+    def _on_slow_head(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self._refuse(f"the request line and headers did not arrive within {HEAD_TIMEOUT_S:.0f} s")
+
+    def _refuse(self, message: str) -> None:
+        body = bytes(error_response(BadRequest(message)).body)
+        self.transport.write(
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"content-length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+        )
+        self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,164 @@
+"""The description of the HTTP API at /openapi.json: errors, who may call what, and examples.
+
+Place in the flow: app.py has it completed once all routes are known. Paths and bodies come from the routes themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from swarm.errors import (
+    BadRequest,
+    EngineNotReady,
+    EpisodeEnded,
+    Forbidden,
+    LedgerError,
+    NotFound,
+    SwarmError,
+    Unauthorized,
+)
+from swarm.gateway.http.auth import Role
+from swarm.gateway.http.errors import error_response
+from swarm.schemas import ErrorBody
+
+TOKEN = "token"
+EPISODE_KEY = "episode_key"
+
+_SECURITY_SCHEMES: dict[str, dict[str, str]] = {
+    TOKEN: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The token of a role: commander, rollout or observer. A server without tokens asks for none.",
+    },
+    EPISODE_KEY: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The `api_key` that episodes/begin answered. It opens the model routes for that episode alone.",
+    },
+}
+
+_ERRORS: dict[int, tuple[str, SwarmError]] = {
+    400: ("The request must change.", BadRequest("limit: Input should be less than or equal to 1000", param="limit")),
+    401: ("No token or key, or a wrong one.", Unauthorized("wrong token for the control API")),
+    403: ("The token is known, but its role may not do this.", Forbidden("a token of the role observer may not")),
+    404: ("Not on record here.", NotFound("no episode 'ep-1' is on record", param="episode_id")),
+    409: ("Final: the same call will never succeed.", EpisodeEnded("episode ep-1 is expired (idle_timeout)")),
+    503: ("Not now: try again after `Retry-After` seconds.", EngineNotReady("no engine is running", retry_after_s=2)),
+    507: ("The ledger cannot be written; nothing was stored.", LedgerError("the ledger cannot write (disk full)")),
+}
+
+MODEL_PROPERTY: dict[str, Any] = {
+    "type": "string",
+    "description": "Any name: there is one model. `GET /v1/models` tells its own, and so does the reply.",
+}
+IGNORED_FIELDS: dict[str, Any] = {
+    "x-ignored-fields": {
+        "description": "Fields that had no effect: those nobody knows, and a `model` that is not the served one.",
+        "schema": {"type": "string"},
+    }
+}
+
+_SCHEMAS = "#/components/schemas/"
+
+_EPISODE_ID = "ep-0f3c5b0e6d5f4d0c9a51f5a3b7f1c2d4"
+
+EXAMPLES: dict[str, Mapping[str, Any]] = {
+    "BeginEpisodeRequest": {
+        "episode_type": "train",
+        "client_id": "laptop",
+        "data_source": "math",
+        "lease_s": 30,
+        "idle_timeout_s": 240,
+    },
+    "EndEpisodeRequest": {"task_id": "math-17", "reward": 1.0, "is_success": True, "metadata": {"seconds": 3.5}},
+    "AbortEpisodeRequest": {"reason": "tool_crashed"},
+    "ReviseRewardRequest": {"reward": 0.0, "reason": "the judge was wrong"},
+    "HeartbeatRequest": {"client_id": "laptop", "episode_ids": [_EPISODE_ID]},
+    "AgreeRequest": {"client_id": "laptop"},
+    "UpdateBatchPolicyRequest": {"batch_size": 32, "mixture": {"math": 0.7, "code": 0.3}},
+    "SyncJobRequest": {"job": {"model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}},
+    "StartEngineRequest": {"resume": True},
+    "LoadRequest": {"step": 10},
+}
+"""By schema: a body as it may be sent."""
+
+
+def event_stream(*fields: str, example: str) -> dict[str, Any]:
+    """The `content` of a response that is a stream of server-sent events with these fields."""
+    properties = {name: {"type": "string"} for name in fields}
+    return {
+        "text/event-stream": {
+            "schema": {"type": "object", "properties": properties, "additionalProperties": False},
+            "example": example,
+        }
+    }
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may answer with these.
+
+    The schema is referred to by its name: given as a model, FastAPI would build validators for each of some 250
+    responses, half of a server's start, although an error is never validated on its way out.
+    """
+    return {status: _describe_error(status) for status in statuses}
+
+
+class SwarmApi(FastAPI):
+    """Completes what FastAPI derives from the routes."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = self._complete(super().openapi())
+        return self.openapi_schema
+
+    def _complete(self, schema: dict[str, Any]) -> dict[str, Any]:
+        schema["components"]["securitySchemes"] = _SECURITY_SCHEMES
+        for route in self.routes:
+            if isinstance(route, APIRoute) and route.include_in_schema:
+                for method in route.methods or ():
+                    operation = schema["paths"][route.path_format][method.lower()]
+                    _complete_operation(operation, getattr(route, "allowed", None))
+        schemas = schema["components"]["schemas"]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        error = ErrorBody.model_json_schema(mode="serialization", ref_template=f"{_SCHEMAS}{{model}}")
+        schemas.update(error.pop("$defs"), ErrorBody=error)
+        for name, example in EXAMPLES.items():
+            schemas[name]["examples"] = [example]
+        return schema
+
+
+def _complete_operation(operation: dict[str, Any], allowed: frozenset[Role] | None) -> None:
+    # FastAPI's own answer to an invalid request, which is a 400 here.
+    operation["responses"].pop("422", None)
+    if allowed is not None:
+        roles = sorted(allowed)
+        operation["security"] = [{TOKEN: []}]
+        operation["x-roles"] = roles
+        operation["description"] = f"{operation.get('description', '')}\n\nFor: {', '.join(roles)}.".strip()
+    elif "model" in operation.get("tags", ()):
+        operation["security"] = [{EPISODE_KEY: []}]
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] == "episode_id":
+            parameter["example"] = _EPISODE_ID
+
+
+def _describe_error(status: int) -> dict[str, Any]:
+    description, example = _ERRORS[status]
+    response = error_response(example)
+    headers = {
+        name: {"description": text, "schema": {"type": "string"}}
+        for name, text in (
+            ("retry-after", "Seconds to wait before the same request."),
+            ("x-should-retry", "`false`: stock clients then do not try again."),
+            ("www-authenticate", "The scheme: Bearer."),
+        )
+        if name in response.headers
+    }
+    content = {"schema": {"$ref": f"{_SCHEMAS}ErrorBody"}, "example": json.loads(bytes(response.body))}
+    return {"description": description, "headers": headers, "content": {"application/json": content}}

@@ -1,0 +1,349 @@
+"""Model calls of episodes: locate each prompt in the episode's tree, sample, record, and tell the readers.
+
+Place in the flow: between the model routes and the engine. A reply is complete only once its turn is on disk, exactly
+as it was sampled. It knows nothing of HTTP framing, of any API's shapes, of rewards, or of training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from swarm.config import TrainJob
+from swarm.errors import BadRequest, ContextLengthExceeded, UnknownParameter
+from swarm.rollout.call_counts import CallCounts, Oddity
+from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
+from swarm.gateway.dialects.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
+from swarm.rollout.episodes import Rollout, RunningEpisode
+from swarm.rollout.held_sampling import Draft, Sampler
+from swarm.ledger import Ledger
+from swarm.tracker.codec import Codec
+from swarm.tracker.reply import ReplyStream
+from swarm.tracker.tree import Prompt
+from swarm.types import EpisodeType, FinishReason, ReplyPart, SamplingParams, TokenDelta, TokenLogprobs, ToolMode, Turn
+
+logger = logging.getLogger(__name__)
+
+MAX_COMPLETIONS = 128
+"""Of one call, prompts and choices together."""
+
+RAW_ROLE = "prompt"
+"""Of the one message that stands for a prompt which no template touched."""
+
+_UNTRAINABLE: Mapping[str, object] = {
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": (),
+    "min_tokens": 0,
+}
+"""Sampling parameters that change the distribution in a way the loss does not follow, with the values at which they do
+nothing."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One completion in progress: where it stands in the tree, and what was sampled so far."""
+
+    index: int
+    asked: Conversation | RawPrompt
+    params: SamplingParams
+    prompt: Prompt
+    new_reply: Callable[[], ReplyStream]
+    reply: ReplyStream = field(init=False)
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    weight_versions: list[int] = field(default_factory=list[int])
+    top_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        self.reply = self.new_reply()
+
+    def restart(self) -> None:
+        """Forget what was sampled."""
+        self.reply = self.new_reply()
+        for sampled in (self.token_ids, self.logprobs, self.weight_versions, self.top_logprobs):
+            sampled.clear()
+        self.finish_reason = None
+
+    def parse(self) -> None:
+        """The reply of all tokens at once."""
+        self.reply = self.new_reply()
+        self.reply.push(self.token_ids)
+        self.reply.finish()
+
+    def take(self, delta: TokenDelta) -> None:
+        self.token_ids.extend(delta.token_ids_T)
+        self.logprobs.extend(delta.logprobs_T)
+        self.weight_versions.extend(delta.weight_versions_T)
+        self.top_logprobs.extend(delta.top_logprobs_T or ())
+        self.finish_reason = delta.finish_reason
+
+    def turn(self, episode_id: str, call: LogicalCall, codec: Codec) -> Turn:
+        conversation = self.asked if isinstance(self.asked, Conversation) else _standing_for(self.prompt, codec)
+        return Turn(
+            episode_id=episode_id,
+            index=self.prompt.index,
+            prompt_ids=self.prompt.prompt_ids,
+            output_ids_T=tuple(self.token_ids),
+            logprobs_T=tuple(self.logprobs),
+            weight_versions_T=tuple(self.weight_versions),
+            finish_reason=self.finish_reason or FinishReason.ABORT,
+            params=self.params,
+            messages=conversation.messages,
+            reply=self.reply.message,
+            tools=conversation.tools,
+            parent=self.prompt.parent,
+            fork_reason=self.prompt.fork_reason,
+            started_at=call.created,
+            ended_at=time.time(),
+            call_id=call.call_id,
+            choice=self.index,
+            request_sha256=call.identity_on_record,
+            attempt=call.attempt,
+            withheld=None if self.reply.is_exact(self.token_ids) else Oddity.DECODE_MISMATCH.value,
+        )
+
+
+@dataclass(slots=True)
+class ModelService:
+    """The served model of one started job."""
+
+    rollout: Rollout
+    sampler: Sampler
+    codec: Codec
+    ledger: Ledger
+    counts: CallCounts = field(default_factory=CallCounts)
+    _records: set[asyncio.Task[Sequence[Turn]]] = field(default_factory=set[asyncio.Task[Sequence[Turn]]])
+
+    @property
+    def model_name(self) -> str:
+        return self.job.model
+
+    @property
+    def job(self) -> TrainJob:
+        return self.rollout.job
+
+    def tokens_per_second(self) -> float:
+        return self.sampler.rate.per_second()
+
+    @property
+    def tokens_sampled(self) -> int:
+        """Since the engine was started for this run."""
+        return self.sampler.rate.total
+
+    def defaults(self) -> SamplingDefaults:
+        """What applies where a request is silent."""
+        return SamplingDefaults(
+            temperature=self.job.temperature,
+            top_p=1.0,
+            max_tokens=self.job.max_response_length,
+            stop_token_ids=self.codec.stop_token_ids,
+        )
+
+    def call(
+        self, episode: RunningEpisode, request: ModelRequest, identity: CallIdentity, *, is_streamed: bool
+    ) -> LogicalCall:
+        """The call that this attempt belongs to: one that was sent before, or a new one, which begins to be sampled.
+
+        Raises BadRequest, or UnknownParameter for what a train episode cannot do.
+        """
+        call = episode.calls.claim(identity)
+        if call is not None:
+            self.counts.count(Oddity.REPLAYED if call.is_finished else Oddity.JOINED)
+            episode.touch()
+            return call
+        choices = self._open(episode, request)
+        call = LogicalCall(identity, time.time(), is_streamed=is_streamed)
+        episode.calls.add(call)
+        call.start(self._carry_out(episode, call, choices))
+        return call
+
+    def _open(self, episode: RunningEpisode, request: ModelRequest) -> list[Choice]:
+        """Find where each completion stands in the episode's tree, and count it as a sign of life."""
+        count = len(request.prompts) * request.choices
+        if count > MAX_COMPLETIONS:
+            raise BadRequest(f"{count} completions were asked for: at most {MAX_COMPLETIONS} per call", param="n")
+        if episode.episode_type is EpisodeType.TRAIN:
+            _refuse_untrainable(request.params)
+        asked = [prompt for prompt in request.prompts for _ in range(request.choices)]
+        choices = [self._choice(episode, request, index, prompt) for index, prompt in enumerate(asked)]
+        episode.calls_in_flight += len(choices)
+        episode.touch()
+        return choices
+
+    def _choice(
+        self, episode: RunningEpisode, request: ModelRequest, index: int, asked: Conversation | RawPrompt
+    ) -> Choice:
+        params = request.params if index == 0 else _reseeded(request.params, index)
+        if isinstance(asked, RawPrompt):
+            prompt = episode.tree.locate_raw(asked.text, asked.token_ids, self.codec)
+            new_reply = partial(self.codec.raw_reply_stream, turn_index=prompt.index, stop=params.stop)
+            return Choice(index, asked, params, prompt, new_reply)
+        self._refuse_unread(asked)
+        self._refuse_endless(asked)
+        is_forced = request.tool_choice.mode is ToolMode.REQUIRED
+        if is_forced and params.grammar is not None:
+            raise BadRequest(
+                "an output format and a forced tool call exclude one another: send one of them", param="tool_choice"
+            )
+        prompt = episode.tree.locate(asked.messages, asked.tools, self.codec, asked.template_options)
+        if is_forced:
+            grammar = self.codec.forced_grammar(asked.tools, request.tool_choice, prompt.prompt_ids)
+            params = replace(params, grammar=grammar)
+        new_reply = partial(
+            self.codec.reply_stream,
+            asked.tools,
+            choice=request.tool_choice,
+            turn_index=prompt.index,
+            stop=params.stop,
+            prompt_ids=prompt.prompt_ids,
+        )
+        return Choice(index, asked, params, prompt, new_reply)
+
+    def _refuse_endless(self, asked: Conversation) -> None:
+        """Before a template spends seconds on it. While the engine boots its limit is not known, and 0."""
+        limit = self.rollout.info.context_length
+        if limit and len(asked.messages) > limit:
+            raise ContextLengthExceeded(
+                f"the conversation has {len(asked.messages)} messages and the context holds {limit} tokens: shorten it"
+            )
+
+    def _refuse_unread(self, asked: Conversation) -> None:
+        for name in asked.template_options:
+            if not self.codec.reads_option(name):
+                raise UnknownParameter(
+                    f"{name} cannot be honoured: the chat template of {self.model_name} does not read it", param=name
+                )
+
+    async def _carry_out(
+        self, episode: RunningEpisode, call: LogicalCall, choices: Sequence[Choice]
+    ) -> tuple[Completion, ...]:
+        try:
+            await _all_of([self._sample(episode, call, choice) for choice in choices])
+        except BaseException:
+            episode.calls.drop(call)
+            if call.is_abandoned:
+                self.counts.count(Oddity.ORPHANED)
+            for choice in choices:
+                choice.finish_reason = None
+            await self._record(episode, call, choices)
+            raise
+        # From here on the call is finished whoever reads it: another attempt is told what this one sampled.
+        call.is_sampled = True
+        try:
+            turns = await self._record(episode, call, choices)
+        except BaseException:
+            episode.calls.drop(call)
+            raise
+        completions = tuple(map(_completion, choices, turns))
+        if call.is_streamed:
+            for completion in completions:
+                call.publish(Closed(completion))
+        return completions
+
+    async def _sample(self, episode: RunningEpisode, call: LogicalCall, choice: Choice) -> None:
+        def restart() -> None:
+            call.forget(choice.index)
+            choice.restart()
+
+        draft = Draft(
+            request_id=f"{call.call_id}-{choice.index}",
+            prompt_ids=choice.prompt.prompt_ids,
+            params=choice.params,
+            ended=lambda: episode.closed,
+            has_left=lambda: call.has_left,
+            restart=restart,
+        )
+        async with aclosing(self.sampler.sample(draft)) as deltas:
+            async for delta in deltas:
+                choice.take(delta)
+                if call.is_streamed:
+                    _tell(call, choice, delta)
+
+    async def _record(self, episode: RunningEpisode, call: LogicalCall, choices: Sequence[Choice]) -> Sequence[Turn]:
+        """Record the turns of a call, all or none. Those without a finish reason are orphans: never trained, and on
+        record if there is anything of them.
+
+        Raises LedgerError.
+        """
+        turns = [self._turn(episode, call, choice) for choice in choices if choice.finish_reason or choice.token_ids]
+        record = asyncio.create_task(self._write(episode, turns, len(choices)))
+        self._records.add(record)
+        record.add_done_callback(self._records.discard)
+        # Carried through even if the caller goes away meanwhile: the tree must hold just what the ledger holds.
+        return await asyncio.shield(record)
+
+    def _turn(self, episode: RunningEpisode, call: LogicalCall, choice: Choice) -> Turn:
+        if not (call.is_streamed and choice.finish_reason):
+            choice.parse()
+        turn = choice.turn(episode.episode_id, call, self.codec)
+        if turn.withheld is not None:
+            self.counts.count(Oddity.DECODE_MISMATCH)
+            logger.error("call %s: what was shown is not what was sampled; it is not trained", call.call_id)
+        return turn
+
+    async def _write(self, episode: RunningEpisode, turns: Sequence[Turn], calls: int) -> Sequence[Turn]:
+        """`calls` are over with this."""
+        try:
+            if turns and episode.closed is None:
+                await self.ledger.add_turns(turns)
+                for turn in turns:
+                    episode.tree.add(turn)
+        finally:
+            episode.calls_in_flight -= calls
+            episode.touch()
+        return turns
+
+
+async def _all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it at once; none of it goes on once some has failed."""
+    tasks = [asyncio.ensure_future(each) for each in work[1:]]
+    try:
+        await work[0]
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _completion(choice: Choice, turn: Turn) -> Completion:
+    # An engine without a model has no other tokens to name.
+    return Completion(choice.index, turn, tuple(choice.top_logprobs) or None)
+
+
+def _tell(call: LogicalCall, choice: Choice, delta: TokenDelta) -> None:
+    if len(choice.token_ids) == len(delta.token_ids_T):
+        call.publish(Opened(choice.index, choice.prompt.index, choice.prompt.prompt_ids))
+    parts: list[ReplyPart] = choice.reply.push(delta.token_ids_T)
+    if delta.finish_reason is not None:
+        parts += choice.reply.finish()
+    call.publish(Piece(choice.index, tuple(parts), delta))
+
+
+def _reseeded(params: SamplingParams, index: int) -> SamplingParams:
+    """Choices of one call differ though they share a seed."""
+    return params if params.seed is None else replace(params, seed=(params.seed + index) % 2**63)
+
+
+def _standing_for(prompt: Prompt, codec: Codec) -> Conversation:
+    return Conversation(({"role": RAW_ROLE, "content": codec.raw_text(prompt.prompt_ids)},))
+
+
+def _refuse_untrainable(params: SamplingParams) -> None:
+    """The loss assumes tokens drawn from the tempered distribution, at most restricted by a grammar."""
+    for name, neutral in _UNTRAINABLE.items():
+        if getattr(params, name) != neutral:
+            raise UnknownParameter(f"{name} is not supported in train episodes: use an eval episode", param=name)

@@ -1,0 +1,125 @@
+"""The batch being filled, as clients see and change it: progress, agreement, policy, revised rewards.
+
+Place in the flow: between rollout.py and the pool. It knows nothing of running episodes but their number, and nothing
+of how a complete batch is trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+from swarm.batch import BatchPool
+from swarm.config import TrainJob
+from swarm.rollout.batch_policy import merge_policy, view_policy
+from swarm.rollout.clients import Clients
+from swarm.rollout.results import align_turn_rewards, finished_episode, require_revisable, sealed_already
+from swarm.ledger import EpisodeRow, Ledger
+from swarm.schemas import BatchPolicies, PoolView, ReviseRewardRequest, SourceView, UpdateBatchPolicyRequest
+
+
+class CurrentBatch:
+    """Used from one event loop."""
+
+    def __init__(self, job: TrainJob, pool: BatchPool, ledger: Ledger, clients: Clients) -> None:
+        self._job = job
+        self._pool = pool
+        self._ledger = ledger
+        self._clients = clients
+        self._revising = asyncio.Lock()
+
+    def is_ready(self) -> bool:
+        """Whether it can be sealed now, by the stop rule in force or because its time is over."""
+        return self._pool.is_ready(self._awaited(time.monotonic()))
+
+    def next_due(self, now: float) -> float | None:
+        """When time alone may complete the batch or let somebody begin, in seconds of the monotonic clock; None if it
+        never does."""
+        dues: list[float] = []
+        if (due := self._pool.next_due()) is not None:
+            dues.append(now + max(0.0, due - time.time()))
+        dues.extend(until for name, until in self._awaited(now).items() if name not in self._pool.agreed)
+        return min(dues, default=None)
+
+    def policies(self) -> BatchPolicies:
+        upcoming = self._pool.next_policy
+        return BatchPolicies(
+            active=view_policy(self._pool.policy), next=None if upcoming is None else view_policy(upcoming)
+        )
+
+    async def propose_policy(self, request: UpdateBatchPolicyRequest) -> BatchPolicies:
+        """Change the policy from the next batch on; durable on return. Raises BadRequest if the whole is not sound."""
+        present = self._pool.next_policy or self._pool.policy
+        changed = merge_policy(self._job, present, request)
+        if changed != present:
+            await self._ledger.record_policy(asdict(changed))
+            self._pool.propose(changed)
+        return self.policies()
+
+    async def revise(self, episode_id: str, request: ReviseRewardRequest) -> EpisodeRow:
+        """Another reward for an ended train episode; what the request leaves out stays as reported.
+
+        Raises NotFound, BadRequest for turn rewards of the wrong length, Conflict for an episode that is running or of
+        type eval, EpisodeEnded once its batch is sealed.
+        """
+        async with self._revising:
+            row = await self._ledger.episode(episode_id)
+            require_revisable(row)
+            turns = await self._ledger.turns(episode_id)
+            given = align_turn_rewards(request.turn_rewards, turns)
+            revised = replace(
+                row,
+                reward=request.reward,
+                is_success=row.is_success if request.is_success is None else request.is_success,
+                turn_rewards=row.turn_rewards if given is None else given,
+            )
+            # Nothing is awaited between this and the submission of the write. The ledger writes in order, so whatever
+            # seals the batch from here on finds on record the reward that the batch holds.
+            if not self._pool.replace(finished_episode(revised, turns)):
+                raise sealed_already(episode_id)
+            try:
+                return await self._ledger.revise_reward(
+                    episode_id,
+                    reward=request.reward,
+                    is_success=revised.is_success,
+                    turn_rewards=revised.turn_rewards,
+                    reason=request.reason,
+                    at=time.time(),
+                )
+            except BaseException:
+                self._pool.replace(finished_episode(row, turns))
+                raise
+
+    def view(self, running_by_source: Mapping[str, int], running_eval: int) -> PoolView:
+        """`running_by_source` counts the running train episodes."""
+        progress = self._pool.progress()
+        sources = {
+            name: SourceView(
+                episodes=source.episodes,
+                tasks=source.tasks,
+                tasks_target=source.tasks_target,
+                running=running_by_source.get(name, 0),
+            )
+            for name, source in progress.sources.items()
+        }
+        for name, running in running_by_source.items():
+            sources.setdefault(name, SourceView(episodes=0, tasks=0, tasks_target=None, running=running))
+        return PoolView(
+            stop_rule=progress.stop_rule,
+            episodes=progress.episodes,
+            episodes_target=progress.episodes_target,
+            tasks=progress.tasks,
+            tasks_target=progress.tasks_target,
+            running_train=sum(running_by_source.values()),
+            running_eval=running_eval,
+            sources=sources,
+            agreed=list(progress.agreed),
+        )
+
+    def _awaited(self, now: float) -> Mapping[str, float]:
+        """Whose agreement the batch waits for, and until when. Before the first has agreed it does not matter."""
+        if self._pool.policy.stop_rule != "all_clients_agree" or not self._pool.agreed:
+            return {}
+        return self._clients.awaited(now, self._pool.clients)

@@ -1,0 +1,452 @@
+"""The episodes of one job: begin, end, abort, heartbeat, expire.
+
+Place in the flow: routers call it, it records in the ledger before it acknowledges, and hands every ended train episode
+to the batch pool. Who may begin is decided in admission.py, when an episode comes due in leases.py, what a client may
+change about the batch in current_batch.py. It knows nothing of HTTP, of sampling, or of what happens to a complete
+batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from swarm.batch import BatchPool
+from swarm.batch.preflight import Preflight
+from swarm.config import TrainJob
+from swarm.engine.base import EngineInfo
+from swarm.engine.state import SERVING, EngineLifecycle
+from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
+from swarm.rollout.admission import Admission
+from swarm.rollout.deadline_timer import Alarm
+from swarm.gateway.http.auth import key_digest, new_key
+from swarm.rollout.client_warnings import ClientWarnings
+from swarm.rollout.clients import Client, Clients
+from swarm.rollout.current_batch import CurrentBatch
+from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.deadlines import LeaseQueue
+from swarm.rollout.results import align_turn_rewards, payload_digest, salvaged_episode
+from swarm.rollout.running import RunningEpisode, RunningEpisodes, new_row
+from swarm.rollout.transactions import Transactions
+from swarm.ledger import ClosedEpisode, CompletedEpisode, EndReceipt, EpisodeRow, Ledger
+from swarm.schemas import (
+    BatchPolicies,
+    BeginEpisodeRequest,
+    ClientView,
+    EndEpisodeRequest,
+    EngineState,
+    EpisodeState,
+    PoolView,
+    ReviseRewardRequest,
+    RunningEpisodeView,
+    UpdateBatchPolicyRequest,
+    WarningView,
+)
+from swarm.types import EpisodeType, TrainBatch
+
+logger = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 5.0
+LEAST_PAUSE_S = 0.05
+"""Between two looks at the leases: thousands of episodes that come due one by one are taken together."""
+
+RETRY_EXPIRY_S = 1.0
+"""How soon an expiry is tried again that the ledger refused."""
+
+CLOSED_TOGETHER = 500
+"""Writes handed to the ledger at once: it commits them in one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunEpisode:
+    episode_id: str
+    api_key: str
+    weight_version: int
+    deadline_at: float
+
+
+@dataclass(slots=True)
+class Rollout:
+    """Every episode of one job, from the start of its engine to the stop. Used from one event loop.
+
+    `batch_ready` is set whenever the batch may have become complete; `max_running` bounds the running episodes.
+    """
+
+    job: TrainJob
+    info: EngineInfo
+    pool: BatchPool
+    ledger: Ledger
+    lifecycle: EngineLifecycle
+    batch_ready: asyncio.Event
+    max_running: int
+    _is_open: bool = False
+    inquirer: Inquirer = field(default_factory=Inquirer)
+    preflight: Preflight = field(default_factory=Preflight)
+    _running: RunningEpisodes = field(default_factory=RunningEpisodes)
+    _clients: Clients = field(default_factory=Clients)
+    _alarm: Alarm = field(default_factory=Alarm)
+    _warnings: ClientWarnings = field(init=False)
+    _batch: CurrentBatch = field(init=False)
+    _admission: Admission = field(init=False)
+    _leases: LeaseQueue = field(init=False)
+    transactions: Transactions = field(init=False)
+    _unsubscribe: Callable[[], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._warnings = ClientWarnings(self.preflight, self.ledger)
+        self._batch = CurrentBatch(self.job, self.pool, self.ledger, self._clients)
+        self._admission = Admission(self.job, self.lifecycle, self.pool, self.max_running)
+        self._leases = LeaseQueue(self._running.by_id)
+        self.transactions = Transactions(self.ledger, self._running, self.inquirer, self._complete, self._lose)
+        self._unsubscribe = self.lifecycle.subscribe(self._follow_state)
+
+    async def begin(self, request: BeginEpisodeRequest) -> BegunEpisode:
+        """Open an episode, holding the call up to `wait_s` seconds while none of its task may begin.
+
+        Raises BadRequest for a data source outside the mixture, TrainingComplete for a train episode after the last
+        step, RolloutPaused, EngineNotReady or EngineFailure when the wait was in vain.
+        """
+        self._clients.see(request.client_id)
+        place = await self._admission.enter(request.episode_type, request.data_source, request.task_id, request.wait_s)
+        key = new_key()
+        row = new_row(request, key_digest(key), self.job.episode_timeout_s)
+        episode = RunningEpisode.of(row, place)
+        # Counted before the ledger answers, so that a batch sealed meanwhile waits for this episode.
+        self._adopt(episode)
+        try:
+            await self.ledger.begin_episode(row)
+        except BaseException:
+            if episode.episode_id in self._running:
+                self._vacate(episode, "not_recorded")
+            raise
+        episode.touch()
+        self._warnings.begun(episode)
+        return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at)
+
+    def restore(self, running: Iterable[CompletedEpisode]) -> None:
+        """Go on with the episodes that were running when the server before this one ended.
+
+        Their keys work again and their leases start now. One whose record has a hole is given up at once.
+        """
+        for recorded in running:
+            row = recorded.row
+            place = self._admission.take(row.episode_type, row.data_source, row.task_id)
+            episode = RunningEpisode.restored(recorded, place)
+            self._adopt(episode)
+            self._warnings.begun(episode)
+
+    def remember(self, closed: Iterable[ClosedEpisode]) -> None:
+        """Episodes that ended before this server began: late calls of theirs hear why."""
+        self._running.remember(closed)
+
+    async def end(self, episode_id: str, request: EndEpisodeRequest) -> EndReceipt:
+        """Complete an episode exactly once; durable on return.
+
+        Raises NotFound, IdempotencyMismatch, EpisodeEnded with what became of it, or BadRequest if `turn_rewards` does
+        not have one entry per recorded turn.
+        """
+        episode = self._running.get(episode_id)
+        turn_rewards: tuple[float, ...] | None = None
+        if episode is not None:
+            turn_rewards = align_turn_rewards(request.turn_rewards, episode.tree.turns)
+            episode.closed = episode.closed or "ended"
+        try:
+            receipt = await self.ledger.end_episode(
+                episode_id,
+                idempotency_key=request.idempotency_key or episode_id,
+                payload_digest=payload_digest(request),
+                task_id=request.task_id,
+                reward=request.reward,
+                is_success=request.is_success,
+                metadata=request.metadata,
+                ended_at=time.time(),
+                turn_rewards=turn_rewards,
+            )
+        except BaseException:
+            if episode is not None and episode.closed == "ended" and episode_id in self._running:
+                episode.closed = None
+            raise
+        # Also after a replay: the first call may have been cut off after it was recorded.
+        if episode is not None and episode_id in self._running:
+            row = replace(
+                episode.row,
+                task_id=request.task_id,
+                reward=request.reward,
+                is_success=request.is_success,
+                turn_rewards=turn_rewards,
+                ended_at=receipt.ended_at,
+            )
+            await self._complete(episode, row)
+        return receipt
+
+    async def abort(self, episode_id: str, reason: str, *, is_final: bool = False) -> None:
+        """Give an episode up without a reward; a repeated abort is no error.
+
+        With `is_final` its client makes no other attempt: the group is complete without it. That may be said of an
+        episode that was lost before as well. Raises NotFound, EpisodeEnded, or Conflict for a prepared one that another
+        server decides about.
+        """
+        episode = self._running.get(episode_id)
+        if is_final and episode is not None:
+            episode.is_last_attempt = True
+        elif is_final and (place := self._running.forget_place(episode_id)) is not None:
+            self.pool.give_up(place)
+            self._admission.release()
+            self._announce_if_ready()
+        if episode is not None and episode.is_prepared:
+            await self.transactions.abort(episode, reason)
+            return
+        await self._give_up(episode_id, EpisodeState.ABORTED, reason)
+
+    def heartbeat(self, episode_id: str) -> RunningEpisode:
+        """A sign of life of one episode. Raises EpisodeEnded if it is not running."""
+        episode = self._running.get(episode_id)
+        if episode is None:
+            why = self._running.ended(episode_id)
+            raise EpisodeEnded(f"episode {episode_id} is not running{f' ({why})' if why else ''}: begin another one")
+        episode.touch()
+        self._clients.see(episode.client_id)
+        return episode
+
+    def heartbeat_client(self, client_id: str, episode_ids: Sequence[str]) -> dict[str, str]:
+        """Renew the leases of these episodes. Returns those that do not run, with the reason or "unknown".
+
+        Their idle timeouts go on: a client that lives may hold an agent that hangs.
+        """
+        self._clients.see(client_id)
+        ended: dict[str, str] = {}
+        for episode_id in episode_ids:
+            episode = self._running.get(episode_id)
+            if episode is None:
+                ended[episode_id] = self._running.ended(episode_id) or "unknown"
+            else:
+                episode.renew()
+        return ended
+
+    def authorize(self, key: str) -> RunningEpisode:
+        """The running episode that a key opens. Raises EpisodeEnded with the reason, or Unauthorized."""
+        digest = key_digest(key)
+        episode = self._running.opened_by(digest)
+        reason = self._running.ended(digest) if episode is None else episode.closed
+        if reason is not None:
+            raise EpisodeEnded(f"the episode of this key is over ({reason}): begin another one")
+        if episode is None:
+            raise Unauthorized("this key opens no episode of this server")
+        episode.touch()
+        self._clients.see(episode.client_id)
+        return episode
+
+    async def revise(self, episode_id: str, request: ReviseRewardRequest) -> EpisodeRow:
+        """Another reward for an ended train episode until its batch is sealed. Raises as `CurrentBatch.revise`."""
+        row = await self._batch.revise(episode_id, request)
+        self._announce_if_ready()
+        return row
+
+    def agree(self, client_id: str) -> tuple[tuple[str, ...], bool]:
+        """Note that a client has sent what it has for this batch. Returns who has, and whether that completes it."""
+        self._clients.see(client_id)
+        self.pool.agree(client_id)
+        return self.pool.agreed, self._announce_if_ready()
+
+    async def propose_policy(self, request: UpdateBatchPolicyRequest) -> BatchPolicies:
+        """Change the policy from the next batch on; durable on return. Raises BadRequest if the whole is not sound."""
+        policies = await self._batch.propose_policy(request)
+        self._admission.release()
+        return policies
+
+    def policies(self) -> BatchPolicies:
+        return self._batch.policies()
+
+    def is_batch_ready(self) -> bool:
+        """Whether the batch can be sealed now, by the stop rule in force or because its time is over."""
+        return self._batch.is_ready()
+
+    def sealed(self, batch: TrainBatch) -> None:
+        """To be told of every batch that leaves the pool: it is looked over, and the quotas start anew."""
+        self._warnings.sealed(batch)
+        self._admission.release()
+
+    def running(self, episode_type: EpisodeType) -> int:
+        return self._admission.running(episode_type)
+
+    def extend(self, job: TrainJob) -> None:
+        """From here on the present job has the `total_steps` of `job`."""
+        self._admission.extend(job)
+
+    def last_seen(self, episode_id: str) -> float | None:
+        """Seconds since the epoch; None if the episode does not run."""
+        episode = self._running.get(episode_id)
+        return None if episode is None else episode.last_seen_at
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until no train episode runs; False if some still do after `timeout_s` seconds."""
+        return await self._admission.drained(timeout_s)
+
+    async def expire_forever(self) -> None:
+        """Act when something falls due: a lease, a deadline of an episode or of the batch. Runs until cancelled."""
+        try:
+            await self._expire_and_tidy()
+        finally:
+            await self.transactions.close()
+
+    async def _expire_and_tidy(self) -> None:
+        tidy_at = 0.0
+        while True:
+            await self._alarm.sleep_until(self._next_due())
+            now = time.monotonic()
+            await _in_groups([self._expire(episode, reason) for episode, reason in self._leases.overdue(now)])
+            if self.pool.expire(lambda key: self._admission.awaits(*key)):
+                self._admission.release()
+            self._announce_if_ready()
+            if now >= tidy_at:
+                tidy_at = now + HOUSEKEEPING_S
+                self._clients.forget_silent(now)
+                await self._warnings.record_new()
+
+    async def close(self, reason: str) -> None:
+        """Abort whatever runs: the engine stops. What is prepared waits on record for the word of its client."""
+        self._unsubscribe()
+        doomed = [each.episode_id for each in self._running.by_id.values() if not each.is_prepared]
+        await _in_groups([self._abort_at_close(episode_id, reason) for episode_id in doomed])
+
+    def running_views(self, limit: int = 50) -> list[RunningEpisodeView]:
+        """The episodes that were silent longest, longest first."""
+        return [episode.view() for episode in self._running.longest_silent(limit)]
+
+    def client_views(self) -> list[ClientView]:
+        return self._clients.views()
+
+    def warnings(self) -> list[WarningView]:
+        return self._warnings.views()
+
+    def pool_view(self) -> PoolView:
+        return self._batch.view(self.pool.running, self.running(EpisodeType.EVAL))
+
+    def _adopt(self, episode: RunningEpisode) -> None:
+        now = time.monotonic()
+        due, _ = episode.expiry(now)
+        self._running.add(episode)
+        self._clients.began(episode.client_id, episode.episode_type)
+        self._leases.watch(episode, due)
+        self._alarm.ring_by(due)
+
+    async def _complete(self, episode: RunningEpisode, row: EpisodeRow) -> None:
+        """Hand an ended episode on, once."""
+        turns = episode.tree.turns
+        if episode.calls_in_flight or episode.is_prepared:
+            # The call was cut off by the end; whether its turn was recorded before is for the ledger to say.
+            turns = await self.ledger.turns(episode.episode_id)
+        finished = salvaged_episode(row, turns) if episode.episode_type is EpisodeType.TRAIN else None
+        if episode.episode_id not in self._running:
+            return
+        self._remove(episode, "ended").completed += 1
+        if finished is not None:
+            self.pool.add(finished, episode.place)
+            self._warnings.ended(finished, self.pool.policy.num_repeat)
+        self._admission.leave(episode.episode_type)
+        self._announce_if_ready()
+
+    async def _give_up(
+        self, episode_id: str, state: Literal[EpisodeState.ABORTED, EpisodeState.EXPIRED], reason: str
+    ) -> None:
+        episode = self._running.get(episode_id)
+        closing = episode is not None and episode.closed is None
+        if episode is not None and closing:
+            episode.closed = reason
+        try:
+            await self.ledger.close_episode(
+                episode_id,
+                state,
+                reason,
+                ended_at=time.time(),
+                last_seen_at=None if episode is None else episode.last_seen_at,
+            )
+        except BaseException:
+            if episode is not None and closing and episode_id in self._running:
+                episode.closed = None
+            raise
+        if episode is not None and episode_id in self._running:
+            self._lose(episode, reason)
+
+    async def _expire(self, episode: RunningEpisode, reason: str) -> None:
+        logger.info("episode %s of %s expires: %s", episode.episode_id, episode.client_id, reason)
+        try:
+            if episode.is_prepared:
+                await self.transactions.expire(episode, reason)
+            else:
+                await self._give_up(episode.episode_id, EpisodeState.EXPIRED, reason)
+        except EpisodeEnded:
+            await self._settle(episode)
+        except SwarmError as error:
+            logger.warning("episode %s not expired: %s", episode.episode_id, error.message)
+        if episode.episode_id in self._running:
+            self._leases.watch(episode, time.monotonic() + RETRY_EXPIRY_S)
+
+    async def _settle(self, episode: RunningEpisode) -> None:
+        """Follow the ledger, which knows of an end whose caller was cut off before it was answered."""
+        try:
+            row = await self.ledger.episode(episode.episode_id)
+            if row.state is EpisodeState.PREPARED:
+                episode.row, episode.closed = row, row.state
+            elif row.state is EpisodeState.COMPLETED:
+                await self._complete(episode, row)
+            elif episode.episode_id in self._running:
+                self._lose(episode, row.outcome or row.state)
+        except SwarmError as error:
+            logger.warning("episode %s not settled: %s", episode.episode_id, error.message)
+
+    async def _abort_at_close(self, episode_id: str, reason: str) -> None:
+        try:
+            await self._give_up(episode_id, EpisodeState.ABORTED, reason)
+        except SwarmError as error:
+            logger.warning("episode %s not closed: %s", episode_id, error.message)
+
+    def _lose(self, episode: RunningEpisode, reason: str) -> None:
+        self._vacate(episode, reason).lost += 1
+        self._warnings.lost(episode, reason)
+        self._announce_if_ready()
+
+    def _vacate(self, episode: RunningEpisode, reason: str) -> Client:
+        """An episode came to nothing: its place is free for another. Returns whose it was."""
+        client = self._remove(episode, reason)
+        if episode.place is not None:
+            self.pool.lose(episode.place, is_final=episode.is_last_attempt)
+            if not episode.is_last_attempt:
+                self._running.remember_place(episode)
+        self._admission.leave(episode.episode_type)
+        return client
+
+    def _remove(self, episode: RunningEpisode, reason: str) -> Client:
+        """Whose episode it was; the caller counts it there, and lets it leave."""
+        self._running.remove(episode, reason)
+        return self._clients.left(episode.client_id, episode.episode_type)
+
+    def _follow_state(self) -> None:
+        """While nobody could begin an episode, no group was idle."""
+        state = self.lifecycle.state
+        if state is EngineState.ROLLING and not self._is_open:
+            self.pool.resume()
+        self._is_open = state in SERVING
+        self._admission.release()
+
+    def _announce_if_ready(self) -> bool:
+        ready = self._batch.is_ready()
+        if ready:
+            self.batch_ready.set()
+        elif (due := self._batch.next_due(time.monotonic())) is not None:
+            self._alarm.ring_by(due)
+        return ready
+
+    def _next_due(self) -> float:
+        now = time.monotonic()
+        dues = (now + HOUSEKEEPING_S, self._leases.next_due, self._batch.next_due(now))
+        return max(now + LEAST_PAUSE_S, min(due for due in dues if due is not None))
+
+
+async def _in_groups(work: Sequence[Awaitable[None]]) -> None:
+    for start in range(0, len(work), CLOSED_TOGETHER):
+        await asyncio.gather(*work[start : start + CLOSED_TOGETHER])

@@ -1,0 +1,237 @@
+"""The running episodes: what is known of each, and how it is found by id and by key.
+
+Place in the flow: kept by rollout.py. It knows nothing of the ledger, of batches, or of why an episode may begin.
+
+Ages and silences are measured on the monotonic clock, so that neither a corrected wall clock nor a suspended laptop
+ends an episode; points in time that others see are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+from swarm.batch import Place
+from swarm.rollout.deduplication import EpisodeCalls
+from swarm.ledger import ClosedEpisode, CompletedEpisode, EpisodeRow
+from swarm.ledger.transactions import COMMIT_LIMIT_S, COMMIT_TIMEOUT
+from swarm.schemas import BeginEpisodeRequest, EpisodeState, RunningEpisodeView
+from swarm.tracker.tree import EpisodeTree
+from swarm.types import EpisodeType
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_EPISODES = 20_000
+"""Ids and key digests of closed episodes, so that a late call hears what became of its episode."""
+
+
+@dataclass(slots=True, eq=False)
+class RunningEpisode:
+    """One episode between begin and end. `closed` says why it can take no more calls, once it cannot; `unfit` why it
+    has to be given up whatever it does.
+
+    `row` is as recorded at begin or, once it is prepared, then. `seen` is when its agent last called, `renewed` when
+    its client last showed that it lives, `expires` when its hard deadline passes; all three in seconds of the monotonic
+    clock. `place` is what a train episode holds in the batch; after the last attempt nobody takes it again.
+    """
+
+    row: EpisodeRow
+    tree: EpisodeTree
+    calls: EpisodeCalls
+    seen: float
+    renewed: float
+    expires: float
+    place: Place | None = None
+    is_last_attempt: bool = False
+    calls_in_flight: int = 0
+    closed: str | None = None
+    unfit: str | None = None
+
+    @classmethod
+    def of(cls, row: EpisodeRow, place: Place | None) -> RunningEpisode:
+        """An episode without turns. Its lease starts now, its hard deadline stays that of the row."""
+        now = time.monotonic()
+        expires = now + row.deadline_at - time.time()
+        return cls(row, EpisodeTree(row.episode_id), EpisodeCalls(), now, now, expires, place)
+
+    @classmethod
+    def restored(cls, recorded: CompletedEpisode, place: Place | None) -> RunningEpisode:
+        """An episode that outlived its server, with the tree of its recorded turns; unfit if one of them extends a
+        turn that is not on record."""
+        episode = cls.of(recorded.row, place)
+        try:
+            for turn in recorded.turns:
+                episode.tree.add(turn)
+            episode.calls = EpisodeCalls.recorded(recorded.turns)
+        except ValueError as error:
+            logger.error("episode %s cannot go on: %s", episode.episode_id, error)
+            episode.unfit = episode.closed = "record_incomplete"
+        if episode.is_prepared:
+            # Its result was promised to count if the transaction does.
+            episode.unfit, episode.closed = None, EpisodeState.PREPARED
+        return episode
+
+    @property
+    def episode_id(self) -> str:
+        return self.row.episode_id
+
+    @property
+    def episode_type(self) -> EpisodeType:
+        return self.row.episode_type
+
+    @property
+    def client_id(self) -> str:
+        return self.row.client_id
+
+    @property
+    def data_source(self) -> str:
+        return self.row.data_source
+
+    @property
+    def key_digest(self) -> str:
+        return self.row.api_key_sha256
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.row.state is EpisodeState.PREPARED
+
+    def touch(self) -> None:
+        """A call of the agent, or a heartbeat of this very episode."""
+        self.seen = self.renewed = time.monotonic()
+
+    def renew(self) -> None:
+        """A sign of life of the client; the agent itself may hang."""
+        self.renewed = time.monotonic()
+
+    @property
+    def last_seen_at(self) -> float:
+        """Seconds since the epoch."""
+        return time.time() - self._idle_s(time.monotonic())
+
+    def expiry(self, now: float) -> tuple[float, str]:
+        """When the episode is given up, and why, if nothing more is heard of it.
+
+        A call in flight is a sign of life; the hard deadline applies all the same.
+        """
+        if self.unfit is not None:
+            return now, self.unfit
+        if self.is_prepared:
+            return self._commit_due(now)
+        seen, renewed = (now, now) if self.calls_in_flight else (self.seen, self.renewed)
+        limits = [(self.expires, "deadline"), (seen + self.row.idle_timeout_s, "idle_timeout")]
+        if self.row.lease_s is not None:
+            limits.append((renewed + self.row.lease_s, "lease_expired"))
+        return min(limits)
+
+    def _commit_due(self, now: float) -> tuple[float, str]:
+        """When a client that has not committed yet counts as gone."""
+        lease_s = self.row.idle_timeout_s if self.row.lease_s is None else self.row.lease_s
+        prepared_at = self.row.ended_at or 0.0
+        left_s = prepared_at + COMMIT_LIMIT_S - time.time()
+        return min((self.renewed + lease_s, "lease_expired"), (now + left_s, COMMIT_TIMEOUT))
+
+    def view(self) -> RunningEpisodeView:
+        return RunningEpisodeView(
+            episode_id=self.episode_id,
+            episode_type=self.episode_type,
+            client_id=self.client_id,
+            task_id=self.row.task_id,
+            data_source=self.data_source,
+            turns=len(self.tree.turns),
+            calls_in_flight=self.calls_in_flight,
+            age_s=max(0.0, time.time() - self.row.begun_at),
+            idle_s=self._idle_s(time.monotonic()),
+            state=self.row.state,
+        )
+
+    def _idle_s(self, now: float) -> float:
+        return 0.0 if self.calls_in_flight else max(0.0, now - self.seen)
+
+
+class RunningEpisodes:
+    """All running episodes, and for a while how those ended that run no more. Used from one event loop."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, RunningEpisode] = {}
+        self._by_key: dict[str, RunningEpisode] = {}
+        # By episode id and by key digest, which cannot be confused.
+        self._ended: OrderedDict[str, str] = OrderedDict()
+        self._lost_places: OrderedDict[str, Place] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, episode_id: str) -> bool:
+        return episode_id in self._by_id
+
+    @property
+    def by_id(self) -> Mapping[str, RunningEpisode]:
+        return self._by_id
+
+    def get(self, episode_id: str) -> RunningEpisode | None:
+        return self._by_id.get(episode_id)
+
+    def opened_by(self, key_digest: str) -> RunningEpisode | None:
+        return self._by_key.get(key_digest)
+
+    def ended(self, id_or_digest: str) -> str | None:
+        """Why an episode runs no more; None if it runs or is not remembered."""
+        return self._ended.get(id_or_digest)
+
+    def remember_place(self, episode: RunningEpisode) -> None:
+        """The place that an episode had which was given up: its client may say later that nobody takes it again."""
+        if episode.place is not None:
+            self._lost_places[episode.episode_id] = episode.place
+            if len(self._lost_places) > REMEMBERED_EPISODES:
+                self._lost_places.popitem(last=False)
+
+    def forget_place(self, episode_id: str) -> Place | None:
+        """The remembered place of an episode, once; None if there is none."""
+        return self._lost_places.pop(episode_id, None)
+
+    def add(self, episode: RunningEpisode) -> None:
+        self._by_id[episode.episode_id] = episode
+        self._by_key[episode.key_digest] = episode
+
+    def remove(self, episode: RunningEpisode, reason: str) -> None:
+        del self._by_id[episode.episode_id]
+        del self._by_key[episode.key_digest]
+        episode.closed = reason
+        self._ended[episode.episode_id] = self._ended[episode.key_digest] = reason
+        self._forget_oldest()
+
+    def remember(self, episodes: Iterable[ClosedEpisode]) -> None:
+        """Episodes that ended before this server began."""
+        for episode in episodes:
+            self._ended[episode.episode_id] = self._ended[episode.api_key_sha256] = episode.reason
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        while len(self._ended) > 2 * REMEMBERED_EPISODES:
+            self._ended.popitem(last=False)
+
+    def longest_silent(self, limit: int) -> list[RunningEpisode]:
+        return heapq.nsmallest(limit, self._by_id.values(), key=attrgetter("seen"))
+
+
+def new_row(request: BeginEpisodeRequest, digest: str, timeout_s: float) -> EpisodeRow:
+    """A new episode as it goes on record; `digest` is that of its key, `timeout_s` its hard deadline from now."""
+    now = time.time()
+    return EpisodeRow(
+        episode_id=f"ep-{uuid.uuid4().hex}",
+        episode_type=request.episode_type,
+        client_id=request.client_id,
+        api_key_sha256=digest,
+        begun_at=now,
+        idle_timeout_s=request.idle_timeout_s,
+        deadline_at=now + timeout_s,
+        task_id=request.task_id,
+        data_source=request.data_source,
+        lease_s=request.lease_s,
+    )

@@ -1,0 +1,237 @@
+"""Episodes that count on several servers or on none: two-phase commit, as one of these servers sees it.
+
+Place in the flow: beside rollout.py, which owns the running episodes and asks here about prepared ones. A prepared
+episode has its result on record and waits. Its client commits first on one server, the coordinator: that decides. A
+client that falls silent leaves its episodes prepared; then the coordinator gives its own up, which decides as well, and
+the others ask it. Nothing is decided in memory: the ledger lets either the commit or the abort happen, whichever comes
+first, and never both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from swarm.errors import Conflict, EpisodeEnded, SwarmError
+from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.results import align_turn_rewards, payload_digest
+from swarm.rollout.running import RunningEpisode, RunningEpisodes
+from swarm.ledger import Ending, EndReceipt, EpisodeRow, Ledger
+from swarm.ledger.operations import to_json
+from swarm.ledger.transactions import COMMIT_LIMIT_S
+from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
+
+logger = logging.getLogger(__name__)
+
+ABORTED = "transaction_aborted"
+UNRESOLVED = "transaction_unresolved"
+
+ASK_AT_LEAST_S = 2 * COMMIT_LIMIT_S
+"""How long after its preparation an episode is kept although its coordinator gives no answer; longer if its hard
+deadline is later."""
+
+GIVEN_UP = frozenset({EpisodeState.ABORTED, EpisodeState.EXPIRED})
+
+
+@dataclass(slots=True)
+class Transactions:
+    """The prepared episodes among `running`. Used from one event loop.
+
+    `complete` hands an ended episode on, `lose` counts one that was given up; both do so once.
+    """
+
+    ledger: Ledger
+    running: RunningEpisodes
+    inquirer: Inquirer
+    complete: Callable[[RunningEpisode, EpisodeRow], Awaitable[None]]
+    lose: Callable[[RunningEpisode, str], None]
+    _asking: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+
+    async def prepare(self, episode_id: str, request: PrepareEpisodeRequest) -> EndReceipt:
+        """Store a result that is to count only if the transaction does; durable on return. Its key is closed.
+
+        Raises NotFound, BadRequest (turn rewards, a coordinator that may not be asked), IdempotencyMismatch, Conflict
+        for another transaction, EpisodeEnded.
+        """
+        secret, coordinator = request.transaction_id, request.coordinator
+        inquiry_url = None if coordinator is None else self.inquirer.url(coordinator, secret)
+        episode = self.running.get(episode_id)
+        turn_rewards: tuple[float, ...] | None = None
+        is_closing = False
+        if episode is not None:
+            turn_rewards = align_turn_rewards(request.turn_rewards, episode.tree.turns)
+            is_closing = episode.closed is None
+            episode.closed = episode.closed or EpisodeState.PREPARED
+        ending = ending_of(episode_id, request, turn_rewards)
+        try:
+            receipt = await self.ledger.prepare_episode(
+                ending, transaction_sha256=transaction_digest(secret), inquiry_url=inquiry_url
+            )
+        except BaseException:
+            if episode is not None and is_closing and episode_id in self.running:
+                episode.closed = None
+            raise
+        if episode is not None and receipt.state is EpisodeState.PREPARED and episode_id in self.running:
+            self._note_prepared(episode, await self.ledger.episode(episode_id))
+        return receipt
+
+    async def commit(self, episode_id: str, transaction_id: str) -> EndReceipt:
+        """Complete a prepared episode exactly once; durable on return. Raises NotFound, Conflict, EpisodeEnded."""
+        return await self._commit(episode_id, transaction_digest(transaction_id))
+
+    async def abort(self, episode: RunningEpisode, reason: str) -> None:
+        """Give a prepared episode up. Raises EpisodeEnded if that comes too late.
+
+        Elsewhere than on the coordinator this is not for the client to say: raises Conflict unless the coordinator has
+        aborted already.
+        """
+        if episode.row.inquiry_url is None:
+            await self._give_up(episode, EpisodeState.ABORTED, reason)
+            return
+        await self._resolve(episode)
+        if episode.is_prepared and episode.episode_id in self.running:
+            raise Conflict(
+                f"episode {episode.episode_id} is prepared: abort it on its coordinator, whose word it waits for"
+            )
+
+    async def expire(self, episode: RunningEpisode, reason: str) -> None:
+        """The client of a prepared episode is silent. Returns at once where the coordinator has to be asked."""
+        if episode.row.inquiry_url is None:
+            await self._give_up(episode, EpisodeState.EXPIRED, reason)
+        elif episode.episode_id not in self._asking:
+            asking = asyncio.create_task(self._ask(episode), name="transaction inquiry")
+            self._asking[episode.episode_id] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(episode.episode_id, None))
+
+    async def state_of(self, transaction_id: str) -> TransactionState:
+        """What others are told; a transaction whose time is over is aborted for good before that is said."""
+        row = await self.ledger.transaction(transaction_digest(transaction_id))
+        if row is None or row.state is not EpisodeState.PREPARED:
+            return state_of(row)
+        episode = self.running.get(row.episode_id)
+        if episode is None or episode.expiry(time.monotonic())[0] > time.monotonic():
+            return TransactionState.PENDING
+        try:
+            await self._give_up(episode, EpisodeState.EXPIRED, episode.expiry(time.monotonic())[1])
+        except EpisodeEnded:
+            logger.debug("transaction of episode %s was decided meanwhile", row.episode_id)
+        return state_of(await self.ledger.episode(row.episode_id))
+
+    async def close(self) -> None:
+        """Ask no more: the next server does."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _note_prepared(self, episode: RunningEpisode, row: EpisodeRow) -> None:
+        if row.state is EpisodeState.PREPARED and episode.episode_id in self.running:
+            episode.row = row
+            episode.touch()
+
+    async def _commit(self, episode_id: str, transaction_sha256: str) -> EndReceipt:
+        receipt = await self.ledger.commit_episode(
+            episode_id, transaction_sha256=transaction_sha256, ended_at=time.time()
+        )
+        episode = self.running.get(episode_id)
+        if episode is not None:
+            await self._follow(episode)
+        if receipt.state in GIVEN_UP:
+            raise EpisodeEnded(f"episode {episode_id} is {receipt.state} ({receipt.outcome}): begin another one")
+        return receipt
+
+    async def _give_up(
+        self, episode: RunningEpisode, state: Literal[EpisodeState.ABORTED, EpisodeState.EXPIRED], reason: str
+    ) -> None:
+        try:
+            await self.ledger.close_episode(
+                episode.episode_id,
+                state,
+                reason,
+                ended_at=time.time(),
+                last_seen_at=episode.last_seen_at,
+                is_prepared=True,
+            )
+        finally:
+            # Also if it was decided otherwise meanwhile.
+            await self._follow(episode)
+
+    async def _follow(self, episode: RunningEpisode) -> None:
+        """Do in memory what the ledger says of a prepared episode."""
+        row = await self.ledger.episode(episode.episode_id)
+        if row.state is EpisodeState.PREPARED or episode.episode_id not in self.running:
+            return
+        if row.state in GIVEN_UP:
+            self.lose(episode, row.outcome or row.state)
+        else:
+            await self.complete(episode, row)
+
+    async def _ask(self, episode: RunningEpisode) -> None:
+        try:
+            await self._resolve(episode)
+        except SwarmError as error:
+            logger.warning("episode %s stays prepared: %s", episode.episode_id, error.message)
+
+    async def _resolve(self, episode: RunningEpisode) -> None:
+        """Do as the coordinator did. Without an answer it is asked again, until the episode's own time is over."""
+        row = episode.row
+        assert row.inquiry_url is not None and row.transaction_sha256 is not None and row.ended_at is not None
+        match await self.inquirer.ask(row.inquiry_url):
+            case TransactionState.COMMITTED:
+                await self._commit(episode.episode_id, row.transaction_sha256)
+            case TransactionState.ABORTED:
+                await self._give_up(episode, EpisodeState.ABORTED, ABORTED)
+            case _ if time.time() > max(row.deadline_at, row.ended_at + ASK_AT_LEAST_S):
+                logger.error("episode %s is given up: nobody says how its transaction ended", episode.episode_id)
+                await self._give_up(episode, EpisodeState.EXPIRED, UNRESOLVED)
+            case _:
+                logger.info("episode %s waits for its coordinator", episode.episode_id)
+
+
+def transaction_digest(transaction_id: str) -> str:
+    """What is kept of a transaction's secret where it is decided."""
+    return hashlib.sha256(transaction_id.encode()).hexdigest()
+
+
+def ending_of(episode_id: str, request: PrepareEpisodeRequest, turn_rewards: tuple[float, ...] | None) -> Ending:
+    return Ending(
+        episode_id=episode_id,
+        idempotency_key=request.idempotency_key or episode_id,
+        payload_digest=payload_digest(request),
+        task_id=request.task_id,
+        reward=request.reward,
+        is_success=request.is_success,
+        metadata=to_json(request.metadata),
+        ended_at=time.time(),
+        turn_rewards=turn_rewards,
+    )
+
+
+def state_of(row: EpisodeRow | None) -> TransactionState:
+    """What the deciding episode says of its transaction. Without one nobody committed, nor ever will."""
+    if row is None or row.state in GIVEN_UP:
+        return TransactionState.ABORTED
+    return TransactionState.PENDING if row.state is EpisodeState.PREPARED else TransactionState.COMMITTED
+
+
+async def state_without_engine(ledger: Ledger, transaction_id: str) -> TransactionState:
+    """As `Transactions.state_of` while no engine runs, when no client can renew a lease."""
+    row = await ledger.transaction(transaction_digest(transaction_id))
+    if row is None or row.state is not EpisodeState.PREPARED:
+        return state_of(row)
+    lease_s = min(COMMIT_LIMIT_S, row.idle_timeout_s if row.lease_s is None else row.lease_s)
+    now = time.time()
+    if now <= (row.ended_at or 0.0) + lease_s:
+        return TransactionState.PENDING
+    try:
+        await ledger.close_episode(
+            row.episode_id, EpisodeState.EXPIRED, "lease_expired", ended_at=now, is_prepared=True
+        )
+    except EpisodeEnded:
+        logger.debug("transaction of episode %s was decided meanwhile", row.episode_id)
+    return state_of(await ledger.episode(row.episode_id))

@@ -17,10 +17,10 @@ from pathlib import Path
 from random import Random
 
 from bench.results import Result, latency_results
+from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.trainer import build_local, build_worker
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.local.engine import LocalEngine
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
-from swarm.trainer.local.trainer import build_local, build_worker
+from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import SamplingParams
 
 BENCHMARK = "engine"

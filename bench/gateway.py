@@ -28,7 +28,7 @@ from bench.control_plane import start_server
 from bench.engine import CASE_LIMIT_S, COMPLETION_TOKENS, WARM_UP, Tally, bare_engine, drive, questions
 from bench.results import Result, latency_results
 from swarm import AsyncConnectionStack, EpisodeType, SwarmClient, TrainJob
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.model_path import BUNDLED_DIRECTORY
 
 BENCHMARK = "gateway"
 CLIENTS = 32

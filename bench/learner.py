@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from bench.results import Result
+from swarm.backends.local.learning.learner import Learner
+from swarm.backends.local.model import load_model
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.local.model import load_model
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
-from swarm.trainer.local.learner import Learner
+from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
 
 BENCHMARK = "learner"

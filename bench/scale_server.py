@@ -20,13 +20,13 @@ from typing import Annotated
 import typer
 
 from bench.scale_setup import Cluster
-from swarm.backends import Backend, Backends
-from swarm.batch.admission import version_span
+from swarm.backends.base import Backend, Backends
+from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.trainer import FakeTrainer
+from swarm.batch.eligibility import version_span
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.fake import FakeEngine
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
-from swarm.serving import serve
-from swarm.trainer.fake import FakeTrainer
+from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
+from swarm.server.http import serve
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch
 
 CATCH_UP_S = 0.05

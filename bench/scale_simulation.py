@@ -1,6 +1,6 @@
 """Utilisation and staleness by simulation: the service's own admission, pool and states in simulated time.
 
-Place in the flow: takes a `Setup`, gives an `Outcome` in seconds. Real are who may begin (gateway/admission.py), what a
+Place in the flow: takes a `Setup`, gives an `Outcome` in seconds. Real are who may begin (rollout/admission.py), what a
 batch holds, keeps and drops (batch/), and the engine's states; the order of a training step is that of trainer/loop.py.
 Simulated are clients, tools, gateway, samplers and the trainer's time.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from bench.scale_setup import Outcome, Setup
 from bench.scale_stations import Gateway, Replica, run_simulated
 from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
-from swarm.engine.state import EngineLifecycle
+from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.admission import Admission
 from swarm.schemas import EngineState
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, FinishedEpisode, Sample, WeightVersion
@@ -137,7 +137,7 @@ class Simulation:
         return versions
 
     def _complete(self, number: int, task_id: str, place: Place | None, versions: list[int], cost: _Cost) -> None:
-        """In the order of gateway/rollout.py."""
+        """In the order of rollout/episodes.py."""
         episode = _finished(f"episode-{number}", task_id, versions)
         self._costs[episode.episode_id] = cost
         self._pool.add(replace(episode, reward=float(number % 2), ended_at=self._loop.time()), place)

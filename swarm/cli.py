@@ -132,7 +132,7 @@ def start(
         from swarm.imports import keep_torch_out
 
         keep_torch_out()
-        from swarm.serving import serve
+        from swarm.server.http import serve
 
         resumed: list[tuple[TrainJob, int]] = []
 

@@ -100,7 +100,7 @@ def start_shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 @contextmanager
 def _servers(directory: Path) -> Iterator[StartServer]:
-    from swarm.serving import serve
+    from swarm.server.http import serve
 
     stops: list[Callable[[], None]] = []
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from swarm.engine.local.batching import BatchSampler, Limits
-from swarm.engine.local.grammar import GrammarCompiler
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
+from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.backends.local.learning.constraints import GrammarFollower
+from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.merge import merge
-from swarm.trainer.local.constraints import GrammarFollower
 from swarm.types import FinishedEpisode, FinishReason, Grammar, GrammarKind, Group, SamplingParams, TrainBatch, Turn
 
 TOKENIZER: Any = read_tokenizer(BUNDLED_DIRECTORY)

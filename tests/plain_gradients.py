@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFollower
+from swarm.backends.local.learning.correction import RolloutCorrection
+from swarm.backends.local.learning.optimizer import PolicyOptimizer
+from swarm.backends.local.learning.scoring import TokenScorer
+from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput
 from swarm.config import AGGREGATION_BY_LOSS, TrainJob
 from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.local.constraints import FollowedBatch, GrammarFollower
-from swarm.trainer.local.correction import RolloutCorrection
-from swarm.trainer.local.optimizer import PolicyOptimizer
-from swarm.trainer.local.scoring import TokenScorer
-from swarm.trainer.local.updater import MiniBatchUpdater, StepInput
 from swarm.trainer.rows import build_rows
 from swarm.types import FinishedEpisode, Sample, TrainBatch
 

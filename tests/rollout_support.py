@@ -13,10 +13,10 @@ from typing import Any
 from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
 from swarm.config import TrainJob
-from swarm.engine.base import EngineInfo
-from swarm.engine.state import EngineLifecycle
-from swarm.rollout.episodes import BegunEpisode, Rollout
 from swarm.ledger import CompletedEpisode, EndReceipt, Ledger
+from swarm.lifecycle import EngineLifecycle
+from swarm.rollout.episodes import BegunEpisode, Rollout
+from swarm.sampler import EngineInfo
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.types import FinishReason, ForkReason, SamplingParams, Turn
 

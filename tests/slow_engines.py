@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from swarm.backends import Backend, Backends
+from swarm.backends.base import Backend, Backends
+from swarm.backends.fake.sampler import FakeEngine, Reply
+from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.fake import FakeEngine, Reply
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
-from swarm.trainer.fake import FakeTrainer
+from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch
 
 POLL_S = 0.02

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
 
 Turn = tuple[list[int], list[int]]

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from swarm.engine.local.grammar import GrammarCompiler
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
-from swarm.engine.local.penalties import LogitEdits
-from swarm.engine.local.sampling import Draw, sample
-from swarm.engine.verl.engine import VerlEngine
-from swarm.engine.verl.plan import SamplerLimits
-from swarm.engine.verl.types import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.backends.local.decoding.penalties import LogitEdits
+from swarm.backends.local.decoding.sampling import Draw, sample
+from swarm.backends.verl.layout import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.verl.replicas.plan import SamplerLimits
+from swarm.backends.verl.sampler import VerlEngine
+from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.types import SamplingParams
 
 LIMITS = SamplerLimits(call_timeout_s=300, hang_s=300)

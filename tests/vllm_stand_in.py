@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
-from swarm.engine.verl.engine import VerlEngine
-from swarm.engine.verl.plan import SamplerLimits
-from swarm.engine.verl.types import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.verl.layout import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.verl.replicas.plan import SamplerLimits
+from swarm.backends.verl.sampler import VerlEngine
+from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 PACKAGE = Path(__file__).parent / "stand_ins"

@@ -1,6 +1,6 @@
 """From finished episodes to a sealed batch: admission, groups, quotas and stop rules."""
 
-from swarm.batch.admission import DroppedEpisode, DropReason
+from swarm.batch.eligibility import DroppedEpisode, DropReason
 from swarm.batch.policy import BatchPolicy
 from swarm.batch.pool import BatchPool, Place, PoolProgress, SealedBatch, SourceProgress
 from swarm.batch.preflight import ClientWarning, Preflight

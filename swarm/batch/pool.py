@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from swarm.batch.admission import DroppedEpisode, DropReason, VersionSpan, refuse, version_span
+from swarm.batch.eligibility import DroppedEpisode, DropReason, VersionSpan, refuse, version_span
 from swarm.batch.groups import GroupKey, Groups, SourceCount, WaitingGroup, key_of
 from swarm.batch.policy import BatchPolicy
 from swarm.batch.quotas import carry_over, share_out

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from swarm.batch.admission import DropReason
+from swarm.batch.eligibility import DropReason
 from swarm.batch.groups import GroupKey, Groups, Returns, WaitingGroup, key_of, returns_of
 from swarm.batch.policy import BatchPolicy
 from swarm.types import FinishedEpisode, Group, TrainBatch

@@ -133,7 +133,7 @@ def _compare(wanted: Iterable[Requirement]) -> tuple[list[str], list[str]]:
 
 def _probe(what: str) -> tuple[dict[str, Any], str]:
     """What the probe found, and why it found nothing ("" if it did)."""
-    command = [sys.executable, "-m", "swarm.engine.local.probe", what]
+    command = [sys.executable, "-m", "swarm.backends.local.probe", what]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -12,11 +12,14 @@ from fastapi import APIRouter
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 
-from swarm.engine.state import EngineLifecycle
-from swarm.gateway.dialects.anthropic.routes import anthropic_router
-from swarm.gateway.http.audit import AuditLog
-from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, TokenGuard
-from swarm.gateway.dialects.completions.routes import completions_router
+from swarm.gateway.control.episode_routes import (
+    add_judgement_routes,
+    add_life_routes,
+    add_record_routes,
+    add_state_route,
+)
+from swarm.gateway.control.event_routes import EventStreams, add_event_routes
+from swarm.gateway.control.prometheus import add_prometheus_route
 from swarm.gateway.control.server_routes import (
     Control,
     Served,
@@ -25,21 +28,23 @@ from swarm.gateway.control.server_routes import (
     add_status_routes,
     health_router,
 )
-from swarm.gateway.http.middleware import Edge
-from swarm.gateway.control.episode_routes import add_judgement_routes, add_life_routes, add_record_routes, add_state_route
-from swarm.gateway.http.errors import install_error_handlers
-from swarm.gateway.control.event_routes import EventStreams, add_event_routes
-from swarm.gateway.http.limits import InputLimits
+from swarm.gateway.control.transaction_routes import add_transaction_routes, transaction_router
+from swarm.gateway.dialects.anthropic.routes import anthropic_router
 from swarm.gateway.dialects.chat.routes import model_router
+from swarm.gateway.dialects.completions.routes import completions_router
+from swarm.gateway.dialects.responses.routes import responses_router
+from swarm.gateway.dialects.tokenize.routes import tokenize_router
+from swarm.gateway.http.audit import AuditLog
+from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, TokenGuard
+from swarm.gateway.http.errors import install_error_handlers
+from swarm.gateway.http.limits import InputLimits
+from swarm.gateway.http.middleware import Edge
 from swarm.gateway.http.openapi import SwarmApi
 from swarm.gateway.http.path_keys import PathKeys
-from swarm.gateway.control.prometheus import add_prometheus_route
-from swarm.gateway.dialects.responses.routes import responses_router
 from swarm.gateway.http.routes import Gate
-from swarm.gateway.dialects.tokenize.routes import tokenize_router
 from swarm.gateway.http.traffic import Traffic
-from swarm.gateway.control.transaction_routes import add_transaction_routes, transaction_router
 from swarm.ledger import Ledger
+from swarm.lifecycle import EngineLifecycle
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Who may begin an episode now, and who is held until that changes.
 
-Place in the flow: rollout.py enters here before an episode exists and leaves once it is over. Whatever may open the
+Place in the flow: episodes.py enters here before an episode exists and leaves once it is over. Whatever may open the
 door (a new engine state, an episode that left, a sealed batch) calls `release`; nobody polls. It knows nothing of
 leases or of the ledger.
 """
@@ -12,8 +12,8 @@ from collections import Counter, OrderedDict
 
 from swarm.batch import BatchPool, Place
 from swarm.config import TrainJob
-from swarm.engine.state import SERVING, EngineLifecycle
 from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
+from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType
 

@@ -1,6 +1,6 @@
 """What was out of the ordinary about model calls, counted since the engine was started for its job.
 
-Place in the flow: inference.py and the model routes count, the status shows. Knows nothing of calls themselves.
+Place in the flow: completion.py and the model routes count, the status shows. Knows nothing of calls themselves.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What looks wrong about a client: train episodes are shown to the preflight check, new findings go on record.
 
-Place in the flow: kept by rollout.py. What counts as wrong is decided in swarm.batch.preflight.
+Place in the flow: kept by episodes.py. What counts as wrong is decided in swarm.batch.preflight.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import asdict
 
 from swarm.batch.preflight import Preflight
 from swarm.errors import SwarmError
-from swarm.rollout.running import RunningEpisode
 from swarm.ledger import Ledger
+from swarm.rollout.running import RunningEpisode
 from swarm.schemas import WarningView
 from swarm.types import EpisodeType, FinishedEpisode, TrainBatch
 

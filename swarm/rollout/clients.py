@@ -1,6 +1,6 @@
 """The clients of one job: when each was heard of, and what became of its episodes.
 
-Place in the flow: kept by rollout.py, shown in the status; the stop rules that wait for every client's word ask here
+Place in the flow: kept by episodes.py, shown in the status; the stop rules that wait for every client's word ask here
 who is alive. Silences are measured on the monotonic clock.
 """
 

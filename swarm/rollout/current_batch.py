@@ -1,6 +1,6 @@
 """The batch being filled, as clients see and change it: progress, agreement, policy, revised rewards.
 
-Place in the flow: between rollout.py and the pool. It knows nothing of running episodes but their number, and nothing
+Place in the flow: between episodes.py and the pool. It knows nothing of running episodes but their number, and nothing
 of how a complete batch is trained.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import asdict, replace
 
 from swarm.batch import BatchPool
 from swarm.config import TrainJob
+from swarm.ledger import EpisodeRow, Ledger
 from swarm.rollout.batch_policy import merge_policy, view_policy
 from swarm.rollout.clients import Clients
 from swarm.rollout.results import align_turn_rewards, finished_episode, require_revisable, sealed_already
-from swarm.ledger import EpisodeRow, Ledger
 from swarm.schemas import BatchPolicies, PoolView, ReviseRewardRequest, SourceView, UpdateBatchPolicyRequest
 
 

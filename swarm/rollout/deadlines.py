@@ -1,6 +1,6 @@
 """When the next running episode must be looked at: one entry per episode in a heap, corrected as it comes up.
 
-Place in the flow: rollout.py sleeps until `next_due` and gives up what is `overdue`. A sign of life only moves a
+Place in the flow: episodes.py sleeps until `next_due` and gives up what is `overdue`. A sign of life only moves a
 timestamp of its episode, so thousands of episodes cost nothing until one of them comes due.
 """
 

@@ -1,8 +1,8 @@
 """Logical calls: what a client asked once, however often it had to send it.
 
-Place in the flow: inference.py samples a call, the model routes read it, and an episode keeps its calls so that another
-attempt joins the first one while it runs and hears the same reply when it has ended. Knows nothing of HTTP, of engines
-or of the ledger.
+Place in the flow: completion.py samples a call, the model routes read it, and an episode keeps its calls so that
+another attempt joins the first one while it runs and hears the same reply when it has ended. Knows nothing of HTTP, of
+engines or of the ledger.
 """
 
 from __future__ import annotations

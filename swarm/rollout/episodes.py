@@ -1,8 +1,8 @@
 """The episodes of one job: begin, end, abort, heartbeat, expire.
 
 Place in the flow: routers call it, it records in the ledger before it acknowledges, and hands every ended train episode
-to the batch pool. Who may begin is decided in admission.py, when an episode comes due in leases.py, what a client may
-change about the batch in current_batch.py. It knows nothing of HTTP, of sampling, or of what happens to a complete
+to the batch pool. Who may begin is decided in admission.py, when an episode comes due in deadlines.py, what a client
+may change about the batch in current_batch.py. It knows nothing of HTTP, of sampling, or of what happens to a complete
 batch.
 """
 
@@ -18,21 +18,21 @@ from typing import Literal
 from swarm.batch import BatchPool
 from swarm.batch.preflight import Preflight
 from swarm.config import TrainJob
-from swarm.engine.base import EngineInfo
-from swarm.engine.state import SERVING, EngineLifecycle
 from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
+from swarm.ledger import ClosedEpisode, CompletedEpisode, EndReceipt, EpisodeRow, Ledger
+from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.rollout.admission import Admission
-from swarm.rollout.deadline_timer import Alarm
-from swarm.gateway.http.auth import key_digest, new_key
 from swarm.rollout.client_warnings import ClientWarnings
 from swarm.rollout.clients import Client, Clients
-from swarm.rollout.current_batch import CurrentBatch
 from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.current_batch import CurrentBatch
+from swarm.rollout.deadline_timer import Alarm
 from swarm.rollout.deadlines import LeaseQueue
+from swarm.rollout.keys import key_digest, new_key
 from swarm.rollout.results import align_turn_rewards, payload_digest, salvaged_episode
 from swarm.rollout.running import RunningEpisode, RunningEpisodes, new_row
 from swarm.rollout.transactions import Transactions
-from swarm.ledger import ClosedEpisode, CompletedEpisode, EndReceipt, EpisodeRow, Ledger
+from swarm.sampler import EngineInfo
 from swarm.schemas import (
     BatchPolicies,
     BeginEpisodeRequest,

@@ -1,6 +1,6 @@
 """Tokens of one completion from whichever engine serves, held while none does.
 
-Place in the flow: below inference.py, above the engine. It knows nothing of messages, records or replies.
+Place in the flow: below completion.py, above the engine. It knows nothing of messages, records or replies.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from swarm.engine.base import Engine, EngineLost
-from swarm.engine.state import SERVING, EngineLifecycle
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused
+from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.rollout.token_rate import TokenRate
+from swarm.sampler import Engine, EngineLost
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 

@@ -1,6 +1,6 @@
 """The running episodes: what is known of each, and how it is found by id and by key.
 
-Place in the flow: kept by rollout.py. It knows nothing of the ledger, of batches, or of why an episode may begin.
+Place in the flow: kept by episodes.py. It knows nothing of the ledger, of batches, or of why an episode may begin.
 
 Ages and silences are measured on the monotonic clock, so that neither a corrected wall clock nor a suspended laptop
 ends an episode; points in time that others see are seconds since the epoch.
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from swarm.batch import Place
-from swarm.rollout.deduplication import EpisodeCalls
 from swarm.ledger import ClosedEpisode, CompletedEpisode, EpisodeRow
 from swarm.ledger.transactions import COMMIT_LIMIT_S, COMMIT_TIMEOUT
+from swarm.rollout.deduplication import EpisodeCalls
 from swarm.schemas import BeginEpisodeRequest, EpisodeState, RunningEpisodeView
 from swarm.tracker.tree import EpisodeTree
 from swarm.types import EpisodeType

@@ -1,6 +1,6 @@
 """How fast tokens are sampled.
 
-Place in the flow: inference.py adds, the status shows. Knows nothing of calls.
+Place in the flow: completion.py adds, the status shows. Knows nothing of calls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Episodes that count on several servers or on none: two-phase commit, as one of these servers sees it.
 
-Place in the flow: beside rollout.py, which owns the running episodes and asks here about prepared ones. A prepared
+Place in the flow: beside episodes.py, which owns the running episodes and asks here about prepared ones. A prepared
 episode has its result on record and waits. Its client commits first on one server, the coordinator: that decides. A
 client that falls silent leaves its episodes prepared; then the coordinator gives its own up, which decides as well, and
 the others ask it. Nothing is decided in memory: the ledger lets either the commit or the abort happen, whichever comes
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from swarm.errors import Conflict, EpisodeEnded, SwarmError
-from swarm.rollout.coordinator_client import Inquirer
-from swarm.rollout.results import align_turn_rewards, payload_digest
-from swarm.rollout.running import RunningEpisode, RunningEpisodes
 from swarm.ledger import Ending, EndReceipt, EpisodeRow, Ledger
 from swarm.ledger.operations import to_json
 from swarm.ledger.transactions import COMMIT_LIMIT_S
+from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.results import align_turn_rewards, payload_digest
+from swarm.rollout.running import RunningEpisode, RunningEpisodes
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
 
 logger = logging.getLogger(__name__)

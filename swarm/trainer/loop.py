@@ -1,6 +1,6 @@
 """The training loop: wait for a complete batch, drain, seal, step, publish, save; again until the job is done.
 
-Place in the flow: between pool and trainer, run by run.py. It moves the engine's state and writes batches to the
+Place in the flow: between pool and trainer, run by server/run.py. It moves the engine's state and writes batches to the
 ledger. It knows nothing of HTTP, of episodes' leases, of how a step is computed, or of how a dead engine comes back.
 """
 
@@ -17,10 +17,10 @@ from pathlib import Path
 
 from swarm.batch import BatchPool, SealedBatch
 from swarm.config import TrainJob
-from swarm.engine.base import EngineLost
-from swarm.engine.state import EngineLifecycle
 from swarm.errors import CheckpointError, EngineFailure, IllegalTransition, LedgerUnwritable, SwarmError
 from swarm.ledger import Ledger
+from swarm.lifecycle import EngineLifecycle
+from swarm.sampler import EngineLost
 from swarm.schemas import EngineState
 from swarm.trainer.base import Trainer
 from swarm.trainer.checkpoints import RunCheckpoints

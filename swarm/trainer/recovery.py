@@ -13,9 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from swarm.engine.base import EngineLost
 from swarm.errors import CheckpointError, EngineFailure, SwarmError
 from swarm.ledger import BatchRow, Ledger
+from swarm.sampler import EngineLost
 from swarm.trainer.base import Trainer
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.types import TrainBatch, WeightVersion

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.local.trainer import build_local, build_worker
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.base import Engine
-from swarm.engine.fake import FakeEngine
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.sampler import Engine
 from swarm.trainer.base import Trainer
-from swarm.trainer.fake import FakeTrainer
-from swarm.trainer.local.trainer import build_local, build_worker
 
 
 @dataclass

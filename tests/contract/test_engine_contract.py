@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 from tokenizers import Tokenizer
 
-from swarm.engine.base import Engine
 from swarm.errors import ContextLengthExceeded, EngineFailure
+from swarm.sampler import Engine
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from swarm.engine.base import Engine
 from swarm.errors import CheckpointError
+from swarm.sampler import Engine
 from swarm.types import (
     ConstrainedTurn,
     FinishedEpisode,

@@ -29,7 +29,7 @@ import yaml
 
 CLIENTS = 3
 SERVING = {"ROLLING", "DRAINING", "TRAINING", "EXPORTING"}
-WORKER_MODULE = "swarm.trainer.local.worker"
+WORKER_MODULE = "swarm.backends.local.worker"
 RECOVERY_LIMIT_S = 90.0
 PROGRESS_LIMIT_S = 200.0
 SERVER_PROGRAM = (sys.executable, "-m", "swarm.cli", "start")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from swarm.config import ServerConfig, TrainJob
-from swarm.serving import serve
+from swarm.server.http import serve
 
 SAMPLE = 24
 WHOLE = 2_000

@@ -18,14 +18,14 @@ from anthropic.types.shared import ErrorResponse
 from pydantic import BaseModel, TypeAdapter
 from tests_support import begin, end, wait_for_state
 
-import swarm.serving
-from swarm.backends import Backend, Backends
+import swarm.server.http
+from swarm.backends.base import Backend, Backends
+from swarm.backends.fake.sampler import FakeEngine, Fault, FaultKind
+from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import TrainJob
-from swarm.engine.fake import FakeEngine, Fault, FaultKind
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.gateway.dialects.anthropic.request import COUNT_FIELDS, MESSAGE_FIELDS
 from swarm.gateway.dialects.fields import Handling
-from swarm.trainer.fake import FakeTrainer
+from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 
 USER: Any = {"role": "user", "content": "Hello"}
 BODY: dict[str, Any] = {"model": "default", "messages": [USER], "max_tokens": 256}
@@ -90,7 +90,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
             script.engine = FakeEngine(reply=script.next_line)
             return replace(backend, engine=script.engine, trainer=FakeTrainer(script.engine))
 
-    monkeypatch.setattr(swarm.serving, "Backends", ScriptedBackends)
+    monkeypatch.setattr(swarm.server.http, "Backends", ScriptedBackends)
     return script
 
 

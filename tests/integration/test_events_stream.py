@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests_support import run_batch, wait_for_state, wait_for_step
 
-import swarm.serving
+import swarm.server.http
 from swarm.config import TrainJob
 from swarm.errors import Unavailable
 from swarm.gateway.control.event_routes import EventStreams
@@ -175,7 +175,7 @@ def test_a_watcher_that_leaves_is_gone_at_once(http: httpx.Client) -> None:
 
 def test_open_streams_end_when_the_server_shuts_down(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Were they left to the grace that requests have, this test would run into its own limit.
-    monkeypatch.setattr(swarm.serving, "GRACE_S", 600)
+    monkeypatch.setattr(swarm.server.http, "GRACE_S", 600)
     server = start_server(JOB)
     with (
         httpx.Client(base_url=server.url, timeout=60) as http,

@@ -13,8 +13,7 @@ import pytest
 from tests_support import begin, chat, wait_for_state
 
 from swarm.config import TrainJob
-from swarm.gateway.http import bodies
-from swarm.gateway.http import connection
+from swarm.gateway.http import bodies, connection
 
 JOB = TrainJob(engine="fake", batch_size=1000, num_repeat=2)
 JSON = {"content-type": "application/json"}

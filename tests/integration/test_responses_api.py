@@ -16,12 +16,12 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from tests_support import begin, end, wait_for_state
 
-import swarm.serving
-from swarm.backends import Backend, Backends
+import swarm.server.http
+from swarm.backends.base import Backend, Backends
+from swarm.backends.fake.sampler import FakeEngine, Fault, FaultKind
+from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import TrainJob
-from swarm.engine.fake import FakeEngine, Fault, FaultKind
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
-from swarm.trainer.fake import FakeTrainer
+from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -103,7 +103,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
             script.engine = FakeEngine(reply=script.next_line)
             return replace(backend, engine=script.engine, trainer=FakeTrainer(script.engine))
 
-    monkeypatch.setattr(swarm.serving, "Backends", ScriptedBackends)
+    monkeypatch.setattr(swarm.server.http, "Backends", ScriptedBackends)
     return script
 
 

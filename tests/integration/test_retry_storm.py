@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from slow_engines import Pace, letters
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
-import swarm.serving
+import swarm.server.http
 from swarm.config import TrainJob
 from swarm.types import FinishReason
 
@@ -75,7 +75,7 @@ def storm(seed: int, faults: tuple[Fault, ...] = tuple(Fault)) -> Callable[[Atte
 @pytest.fixture
 def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
     pace = Pace(token_delay_s=0.01)
-    monkeypatch.setattr(swarm.serving, "Backends", pace.backends())
+    monkeypatch.setattr(swarm.server.http, "Backends", pace.backends())
     return pace
 
 

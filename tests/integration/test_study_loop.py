@@ -308,7 +308,7 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     store: ExperimentStore, tmp_path: Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace = Pace(last_step=2)
-    monkeypatch.setattr("swarm.serving.Backends", pace.backends())
+    monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
     urls = tuple(start_server().url for _ in range(2))
     settings = StudySettings(engine="fake", steps=4, seeds=1, eval_episodes=6, servers=urls)
     study = create_study(store, "batch size 2 or 3 on reversal", settings)

@@ -17,7 +17,7 @@ from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_
 from swarm.config import TrainJob
 
 JOB = TrainJob(batch_size=2, num_repeat=2, drain_timeout_s=2, max_response_length=24)
-WORKER = "swarm.trainer.local.worker"
+WORKER = "swarm.backends.local.worker"
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.local.process import WorkerProcess
+from swarm.backends.verl.driver.cluster import own_directory
+from swarm.backends.verl.layout import WeightFile, WeightSource
+from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver, shared_memory_of
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.fake import FakeEngine
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
-from swarm.engine.local.process import WorkerProcess
-from swarm.engine.verl.types import WeightFile, WeightSource
-from swarm.trainer.verl.cluster import own_directory
-from swarm.trainer.verl.trainer import VerlLimits, VerlTrainer, build_driver, shared_memory_of
+from swarm.model_path import BUNDLED_DIRECTORY
 
 BOOT_TIMEOUT_S = 600.0
 LIMITS = VerlLimits(boot_timeout_s=BOOT_TIMEOUT_S, train_timeout_s=300.0)

@@ -16,9 +16,9 @@ import pytest
 from ray_nodes import RayNodes, ray_nodes
 from vllm_stand_in import LIMITS, StandIns, complete, expected_tokens, until
 
-from swarm.engine.base import EngineLost
-from swarm.engine.verl.engine import VerlEngine
+from swarm.backends.verl.sampler import VerlEngine
 from swarm.errors import EngineFailure
+from swarm.sampler import EngineLost
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 

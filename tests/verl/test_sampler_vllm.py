@@ -21,10 +21,10 @@ from contract.test_engine_contract import *  # noqa: F403  the promises are writ
 from verl_sampler import disturb, expected_logprobs, export, load_reference, vllm_engine
 from vllm_stand_in import Completion, complete, until
 
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_tokenizer
-from swarm.engine.verl.engine import VerlEngine
-from swarm.engine.verl.types import WeightFile
+from swarm.backends.verl.layout import WeightFile
+from swarm.backends.verl.sampler import VerlEngine
 from swarm.errors import BadRequest
+from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams, TokenDelta, ToolChoice, ToolMode
 

@@ -24,7 +24,7 @@ JOB = {
     "verl": {"trainer.n_gpus_per_node": 2},
 }
 STEPS = 5
-DRIVER = "swarm.trainer.verl.driver"
+DRIVER = "swarm.backends.verl.driver.main"
 SAMPLER = "vllm.entrypoints.cli.main"
 LIMIT_S = 240.0
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from verl_batches import make_batch
 
-from swarm.engine.base import EngineLost
-from swarm.trainer.verl.cluster import own_directory
-from swarm.trainer.verl.trainer import shared_memory_of
+from swarm.backends.verl.driver.cluster import own_directory
+from swarm.backends.verl.trainer import shared_memory_of
+from swarm.sampler import EngineLost
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from verl_batches import make_batch
 
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
 from swarm.errors import JobInvalid
+from swarm.model_path import BUNDLED_DIRECTORY
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(900)]
 

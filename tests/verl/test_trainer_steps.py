@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from verl_batches import make_batch
 
+from swarm.backends.local.learning.learner import Learner, LearnerReport
+from swarm.backends.verl.trainer import shared_memory_of
 from swarm.config import TrainJob
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
 from swarm.errors import CheckpointError
-from swarm.trainer.local.learner import Learner, LearnerReport
-from swarm.trainer.verl.trainer import shared_memory_of
+from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, StepReport, TrainBatch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]

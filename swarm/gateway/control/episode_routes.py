@@ -12,14 +12,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from swarm.errors import EngineNotReady, EpisodeEnded
-from swarm.gateway.http.auth import READERS
 from swarm.gateway.control.server_routes import Served, require_service
+from swarm.gateway.control.views import view_detail, view_episode, view_samples, view_state
+from swarm.gateway.http.auth import READERS
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.queries import EpisodeQuery
-from swarm.rollout.results import payload_digest
 from swarm.gateway.http.routes import role_of
-from swarm.gateway.control.views import view_detail, view_episode, view_samples, view_state
 from swarm.ledger import EndReceipt, EpisodeRow, Ledger
+from swarm.rollout.results import payload_digest
 from swarm.schemas import (
     AbortEpisodeRequest,
     AgreeRequest,

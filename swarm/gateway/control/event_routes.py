@@ -17,9 +17,9 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from swarm.errors import BadRequest, LedgerError, Unavailable
+from swarm.gateway.control.views import view_event
 from swarm.gateway.http.openapi import errors, event_stream
 from swarm.gateway.http.queries import MAX_ID, EventQuery
-from swarm.gateway.control.views import view_event
 from swarm.ledger import EventRow, Ledger
 from swarm.schemas import EventPage
 

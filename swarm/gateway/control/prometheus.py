@@ -15,8 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from swarm.gateway.control.server_routes import Control, Served
 from swarm.gateway.control.event_routes import EventStreams
+from swarm.gateway.control.server_routes import Control, Served
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.traffic import Traffic
 from swarm.ledger import CommitCount, Ledger

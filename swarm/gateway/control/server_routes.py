@@ -1,7 +1,7 @@
 """Control routes: status, job, engine, batch policy, metrics, batches, audit. Thin: parse, call the server, render.
 
-Place in the flow: HTTP to `Control`, the server's calls handed in by server.py. It holds no state. Who may call which
-route is said by the router that it is added to.
+Place in the flow: HTTP to `Control`, the server's calls handed in by server/commands.py. It holds no state. Who may
+call which route is said by the router that it is added to.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from swarm.config import TrainJob
-from swarm.engine.state import EngineLifecycle
 from swarm.errors import EngineNotReady
-from swarm.rollout.completion import ModelService
+from swarm.gateway.control.views import view_audit, view_batch
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.queries import AuditQuery, BatchQuery, MetricsQuery
-from swarm.gateway.control.views import view_audit, view_batch
 from swarm.ledger import Ledger
+from swarm.lifecycle import EngineLifecycle
+from swarm.rollout.completion import ModelService
 from swarm.schemas import (
     Acknowledged,
     AuditPage,

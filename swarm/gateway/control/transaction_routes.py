@@ -12,8 +12,8 @@ from fastapi import APIRouter
 from swarm.errors import EpisodeEnded
 from swarm.gateway.control.server_routes import Served, require_service
 from swarm.gateway.http.openapi import errors
-from swarm.rollout.transactions import GIVEN_UP, state_without_engine, transaction_digest
 from swarm.ledger import EndReceipt, Ledger
+from swarm.rollout.transactions import GIVEN_UP, state_without_engine, transaction_digest
 from swarm.schemas import (
     API_PREFIX,
     CommitEpisodeRequest,

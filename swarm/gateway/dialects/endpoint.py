@@ -1,6 +1,6 @@
 """How a model call is answered over HTTP, whatever its API: one body, or server-sent events as tokens come.
 
-Place in the flow: between the model routes and inference.py. What bodies and events look like is each dialect's.
+Place in the flow: between the model routes and completion.py. What bodies and events look like is each dialect's.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from swarm.errors import EngineFailure, EngineNotReady, NotFound, SwarmError
+from swarm.gateway.dialects.fields import FieldTable, shown
+from swarm.gateway.dialects.sse import Frame, encode_frames
 from swarm.gateway.http.auth import bearer
 from swarm.gateway.http.bodies import read_object
-from swarm.rollout.deduplication import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
-from swarm.gateway.dialects.fields import FieldTable, shown
-from swarm.gateway.dialects.model_request import ModelRequest, SamplingDefaults
-from swarm.gateway.dialects.sse import Frame, encode_frames
 from swarm.rollout.completion import ModelService
+from swarm.rollout.deduplication import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
 from swarm.rollout.episodes import RunningEpisode
+from swarm.rollout.model_request import ModelRequest, SamplingDefaults
 from swarm.tracker.codec import Codec
 
 CLIENT_CLOSED_REQUEST = 499

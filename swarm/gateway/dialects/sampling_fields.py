@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.fields import StopStrings, Strict, StrictBody, shown
-from swarm.gateway.dialects.model_request import SamplingDefaults
+from swarm.rollout.model_request import SamplingDefaults
 from swarm.types import Grammar, GrammarKind, SamplingParams
 
 MAX_BIASES = 1024

@@ -15,8 +15,7 @@ from fastapi import Request
 
 from swarm.config import is_loopback
 from swarm.errors import Forbidden, Unauthorized
-
-KEY_PREFIX = "sk-swarm-"
+from swarm.rollout.keys import KEY_PREFIX
 
 PATH_KEY = "swarm.path_key"
 """Where in a request's scope the key stands that its path named, if it did."""
@@ -34,16 +33,6 @@ COMMANDERS = frozenset({Role.COMMANDER})
 CLIENTS = frozenset({Role.COMMANDER, Role.ROLLOUT})
 READERS = frozenset({Role.COMMANDER, Role.OBSERVER})
 EVERYBODY = frozenset(Role)
-
-
-def new_key() -> str:
-    """An unguessable episode key (192 bits)."""
-    return KEY_PREFIX + secrets.token_urlsafe(24)
-
-
-def key_digest(key: str) -> str:
-    """What is kept of a key: enough to recognize it, not to use it."""
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def bearer(request: Request) -> str:

@@ -1,7 +1,7 @@
 """Request bodies: read within the limits of time and form, parsed strictly.
 
-Place in the flow: used by every route that takes a body. Their size is bounded before, in edge.py; what they mean is
-known after.
+Place in the flow: used by every route that takes a body. Their size is bounded before, in middleware.py; what they mean
+is known after.
 """
 
 from __future__ import annotations

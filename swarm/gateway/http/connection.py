@@ -1,7 +1,7 @@
 """A connection that a slow or careless sender cannot hold for long.
 
-Place in the flow: handed to uvicorn by serving.py. uvicorn bounds the pause between two requests, not the time or size
-of a request's head; bodies are bounded where they are read.
+Place in the flow: handed to uvicorn by server/http.py. uvicorn bounds the pause between two requests, not the time or
+size of a request's head; bodies are bounded where they are read.
 """
 
 # pyright: reportUnknownMemberType=false

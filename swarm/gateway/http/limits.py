@@ -1,6 +1,7 @@
 """What a request may measure before anybody looks at what it says.
 
-Place in the flow: asked by edge.py for every request. It reads nothing but the head, and counts the body as it comes.
+Place in the flow: asked by middleware.py for every request. It reads nothing but the head, and counts the body as it
+comes.
 """
 
 from __future__ import annotations

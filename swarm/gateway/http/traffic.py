@@ -1,6 +1,7 @@
 """Counts requests and how long they took, by route and answer.
 
-Place in the flow: filled by edge.py with every request, read by prometheus.py at a scrape. Used from one event loop.
+Place in the flow: filled by middleware.py with every request, read by prometheus.py at a scrape. Used from one event
+loop.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swarm.backends import Backend, Backends
+from swarm.backends.base import Backend, Backends
+from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.base import Engine, EngineInfo
-from swarm.engine.fake import FakeEngine
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
-from swarm.trainer.fake import FakeTrainer
+from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
+from swarm.sampler import Engine, EngineInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 
@@ -40,7 +40,7 @@ class Generation:
 
 
 class TappedEngine:
-    """Implements `swarm.engine.base.Engine` by another one. `generations` are in the order they were asked for."""
+    """Implements `swarm.sampler.Engine` by another one. `generations` are in the order they were asked for."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

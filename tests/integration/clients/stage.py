@@ -24,7 +24,7 @@ from integration.clients.messages_fields import MESSAGE_EFFECTS
 from integration.clients.responses_fields import RESPONSE_EFFECTS
 from integration.clients.wire import Exchange, Wire
 
-import swarm.serving
+import swarm.server.http
 from swarm import SwarmClient, Task, WorkflowOutput
 from swarm.client.credentials import Credentials
 from swarm.config import ServerConfig, TrainJob
@@ -188,7 +188,7 @@ def open_stage(home: Path, job: TrainJob) -> Iterator[Stage]:
             announced.set_result(f"http://127.0.0.1:{port}")
 
         try:
-            await swarm.serving.serve(config, None, announce)
+            await swarm.server.http.serve(config, None, announce)
         except asyncio.CancelledError:
             await wire.close()
         except BaseException as error:
@@ -199,7 +199,7 @@ def open_stage(home: Path, job: TrainJob) -> Iterator[Stage]:
     serving = loop.create_task(run())
     thread = threading.Thread(target=_run, args=(loop, serving), name="tapped-server", daemon=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(swarm.serving, "Backends", make_backends)
+        patch.setattr(swarm.server.http, "Backends", make_backends)
         thread.start()
         url = announced.result(timeout=START_TIMEOUT_S)
     with SwarmClient(url) as client:

@@ -172,7 +172,7 @@ def free_port() -> int:
 @pytest.fixture
 def server_url(tmp_path: Path) -> Iterator[str]:
     """A real server with nothing started, over HTTP."""
-    from swarm.serving import serve
+    from swarm.server.http import serve
 
     config = ServerConfig(port=0, home=tmp_path / "swarm")
     announced: queue.Queue[str] = queue.Queue()

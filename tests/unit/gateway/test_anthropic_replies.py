@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests_support import examples
 
-import swarm.engine.local
 from swarm.errors import (
     ContextLengthExceeded,
     EngineFailure,
@@ -28,11 +26,12 @@ from swarm.errors import (
     UnknownParameter,
 )
 from swarm.gateway.dialects.anthropic.errors import anthropic_error, anthropic_error_response
-from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
-from swarm.gateway.dialects.anthropic.request import parse_message_request
 from swarm.gateway.dialects.anthropic.messages import RecordedReplies, input_json, tool_input
 from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
-from swarm.gateway.dialects.model_request import SamplingDefaults
+from swarm.gateway.dialects.anthropic.request import parse_message_request
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
+from swarm.rollout.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.tracker.conversation import canonical_message
 from swarm.types import FinishReason, ReasoningPart, TextPart, TokenDelta, ToolCallPart, Turn
@@ -56,7 +55,7 @@ CALLS = {
 
 @pytest.fixture(scope="module")
 def nano() -> Codec:
-    return Codec.load(Path(swarm.engine.local.__file__).parent / "nano")
+    return Codec.load(BUNDLED_DIRECTORY)
 
 
 def _request(turns=(), **fields):

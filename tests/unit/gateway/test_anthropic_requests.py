@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 from swarm.errors import BadRequest, UnknownParameter
+from swarm.gateway.dialects.anthropic.messages import RecordedReplies
 from swarm.gateway.dialects.anthropic.request import (
     COUNT_FIELDS,
     MESSAGE_FIELDS,
     parse_count_request,
     parse_message_request,
 )
-from swarm.gateway.dialects.anthropic.messages import RecordedReplies
-from swarm.gateway.dialects.model_request import SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import json_schema_grammar
+from swarm.rollout.model_request import SamplingDefaults
 from swarm.types import SamplingParams, ToolChoice, ToolMode
 
 DEFAULTS = SamplingDefaults(temperature=0.9, top_p=0.8, max_tokens=33, stop_token_ids=(2,))

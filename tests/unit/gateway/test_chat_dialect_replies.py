@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tests_support import examples
 
-import swarm.engine.local
 from swarm.errors import EngineFailure
-from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece
-from swarm.gateway.dialects.chat.request import parse_chat_request
 from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
-from swarm.gateway.dialects.model_request import SamplingDefaults
+from swarm.gateway.dialects.chat.request import parse_chat_request
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.rollout.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, TokenDelta, Turn
 
@@ -26,7 +24,7 @@ HEAD = CallHead("1", 1_700_000_000, "nano")
 
 @pytest.fixture(scope="module")
 def nano() -> Codec:
-    return Codec.load(Path(swarm.engine.local.__file__).parent / "nano")
+    return Codec.load(BUNDLED_DIRECTORY)
 
 
 def _request(**fields):

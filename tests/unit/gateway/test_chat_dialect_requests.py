@@ -6,8 +6,8 @@ import pytest
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.chat.request import parse_chat_request
-from swarm.gateway.dialects.model_request import SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import json_object_grammar
+from swarm.rollout.model_request import SamplingDefaults
 from swarm.types import Grammar, GrammarKind, SamplingParams, ToolChoice, ToolMode
 
 DEFAULTS = SamplingDefaults(temperature=0.9, top_p=0.8, max_tokens=33, stop_token_ids=(2,))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,12 @@ from hypothesis import strategies as st
 from openai.types import Completion as SdkCompletion
 from tests_support import examples
 
-import swarm.engine.local
 from swarm.errors import EngineFailure
-from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
-from swarm.gateway.dialects.completions.request import CompletionRequest, parse_completion_request
 from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
-from swarm.gateway.dialects.model_request import SamplingDefaults
+from swarm.gateway.dialects.completions.request import CompletionRequest, parse_completion_request
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.rollout.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, TokenDelta, TokenLogprobs, Turn
 
@@ -27,7 +26,7 @@ END = "<|im_end|>"
 
 @pytest.fixture(scope="module")
 def nano() -> Codec:
-    return Codec.load(Path(swarm.engine.local.__file__).parent / "nano")
+    return Codec.load(BUNDLED_DIRECTORY)
 
 
 def request(**fields: Any) -> CompletionRequest:

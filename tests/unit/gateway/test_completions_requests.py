@@ -11,8 +11,8 @@ from tests_support import examples
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.completions.request import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
-from swarm.gateway.dialects.model_request import RawPrompt, SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import json_object_grammar
+from swarm.rollout.model_request import RawPrompt, SamplingDefaults
 from swarm.types import Grammar, GrammarKind
 
 DEFAULTS = SamplingDefaults(temperature=0.7, top_p=1.0, max_tokens=99, stop_token_ids=(2,))

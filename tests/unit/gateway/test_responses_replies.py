@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,13 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-import swarm.engine.local
 from swarm.errors import BadRequest, EngineFailure
-from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
-from swarm.gateway.dialects.model_request import SamplingDefaults
-from swarm.gateway.dialects.responses.request import parse_response_request, recorded_settings
 from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
 from swarm.gateway.dialects.responses.reply import ResponseStream, render_response
+from swarm.gateway.dialects.responses.request import parse_response_request, recorded_settings
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
+from swarm.rollout.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.tracker.conversation import canonical_message
 from swarm.types import FinishReason, ReasoningPart, TextPart, TokenDelta, ToolCallPart, Turn
@@ -55,7 +54,7 @@ REPLIES = [
 
 @pytest.fixture(scope="module")
 def nano() -> Codec:
-    return Codec.load(Path(swarm.engine.local.__file__).parent / "nano")
+    return Codec.load(BUNDLED_DIRECTORY)
 
 
 def _head(number=0):

@@ -7,10 +7,10 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.fields import Handling
-from swarm.gateway.dialects.model_request import SamplingDefaults
-from swarm.gateway.dialects.responses.request import RESPONSE_FIELDS, parse_response_request
 from swarm.gateway.dialects.responses.items import RecordedResponses
+from swarm.gateway.dialects.responses.request import RESPONSE_FIELDS, parse_response_request
 from swarm.gateway.dialects.sampling_fields import json_object_grammar, json_schema_grammar
+from swarm.rollout.model_request import SamplingDefaults
 from swarm.types import ToolChoice, ToolMode
 
 DEFAULTS = SamplingDefaults(0.7, 1.0, 64, (2,))

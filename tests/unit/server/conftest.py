@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from swarm.backends import Backend, Backends
+from swarm.backends.base import Backend, Backends
+from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.fake import FakeEngine
-from swarm.rollout.deduplication import CallIdentity, CallResult
-from swarm.gateway.dialects.chat.request import parse_chat_request
 from swarm.gateway.dialects.chat.reply import render_completion
+from swarm.gateway.dialects.chat.request import parse_chat_request
 from swarm.ledger import Ledger
+from swarm.rollout.deduplication import CallIdentity, CallResult
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
-from swarm.server import SwarmServer
-from swarm.trainer.fake import FakeTrainer
+from swarm.server.commands import SwarmServer
 from swarm.types import StepReport, TrainBatch
 
 LIMIT_S = 30

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends import Backend, Backends
+from swarm.backends.base import Backend, Backends
 from swarm.config import ServerConfig, TrainJob, build_job
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.types import SamplingParams

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from swarm.backends.fake.sampler import Fault, FaultKind
 from swarm.config import TrainJob
-from swarm.engine.fake import Fault, FaultKind
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, IllegalTransition, NotFound
 from swarm.ledger import BatchState
 from swarm.schemas import EngineState, EpisodeState

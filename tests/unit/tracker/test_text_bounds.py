@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-import swarm.engine.local
 from swarm.errors import ContextLengthExceeded
+from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tracker.bounds import encode_within
 from swarm.tracker.codec import Codec
 
@@ -19,7 +17,7 @@ CONTEXT = 16
 
 @pytest.fixture(scope="module")
 def nano() -> Codec:
-    return Codec.load(Path(swarm.engine.local.__file__).parent / "nano")
+    return Codec.load(BUNDLED_DIRECTORY)
 
 
 @settings(max_examples=examples(200), deadline=None)

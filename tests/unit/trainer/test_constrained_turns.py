@@ -31,11 +31,11 @@ from plain_gradients import ppo_term as plain_term
 from tests_support import examples
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from swarm.backends.local.learning.learner import Learner
+from swarm.backends.local.learning.microbatches import collate
+from swarm.backends.local.learning.scoring import TokenScorer
 from swarm.config import TrainJob
 from swarm.errors import EngineFailure
-from swarm.trainer.local.learner import Learner
-from swarm.trainer.local.microbatches import collate
-from swarm.trainer.local.scoring import TokenScorer
 from swarm.trainer.rows import build_rows
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
 

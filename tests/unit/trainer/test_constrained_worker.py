@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from constrained_rollouts import NEXT, OTHER_END, PERSON, PROMPT, TOOL_CALL, Sampled, make_batch, make_turn
 
+from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.local.engine import LocalEngine
-from swarm.trainer.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.types import Grammar, GrammarKind, SamplingParams, Turn
 
 pytestmark = pytest.mark.anyio

@@ -23,10 +23,10 @@ from plain_gradients import (
     relative_error,
 )
 
+from swarm.backends.local.learning.correction import RolloutCorrection
+from swarm.backends.local.learning.learner import Learner
+from swarm.backends.local.learning.microbatches import collate
 from swarm.config import TrainJob
-from swarm.trainer.local.correction import RolloutCorrection
-from swarm.trainer.local.learner import Learner
-from swarm.trainer.local.microbatches import collate
 from swarm.trainer.rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 

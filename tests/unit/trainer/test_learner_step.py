@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from swarm.backends.local.learning.learner import Learner, draw_minibatches
 from swarm.config import TrainJob
-from swarm.trainer.local.learner import Learner, draw_minibatches
 from swarm.types import Group, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from swarm.backends.local.process import WorkerProcess
+from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.base import EngineLost
-from swarm.engine.local.engine import LocalEngine
-from swarm.engine.local.process import WorkerProcess
 from swarm.ledger import BatchRow, Ledger
+from swarm.sampler import EngineLost
 from swarm.trainer.checkpoints import RunCheckpoints
-from swarm.trainer.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.trainer.recovery import Recovery
 from swarm.types import FinishedEpisode, Group, Sample, SamplingParams, StepReport, TrainBatch
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.backends.local.learning.microbatches import collate, plan_microbatches
 from swarm.errors import EngineFailure
-from swarm.trainer.local.microbatches import collate, plan_microbatches
 from swarm.trainer.rows import Row, build_rows
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
 

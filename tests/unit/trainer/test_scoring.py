@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
+from swarm.backends.local.learning.learner import Learner
+from swarm.backends.local.learning.microbatches import collate
+from swarm.backends.local.learning.optimizer import PolicyOptimizer
+from swarm.backends.local.learning.scoring import TokenScorer
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.local.learner import Learner
-from swarm.trainer.local.microbatches import collate
-from swarm.trainer.local.optimizer import PolicyOptimizer
-from swarm.trainer.local.scoring import TokenScorer
 from swarm.trainer.rows import build_rows
 from swarm.types import Group, Sample, TrainBatch
 

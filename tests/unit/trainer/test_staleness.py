@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.learning.learner import Learner
+from swarm.backends.local.model import load_model
 from swarm.config import TrainJob
-from swarm.engine.local.batching import BatchSampler, Limits
-from swarm.engine.local.model import load_model
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks import task_family
 from swarm.tracker.codec import Codec
-from swarm.trainer.local.learner import Learner
 from swarm.types import FinishedEpisode, Group, Sample, SamplingParams, Task, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

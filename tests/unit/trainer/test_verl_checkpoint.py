@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
+from swarm.backends.verl.driver.checkpoint import CheckpointInfo, CheckpointOrigin, read_checkpoint, write_checkpoint
 from swarm.errors import CheckpointError
-from swarm.trainer.verl.checkpoint import CheckpointInfo, CheckpointOrigin, read_checkpoint, write_checkpoint
+from swarm.model_path import BUNDLED_DIRECTORY
 
 ORIGIN = CheckpointOrigin.of(BUNDLED_DIRECTORY, strategy="fsdp2", ranks=2, lora_rank=0, has_critic=False)
 Save = Callable[[Path], None]

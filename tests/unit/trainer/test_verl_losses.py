@@ -13,11 +13,11 @@ from tensordict import TensorDict
 from verl.utils.tensordict_utils import assign_non_tensor
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
+from swarm.backends.verl.driver.sequences import Fields, build_sequences, padding_fields
+from swarm.backends.verl.ranks.losses import policy_loss
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.rows import build_rows
-from swarm.trainer.verl.losses import policy_loss
-from swarm.trainer.verl.sequences import Fields, build_sequences, padding_fields
 from swarm.types import TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from swarm.backends.verl.driver.sequences import Sequences, build_sequences, padding_fields, without_grammars
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import mean_advantages
 from swarm.trainer.rows import Row, build_rows
-from swarm.trainer.verl.sequences import Sequences, build_sequences, padding_fields, without_grammars
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, TrainBatch
 
 MakeBatch = Callable[..., TrainBatch]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from swarm.backends.verl.layout import SamplerLayout
+from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
+from swarm.backends.verl.settings.ownership import OWNED, RESERVED
+from swarm.backends.verl.settings.sampler_settings import sampler_settings
+from swarm.backends.verl.settings.schema import read_schema
 from swarm.config import TrainJob
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
-from swarm.engine.verl.types import SamplerLayout
 from swarm.errors import JobInvalid
-from swarm.trainer.verl.ownership import OWNED, RESERVED
-from swarm.trainer.verl.sampler import sampler_settings
-from swarm.trainer.verl.schema import read_schema
-from swarm.trainer.verl.settings import VerlSettings, merge_settings
+from swarm.model_path import BUNDLED_DIRECTORY
 
 ROLLOUT = "actor_rollout_ref.rollout"
 
@@ -241,9 +241,10 @@ def test_sampler_that_shares_the_trainers_gpus_can_sleep() -> None:
 
 def test_a_job_is_checked_without_tensors() -> None:
     code = (
-        "import sys; from swarm.config import TrainJob; from swarm.trainer.verl.settings import merge_settings;"
-        "from swarm.trainer.verl.trainer import VerlTrainer, build_driver;"
-        "from swarm.engine.local.model_path import BUNDLED_DIRECTORY;"
+        "import sys; from swarm.config import TrainJob;"
+        "from swarm.backends.verl.settings.configuration import merge_settings;"
+        "from swarm.backends.verl.trainer import VerlTrainer, build_driver;"
+        "from swarm.model_path import BUNDLED_DIRECTORY;"
         "merge_settings(TrainJob(engine='verl'), BUNDLED_DIRECTORY);"
         "print(*[name for name in ('torch', 'verl', 'ray', 'transformers', 'vllm') if name in sys.modules])"
     )

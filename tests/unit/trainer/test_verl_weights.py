@@ -16,14 +16,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from swarm.backends.local.process import WorkerProcess
+from swarm.backends.verl.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.verl.ranks.weights import WEIGHTS_PATH, ShmFileEngine, ShmFull, write_weights
+from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, shared_memory_of
 from swarm.config import ServerConfig, TrainJob
-from swarm.engine.base import EngineLost
-from swarm.engine.local.model_path import BUNDLED_DIRECTORY
-from swarm.engine.local.process import WorkerProcess
-from swarm.engine.verl.types import WeightBroadcast, WeightFile, WeightSource
 from swarm.errors import EngineFailure
-from swarm.trainer.verl.trainer import VerlLimits, VerlTrainer, shared_memory_of
-from swarm.trainer.verl.weights import WEIGHTS_PATH, ShmFileEngine, ShmFull, write_weights
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.sampler import EngineLost
 from swarm.types import TrainBatch
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_weights_that_do_not_fit_are_refused_with_what_to_do(tmp_path: Pat
 
 DRIVER = """
 import os, sys
-from swarm.engine.local.frames import Unpacker, pack
+from swarm.backends.local.messages import Unpacker, pack
 answers = {answers}
 unpacker = Unpacker()
 while data := os.read(0, 65536):
@@ -203,7 +203,7 @@ def test_servers_of_different_homes_write_in_different_places(tmp_path: Path) ->
 
 SLEEPERS = """
 import subprocess, sys, time
-from swarm.trainer.verl.reaper import start_reaper
+from swarm.backends.verl.driver.reaper import start_reaper
 start_reaper()
 one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
 two = subprocess.Popen(["sh", "-c", "sleep 300 & sleep 300"], process_group=0)

@@ -1,6 +1,6 @@
 """Conversations of Anthropic's messages API in the canonical chat shape, and tool inputs there and back.
 
-Place in the flow: below anthropic.py, which checks the rest of a body, and anthropic_reply.py, which shows replies.
+Place in the flow: below request.py, which checks the rest of a body, and reply.py, which shows replies.
 Knows nothing of tokens or of HTTP.
 
 A client gets a tool call as a parsed object and sends that object back, while the model is shown, and was trained on,

@@ -1,6 +1,6 @@
 """Sampled replies as messages of Anthropic's API: one body, or a stream of events.
 
-Place in the flow: between the calls of inference.py and HTTP, on the way out. Knows nothing of engines or episodes.
+Place in the flow: between the calls of completion.py and HTTP, on the way out. Knows nothing of engines or episodes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.anthropic.errors import anthropic_error
-from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Opened, Piece, parts_of
-from swarm.gateway.dialects.anthropic.request import MessageRequest
 from swarm.gateway.dialects.anthropic.messages import input_json, tool_input
+from swarm.gateway.dialects.anthropic.request import MessageRequest
 from swarm.gateway.dialects.sse import Frame
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Opened, Piece, parts_of
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, ToolCallPart, Turn
 

@@ -1,6 +1,6 @@
 """What a POST /v1/messages body asks for, and one of /v1/messages/count_tokens, checked field by field.
 
-Place in the flow: the edge, between HTTP and tracker, on the way in; anthropic_reply.py is the way out. Knows nothing
+Place in the flow: the edge, between HTTP and tracker, on the way in; reply.py is the way out. Knows nothing
 of tokens or episodes.
 """
 
@@ -40,8 +40,8 @@ from swarm.gateway.dialects.fields import (
     unknown_fields,
     unsupported,
 )
-from swarm.gateway.dialects.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import Number, json_schema_grammar
+from swarm.rollout.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.types import Grammar, SamplingParams, ToolChoice, ToolMode, ToolSpec
 
 MIN_THINKING_TOKENS = 1024

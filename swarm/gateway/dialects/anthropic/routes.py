@@ -1,6 +1,6 @@
 """Routes of Anthropic's API: messages, token counts, and the model in the shape its clients know.
 
-Place in the flow: HTTP to the served model; a body's meaning is in dialects/, how a call is answered in answers.py.
+Place in the flow: HTTP to the served model; a body's meaning is in dialects/, how a call is answered in endpoint.py.
 Errors of these routes have Anthropic's shape.
 """
 
@@ -18,23 +18,23 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from swarm.errors import SwarmError
-from swarm.gateway.dialects.endpoint import Answers, Dialect, check_model, opened, report_ignored
 from swarm.gateway.dialects.anthropic.errors import anthropic_error_response
-from swarm.gateway.http.bodies import read_object
+from swarm.gateway.dialects.anthropic.messages import RecordedReplies
+from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
 from swarm.gateway.dialects.anthropic.request import (
     MESSAGE_FIELDS,
     MessageRequest,
     parse_count_request,
     parse_message_request,
 )
-from swarm.gateway.dialects.anthropic.messages import RecordedReplies
-from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
-from swarm.gateway.http.middleware import request_id_of
+from swarm.gateway.dialects.endpoint import Answers, Dialect, check_model, opened, report_ignored
+from swarm.gateway.http.bodies import read_object
 from swarm.gateway.http.errors import internal_error
-from swarm.rollout.completion import ModelService
+from swarm.gateway.http.middleware import request_id_of
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, event_stream
-from swarm.rollout.episodes import RunningEpisode
 from swarm.gateway.http.routes import DirectRoute, Handler
+from swarm.rollout.completion import ModelService
+from swarm.rollout.episodes import RunningEpisode
 
 logger = logging.getLogger(__name__)
 

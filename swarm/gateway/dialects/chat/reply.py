@@ -1,6 +1,6 @@
 """Sampled tokens as chat completions: one body, or a stream of chunks, in the OpenAI shape.
 
-Place in the flow: between the calls of inference.py and HTTP, on the way out. Knows nothing of engines or episodes.
+Place in the flow: between the calls of completion.py and HTTP, on the way out. Knows nothing of engines or episodes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
-from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.gateway.dialects.chat.request import ChatRequest
 from swarm.gateway.dialects.sse import Frame
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, Message, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs
 

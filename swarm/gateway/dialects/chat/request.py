@@ -1,6 +1,6 @@
 """What a POST /v1/chat/completions body asks for, checked field by field.
 
-Place in the flow: the edge, between HTTP and tracker, on the way in; chat_reply.py is the way out. Knows nothing of
+Place in the flow: the edge, between HTTP and tracker, on the way in; reply.py is the way out. Knows nothing of
 tokens or episodes.
 """
 
@@ -29,8 +29,8 @@ from swarm.gateway.dialects.fields import (
     unknown_fields,
     unsupported,
 )
-from swarm.gateway.dialects.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import MAX_TOP_LOGPROBS, ResponseFormat, SamplingBody
+from swarm.rollout.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.tracker.conversation import canonical_message
 from swarm.types import ToolChoice, ToolMode
 

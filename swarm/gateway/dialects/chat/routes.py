@@ -1,6 +1,6 @@
 """Model routes: what any client of OpenAI's API calls, open to the key of a running episode.
 
-Place in the flow: HTTP to the served model; the body's meaning is in dialects/, how a call is answered in answers.py.
+Place in the flow: HTTP to the served model; the body's meaning is in dialects/, how a call is answered in endpoint.py.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from swarm.gateway.dialects.endpoint import Answers, Dialect, check_model, opened
-from swarm.gateway.dialects.chat.request import CHAT_FIELDS, parse_chat_request
 from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
-from swarm.rollout.completion import ModelService
+from swarm.gateway.dialects.chat.request import CHAT_FIELDS, parse_chat_request
+from swarm.gateway.dialects.endpoint import Answers, Dialect, check_model, opened
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
 from swarm.gateway.http.routes import DirectRoute
+from swarm.rollout.completion import ModelService
 
 CHAT = Dialect("chat/completions", CHAT_FIELDS, parse_chat_request, render_completion, ChunkStream)
 

@@ -1,6 +1,6 @@
 """Sampled tokens as text completions: one body, or a stream of chunks, in the shape of OpenAI's older API.
 
-Place in the flow: between the calls of inference.py and HTTP, on the way out. Knows nothing of engines or episodes.
+Place in the flow: between the calls of completion.py and HTTP, on the way out. Knows nothing of engines or episodes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from swarm.errors import SwarmError
-from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.gateway.dialects.chat.reply import DONE, finish_reason
 from swarm.gateway.dialects.completions.request import CompletionRequest
 from swarm.gateway.dialects.sse import Frame
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import ReplyPart, TextPart, TokenDelta, TokenLogprobs
 

@@ -1,6 +1,6 @@
 """What a POST /v1/completions body asks for: prompts that no chat template touches, checked field by field.
 
-Place in the flow: the edge, between HTTP and tracker, on the way in; completions_reply.py is the way out. Knows nothing
+Place in the flow: the edge, between HTTP and tracker, on the way in; reply.py is the way out. Knows nothing
 of tokenizers or episodes: whether a token id exists, and whether a prompt fits, is found out where it is sampled.
 """
 
@@ -28,8 +28,8 @@ from swarm.gateway.dialects.fields import (
     unknown_fields,
     unsupported,
 )
-from swarm.gateway.dialects.model_request import ModelRequest, RawPrompt, SamplingDefaults
 from swarm.gateway.dialects.sampling_fields import ResponseFormat, SamplingBody
+from swarm.rollout.model_request import ModelRequest, RawPrompt, SamplingDefaults
 
 MAX_PROMPTS = 128
 MAX_CHOICES = 128

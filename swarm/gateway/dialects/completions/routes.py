@@ -1,7 +1,7 @@
 """The route of OpenAI's older API: a prompt in, its continuation out.
 
-Place in the flow: HTTP to the served model; the body's meaning is in dialects/completions.py, how a call is answered in
-answers.py.
+Place in the flow: HTTP to the served model; the body's meaning is in request.py, how a call is answered in
+endpoint.py.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from swarm.gateway.dialects.endpoint import Answers, Dialect
-from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS, parse_completion_request
 from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
-from swarm.rollout.completion import ModelService
+from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS, parse_completion_request
+from swarm.gateway.dialects.endpoint import Answers, Dialect
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
 from swarm.gateway.http.routes import DirectRoute
+from swarm.rollout.completion import ModelService
 
 COMPLETIONS = Dialect(
     "completions", COMPLETION_FIELDS, parse_completion_request, render_text_completion, TextCompletionStream

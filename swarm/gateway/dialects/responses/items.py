@@ -1,6 +1,6 @@
 """Items of OpenAI's Responses API as messages in the canonical chat shape.
 
-Place in the flow: below responses.py, which checks the rest of a body, and responses_reply.py, which shows replies as
+Place in the flow: below request.py, which checks the rest of a body, and reply.py, which shows replies as
 items. Knows nothing of tokens or of HTTP.
 
 One reply of the model is one message in a chat, and several items here. Their ids name the call they come from, so that

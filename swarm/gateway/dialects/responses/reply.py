@@ -1,6 +1,6 @@
 """Sampled replies as responses of OpenAI's Responses API: one body, or a stream of events.
 
-Place in the flow: between the calls of inference.py and HTTP, on the way out; responses_items.py reads what it shows
+Place in the flow: between the calls of completion.py and HTTP, on the way out; items.py reads what it shows
 when it comes back. Knows nothing of engines or episodes.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
-from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
-from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
 from swarm.gateway.dialects.responses.items import ResponseId
+from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
 from swarm.gateway.dialects.sse import Frame
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs, ToolCallPart, Turn
 

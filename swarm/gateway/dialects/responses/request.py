@@ -1,7 +1,7 @@
 """What a POST /v1/responses body asks for, checked field by field.
 
-Place in the flow: the edge, between HTTP and tracker, on the way in; responses_items.py reads its items,
-responses_reply.py is the way out. Knows nothing of tokens or episodes.
+Place in the flow: the edge, between HTTP and tracker, on the way in; items.py reads its items,
+reply.py is the way out. Knows nothing of tokens or episodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from swarm.gateway.dialects.fields import (
     unknown_fields,
     unsupported,
 )
-from swarm.gateway.dialects.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.gateway.dialects.responses.items import ITEM_TYPES, MAX_ITEMS, InputItem, RecordedResponses, chat_messages
 from swarm.gateway.dialects.sampling_fields import (
     MAX_TOP_LOGPROBS,
@@ -38,6 +37,7 @@ from swarm.gateway.dialects.sampling_fields import (
     json_object_grammar,
     json_schema_grammar,
 )
+from swarm.rollout.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.types import Grammar, Message, ToolChoice, ToolMode, ToolSpec, Turn
 
 LOGPROBS = "message.output_text.logprobs"

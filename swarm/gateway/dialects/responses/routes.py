@@ -1,7 +1,7 @@
 """Routes of OpenAI's Responses API: sample a response, and fetch or delete one of the same episode.
 
-Place in the flow: HTTP to the served model; a body's meaning is in dialects/responses.py, how a call is answered in
-answers.py. A response is its recorded turn: what is kept here beside it is how it was asked for and whether it was
+Place in the flow: HTTP to the served model; a body's meaning is in request.py, how a call is answered in
+endpoint.py. A response is its recorded turn: what is kept here beside it is how it was asked for and whether it was
 deleted, for as long as the episode runs on this server.
 """
 
@@ -19,8 +19,9 @@ from pydantic import BaseModel
 
 from swarm.errors import BadRequest, NotFound, UnknownParameter
 from swarm.gateway.dialects.endpoint import Answers, Dialect, opened
-from swarm.rollout.deduplication import CallHead, CallResult, Completion, EpisodeCalls
 from swarm.gateway.dialects.fields import shown
+from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
+from swarm.gateway.dialects.responses.reply import ResponseStream, render_response, show_response
 from swarm.gateway.dialects.responses.request import (
     ENCRYPTED_REASONING,
     LOGPROBS,
@@ -30,12 +31,11 @@ from swarm.gateway.dialects.responses.request import (
     parse_response_request,
     recorded_settings,
 )
-from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
-from swarm.gateway.dialects.responses.reply import ResponseStream, render_response, show_response
-from swarm.rollout.completion import ModelService
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
-from swarm.rollout.episodes import RunningEpisode
 from swarm.gateway.http.routes import DirectRoute
+from swarm.rollout.completion import ModelService
+from swarm.rollout.deduplication import CallHead, CallResult, Completion, EpisodeCalls
+from swarm.rollout.episodes import RunningEpisode
 from swarm.tracker.codec import Codec
 from swarm.types import Turn
 

@@ -1,6 +1,6 @@
 """What POST /tokenize and POST /detokenize bodies ask for, in vLLM's shapes.
 
-Place in the flow: the edge, on the way in; tokenize_routes.py answers. Knows nothing of tokenizers.
+Place in the flow: the edge, on the way in; routes.py answers. Knows nothing of tokenizers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from swarm.gateway.dialects.fields import (
     refused,
     unknown_fields,
 )
-from swarm.gateway.dialects.model_request import Conversation, SamplingDefaults
+from swarm.rollout.model_request import Conversation, SamplingDefaults
 
 MAX_TOKENS = 2**20
 

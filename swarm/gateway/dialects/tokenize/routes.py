@@ -14,11 +14,11 @@ from fastapi.responses import JSONResponse, Response
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.endpoint import opened, report_ignored
-from swarm.gateway.http.bodies import read_object
 from swarm.gateway.dialects.tokenize.request import TokenizeRequest, parse_detokenize_request, parse_tokenize_request
-from swarm.rollout.completion import ModelService
+from swarm.gateway.http.bodies import read_object
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors
 from swarm.gateway.http.routes import DirectRoute
+from swarm.rollout.completion import ModelService
 from swarm.tracker.codec import Codec
 
 _TOKENS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}}

@@ -1,0 +1,126 @@
+"""The engine and trainer that a job names, and the one worker process that outlives jobs.
+
+Place in the flow: used by server/run.py when a job starts. It knows which class stands behind `job.engine`, and nothing
+of states, episodes or batches.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.local.process import WorkerProcess
+from swarm.backends.local.trainer import build_local, build_worker
+from swarm.config import ServerConfig, TrainJob
+from swarm.errors import JobInvalid
+from swarm.model_path import BUNDLED_DIRECTORY, resolve_model
+from swarm.sampler import Engine
+from swarm.trainer.base import Trainer
+
+FAKE_CONTEXT_LENGTH = 4096
+GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Of NVIDIA, AMD, and Windows below WSL. Where none is, there is no GPU; how many there are, the engines find out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Engine and trainer of one job; `tokenizer_path` is known before the engine has started.
+
+    `warm_up` starts what takes time to start and returns at once. `died` returns the reason once the process behind a
+    started engine has ended, wanted or not. `end` ends that process, however it hangs.
+    """
+
+    engine: Engine
+    trainer: Trainer
+    tokenizer_path: Path
+    warm_up: Callable[[], Awaitable[None]]
+    died: Callable[[], Coroutine[Any, Any, str]]
+    end: Callable[[], Awaitable[None]]
+
+
+class Backends:
+    """Builds backends for one job after another. The local worker is started by the first job that needs it and kept:
+    the next job then skips the import of its libraries, which takes seconds."""
+
+    def __init__(self, config: ServerConfig, log_path: Path, *, gpu_drivers: Collection[Path] = GPU_DRIVERS) -> None:
+        self._config = config
+        self._gpu_drivers = gpu_drivers
+        self._log_path = log_path
+        self._worker: WorkerProcess = build_worker(config, log_path)
+
+    def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
+        """The backend of a resolved job, not yet started.
+
+        Raises EngineFailure for a model that is not there, JobInvalid for settings that the engine refuses.
+
+        The engine of a fresh run draws from the job's seed. One that goes on must not: it would give the second half
+        of a group the same completions as the first.
+        """
+        if job.engine == "fake":
+            return self._build_fake(job)
+        self._check_gpus(job)
+        tokenizer_path = resolve_model(job.model)
+        if job.engine == "verl":
+            # Imported late: its libraries take a third of a server's start, and few servers need them.
+            from swarm.backends.verl.pair import build_verl
+
+            pair = build_verl(
+                job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
+            )
+            return Backend(pair, pair.trainer, tokenizer_path, pair.driver.start, pair.died, pair.stop)
+        engine, trainer = build_local(job, self._config, self._worker, _sampling_seeds(job.seed, is_fresh))
+        return Backend(engine, trainer, tokenizer_path, self._worker.start, self._worker_died, self._worker.stop)
+
+    def check(self, job: TrainJob) -> None:
+        """Raises JobInvalid for what the job's engine is known to refuse before it is started."""
+        self._check_gpus(job)
+        if job.chosen_engine == "verl":
+            from swarm.backends.verl.pair import check_cluster
+            from swarm.backends.verl.settings.configuration import merge_settings
+
+            check_cluster(merge_settings(job, Path(job.model)), self._config)
+
+    def _check_gpus(self, job: TrainJob) -> None:
+        """Told at once what would else be found out after minutes of imports, or never, behind another error."""
+        if not job.n_gpu or job.chosen_engine == "fake" or any(driver.exists() for driver in self._gpu_drivers):
+            return
+        places = "start the server on a machine with GPUs"
+        if job.chosen_engine == "verl":
+            if self._config.ray_address is not None:
+                return
+            places += ", or with SWARM_RAY_ADDRESS for those of a Ray cluster"
+        asked = "a GPU" if job.n_gpu == 1 else f"{job.n_gpu} GPUs"
+        raise JobInvalid(
+            f"n_gpu: {job.n_gpu} asks for {asked} and this machine has none: set n_gpu: 0 to train on the CPU, or "
+            f"{places}",
+            param="n_gpu",
+        )
+
+    async def close(self) -> None:
+        await self._worker.stop()
+
+    def _build_fake(self, job: TrainJob) -> Backend:
+        engine = FakeEngine(context_length=job.max_model_len or FAKE_CONTEXT_LENGTH)
+
+        async def nothing() -> None:
+            return None
+
+        async def died() -> str:
+            await engine.died.wait()
+            return engine.death or "the fake engine died"
+
+        return Backend(engine, FakeTrainer(engine), BUNDLED_DIRECTORY, nothing, died, nothing)
+
+    async def _worker_died(self) -> str:
+        await self._worker.exited.wait()
+        return self._worker.exit_reason or "the worker process ended"
+
+
+def _sampling_seeds(seed: int, is_fresh: bool) -> Callable[[], Sequence[int]]:
+    pending = [[seed]] if is_fresh else []
+    return lambda: pending.pop() if pending else [seed, secrets.randbits(32)]

@@ -1,0 +1,85 @@
+"""A trainer without weights: every step publishes the next version to its fake engine.
+
+Place in the flow: stands where the local trainer stands, for load tests, the check of new client code, and tests.
+Learns nothing; its advantages are rewards minus the group's mean, its metrics have plausible values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+
+from swarm.backends.fake.sampler import FakeEngine
+from swarm.errors import CheckpointError, EngineFailure
+from swarm.types import StepReport, TrainBatch, WeightVersion
+
+STATE_FILE = "fake_trainer.json"
+
+
+class FakeTrainer:
+    """Implements `swarm.trainer.base.Trainer`. The step numbered `fail_at_step` raises EngineFailure each time."""
+
+    def __init__(self, engine: FakeEngine, *, step_delay_s: float = 0.0, fail_at_step: int | None = None) -> None:
+        self._engine = engine
+        self._step_delay_s = step_delay_s
+        self._fail_at_step = fail_at_step
+        self._step = 0
+
+    async def train(self, batch: TrainBatch) -> StepReport:
+        async with self._engine.weight_change():
+            await asyncio.sleep(self._step_delay_s)
+            if batch.step == self._fail_at_step:
+                raise EngineFailure(f"fake failure at step {batch.step}")
+            self._engine.weight_version += 1
+        self._step = batch.step
+        rewards = [episode.reward for episode in batch.episodes]
+        return StepReport(
+            batch_id=batch.batch_id,
+            step=batch.step,
+            weight_version=self._version(),
+            metrics={
+                "critic/score/mean": sum(rewards) / len(rewards),
+                "actor/pg_loss": 0.0,
+                "actor/grad_norm": 1.0 / (1 + batch.step),
+                "actor/entropy": 1.0,
+                "actor/ppo_kl": 0.0,
+                "actor/trained_tokens": float(sum(episode.trained_tokens for episode in batch.episodes)),
+            },
+            advantages=_centred_rewards(batch),
+        )
+
+    async def save(self, directory: Path) -> None:
+        state = json.dumps({"step": self._step, "weight_version": self._engine.weight_version})
+        partial = directory / f".{STATE_FILE}.partial"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            partial.write_text(state, encoding="utf-8")
+            os.replace(partial, directory / STATE_FILE)
+        except OSError as error:
+            raise CheckpointError(f"{directory}: cannot be written: {error.strerror}") from error
+
+    async def load(self, directory: Path) -> WeightVersion:
+        path = directory / STATE_FILE
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+            step, version = int(state["step"]), int(state["weight_version"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path}: not a checkpoint of the fake trainer: {error}") from error
+        async with self._engine.weight_change():
+            self._step, self._engine.weight_version = step, version
+        return self._version()
+
+    def _version(self) -> WeightVersion:
+        return WeightVersion(version=self._engine.weight_version, step=self._step, published_at=time.time())
+
+
+def _centred_rewards(batch: TrainBatch) -> dict[str, float]:
+    """Episode id -> reward minus the mean reward of its group."""
+    centred: dict[str, float] = {}
+    for group in batch.groups:
+        mean = sum(episode.reward for episode in group.episodes) / len(group.episodes)
+        centred.update({episode.episode_id: episode.reward - mean for episode in group.episodes})
+    return centred

@@ -1,0 +1,352 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+"""Continuous batching: which requests run in the next forward pass, and what each has sampled so far.
+
+Place in the flow: the worker submits and aborts requests and calls `step` as long as there is work. Rows 0..n-1 of the
+slot cache always belong to the running requests, so attention reads plain views; a freed row is filled by the last one.
+A prompt's last token is not prefilled but fed to the first decoding step, so tokens are sampled in one place only.
+Knows nothing of processes, clients or training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from swarm.backends.local.decoding.forward import Piece, SlotForward
+from swarm.backends.local.decoding.grammar import Constraint, GrammarCompiler
+from swarm.backends.local.decoding.penalties import LogitEdits
+from swarm.backends.local.decoding.prefixes import SHORTEST_MATCH, Prefix, PrefixStore, shared_length
+from swarm.backends.local.decoding.sampling import Draw, sample
+from swarm.backends.stopping import Decode, StopRule
+from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError
+from swarm.types import FinishReason, SamplingParams, TokenLogprobs
+
+PREFILL_TOKENS = 2048
+"""Prompt tokens computed in one step. More would make running requests wait longer for their next token."""
+PADDING_LIMIT = 1.25
+"""Padded tokens per real token in one prefill pass; sequences of more different lengths go in passes of their own."""
+LARGEST_UNIFORM = 1 - 2**-32
+"""Scale of the uniform numbers: keeps them clear of 1, see `sampling`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one step gave one request: a token, unless the request failed; the likeliest tokens if it asked for them."""
+
+    handle: int
+    token_id: int | None
+    logprob: float
+    finish_reason: FinishReason | None
+    error: SwarmError | None = None
+    likeliest: TokenLogprobs | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """`tokens` is prompt plus output; `cached` counts those whose keys and values are in the request's row.
+
+    `to_cache` are the tokens to prefill, as they stood when the request was last admitted. Of these, `prefix` or the
+    row of `source` will give the first `cached`, from admission until the request has a row.
+    """
+
+    handle: int
+    tokens: list[int]
+    params: SamplingParams
+    rule: StopRule
+    generator: np.random.Generator
+    edits: LogitEdits | None
+    constraint: Constraint | None
+    output_ids: list[int] = field(default_factory=list[int])
+    cached: int = 0
+    to_cache: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    prefix: Prefix | None = None
+    source: int | None = None
+
+    @property
+    def missing(self) -> int:
+        """Tokens to prefill: all but the last, which the next decoding step feeds."""
+        return len(self.tokens) - 1 - self.cached
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    context_length: int
+    vocabulary: int
+    max_running: int
+
+
+class BatchSampler:
+    """Samples many completions at once from one module. Used from one thread.
+
+    Unseeded requests draw from generators seeded by `seed` in order of arrival.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        limits: Limits,
+        stop_ids: Collection[int],
+        decode: Decode,
+        *,
+        seed: int | Sequence[int] = 0,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
+        """Without `grammars`, requests that have one are refused."""
+        self.weight_version = 0
+        self._module = module
+        self._limits = limits
+        self._stop_ids = frozenset(stop_ids)
+        self._decode = decode
+        self._grammars = grammars
+        self._seeds = np.random.default_rng(seed)
+        self._forward = SlotForward(module, limits.context_length)
+        self._prefixes = PrefixStore()
+        self._waiting: deque[_Request] = deque()
+        self._rows: list[_Request] = []
+        # The last row may hold a prompt that is prefilled over several steps; it does not decode yet.
+        self._partial = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._rows and not self._waiting
+
+    @property
+    def running(self) -> int:
+        return len(self._rows)
+
+    def submit(self, handle: int, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+        """Queue a request. Raises ContextLengthExceeded or BadRequest; `handle` must be new."""
+        room = self._limits.context_length - len(prompt_ids)
+        if room < 1:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt_ids)} tokens and the context holds {self._limits.context_length}: "
+                "shorten it so that at least one token fits"
+            )
+        if not prompt_ids:
+            raise BadRequest("the prompt is empty: send at least one token")
+        if min(prompt_ids) < 0 or max(prompt_ids) >= self._limits.vocabulary:
+            raise BadRequest(f"the prompt has token ids outside the vocabulary of {self._limits.vocabulary}")
+        if any(not 0 <= token_id < self._limits.vocabulary for token_id, _ in params.logit_bias):
+            raise BadRequest(
+                f"logit_bias has token ids outside the vocabulary of {self._limits.vocabulary}", param="logit_bias"
+            )
+        rule = StopRule(params, self._stop_ids, room, self._decode)
+        constraint = self._constrain(params, rule.stop_ids)
+        edits = LogitEdits(params, prompt_ids, rule.stop_ids) if LogitEdits.are_needed(params) else None
+        seed = self._seeds.integers(2**63) if params.seed is None else params.seed % 2**63
+        generator = np.random.default_rng(seed)
+        self._waiting.append(_Request(handle, list(prompt_ids), params, rule, generator, edits, constraint))
+
+    def _constrain(self, params: SamplingParams, end_ids: Collection[int]) -> Constraint | None:
+        if params.grammar is None:
+            return None
+        if self._grammars is None:
+            raise BadRequest("this engine cannot follow grammars: leave it out")
+        for name in ("min_tokens", "ignore_eos"):
+            if getattr(params, name):
+                raise BadRequest(f"{name} cannot go with a grammar, which alone says where to end", param=name)
+        return self._grammars.start(params.grammar, end_ids)
+
+    @torch.inference_mode()
+    def abort(self, handle: int) -> None:
+        """Forget a request and free its row at once. Unknown handles are ignored: it may just have finished."""
+        for request in self._waiting:
+            if request.handle == handle:
+                self._waiting.remove(request)
+                return
+        for row, request in enumerate(self._rows):
+            if request.handle == handle:
+                self._free(row)
+                return
+
+    def abort_all(self) -> list[int]:
+        """Forget everything; the handles of what was forgotten."""
+        handles = [request.handle for request in (*self._rows, *self._waiting)]
+        self._rows.clear()
+        self._waiting.clear()
+        self._partial = False
+        return handles
+
+    def publish(self, weight_version: int) -> None:
+        """Sample with changed weights from now on.
+
+        What old weights left in the cache is useless: running requests queue up first, keep what they have sampled,
+        and have it all prefilled again.
+        """
+        self.weight_version = weight_version
+        for request in reversed(self._rows):
+            request.cached = 0
+            self._waiting.appendleft(request)
+        self._rows.clear()
+        self._partial = False
+        self._forward = SlotForward(self._module, self._limits.context_length)
+        self._prefixes = PrefixStore()
+
+    @torch.inference_mode()
+    def step(self) -> list[Sampled]:
+        """Prefill what fits, then sample one token for every request whose prompt is in the cache."""
+        self._prefill()
+        decoding = self._rows[: len(self._rows) - self._partial]
+        if not decoding:
+            return []
+        logits = self._forward.decode([r.tokens[-1] for r in decoding], [len(r.tokens) - 1 for r in decoding])
+        drawn = sample(logits, [_draw(request) for request in decoding])
+        results = [
+            self._accept(request, token_id, logprob, drawn.likeliest.get(row))
+            for row, (request, token_id, logprob) in enumerate(
+                zip(decoding, drawn.token_ids, drawn.logprobs, strict=True)
+            )
+        ]
+        # Backwards, because the row that fills a gap always comes from behind it.
+        for row in reversed(range(len(decoding))):
+            if results[row].finish_reason is not None:
+                request = decoding[row]
+                self._prefixes.keep(self._forward.cache, row, request.tokens[: request.cached])
+            if results[row].finish_reason is not None or results[row].error is not None:
+                self._free(row)
+        return results
+
+    def _accept(self, request: _Request, token_id: int, logprob: float, likeliest: TokenLogprobs | None) -> Sampled:
+        request.cached = len(request.tokens)
+        if request.constraint is not None and request.constraint.error is not None:
+            return Sampled(request.handle, None, logprob, None, request.constraint.error)
+        if not math.isfinite(logprob):
+            error = EngineFailure(
+                f"the model's logits are not finite at weight version {self.weight_version}: training has diverged"
+            )
+            return Sampled(request.handle, None, logprob, None, error)
+        request.tokens.append(token_id)
+        request.output_ids.append(token_id)
+        finish = request.rule.check(request.output_ids)
+        if finish is None and request.edits is not None:
+            request.edits.take(token_id)
+        if finish is None and request.constraint is not None:
+            request.constraint.take(token_id)
+            finish = FinishReason.STOP if request.constraint.is_over else None
+        return Sampled(request.handle, token_id, logprob, finish, likeliest=likeliest)
+
+    def _prefill(self) -> None:
+        """Admit waiting requests within the token budget, in waves, and compute what their rows miss.
+
+        A request that shares more with one of its wave than with anything cached waits for the next wave, where it
+        copies what the other has computed: so n requests with one prompt compute it once.
+        """
+        wave = [self._rows[-1]] if self._partial else []
+        budget = PREFILL_TOKENS - sum(request.missing for request in wave)
+        while True:
+            admitted, held_back = self._admit(budget, wave)
+            budget -= sum(request.missing for request in admitted)
+            if not wave and not admitted:
+                return
+            self._run_wave(wave, admitted, overrun=max(-budget, 0))
+            if not held_back:
+                return
+            self._waiting.extendleft(reversed(held_back))
+            wave = []
+
+    def _admit(self, budget: int, wave: Sequence[_Request]) -> tuple[list[_Request], list[_Request]]:
+        """Waiting requests in order of arrival: those to prefill now, beside `wave`, and those held back."""
+        admitted: list[_Request] = []
+        held_back: list[_Request] = []
+        room = self._limits.max_running - len(self._rows)
+        while self._waiting and budget > 0 and len(admitted) + len(held_back) < room:
+            request = self._waiting.popleft()
+            request.to_cache = np.array(request.tokens[:-1])
+            self._find_beginning(request)
+            worth_waiting = request.cached + SHORTEST_MATCH
+            if any(
+                shared_length(request.to_cache, other.to_cache, worth_waiting) >= worth_waiting
+                for other in (*wave, *admitted)
+            ):
+                held_back.append(request)
+            else:
+                admitted.append(request)
+                budget -= request.missing
+        return admitted, held_back
+
+    def _find_beginning(self, request: _Request) -> None:
+        """Choose the longest beginning that is kept or stands in a row, unless it is too short to be worth copying."""
+        request.source = None
+        request.prefix = self._prefixes.match(request.to_cache)
+        request.cached = request.prefix.length if request.prefix else 0
+        for row, other in enumerate(self._rows):
+            wanted = max(request.cached + 1, SHORTEST_MATCH)
+            shared = min(shared_length(request.to_cache, other.to_cache, wanted), other.cached)
+            if shared >= wanted:
+                request.cached, request.prefix, request.source = shared, None, row
+
+    def _run_wave(self, wave: list[_Request], admitted: list[_Request], *, overrun: int) -> None:
+        """Give admitted requests rows and prefill them, and `wave`, whose rows are the last ones so far."""
+        # A prompt that overruns the budget goes on in the next step and stays the last row until it is whole.
+        self._partial = overrun > 0
+        tail = admitted.pop() if self._partial and admitted else None
+        admitted.sort(key=lambda request: request.missing)
+        if tail is not None:
+            admitted.append(tail)
+        for request in admitted:
+            row = len(self._rows)
+            if request.prefix is not None:
+                self._forward.cache.write(row, request.prefix.columns, request.cached)
+            elif request.source is not None:
+                self._forward.cache.copy(request.source, row, request.cached)
+            request.prefix = request.source = None
+            self._rows.append(request)
+        wave = [*wave, *admitted]
+        self._fill(len(self._rows) - len(wave), wave, overrun=overrun)
+
+    def _fill(self, first_row: int, wave: Sequence[_Request], *, overrun: int) -> None:
+        """Prefill neighbouring rows in passes of similar length. The last row leaves `overrun` tokens for later."""
+        pieces: list[Piece] = []
+        for request in wave:
+            end = len(request.tokens) - 1 - (overrun if request is wave[-1] else 0)
+            pieces.append(Piece(request.cached, request.tokens[request.cached : end]))
+            request.cached = end
+        row = first_row
+        for group in _group_by_length(pieces):
+            if any(piece.token_ids for piece in group):
+                self._forward.fill(row, group)
+            row += len(group)
+
+    def _free(self, row: int) -> None:
+        """Drop a row; the last decoding row fills the gap, and a partly prefilled row moves up behind it."""
+        last = len(self._rows) - 1
+        if row == last:
+            self._rows.pop()
+            self._partial = False
+            return
+        if self._partial:
+            self._move(last - 1, row)
+            self._move(last, last - 1)
+        else:
+            self._move(last, row)
+        self._rows.pop()
+
+    def _move(self, source: int, target: int) -> None:
+        if source != target:
+            self._rows[target] = self._rows[source]
+            self._forward.cache.copy(source, target, self._rows[source].cached)
+
+
+def _draw(request: _Request) -> Draw:
+    allowed = None if request.constraint is None else request.constraint.allowed()
+    return Draw(request.params, request.generator.random() * LARGEST_UNIFORM, request.edits, allowed)
+
+
+def _group_by_length(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Cut a sequence of pieces, in order, into groups that padding inflates by at most PADDING_LIMIT."""
+    groups: list[list[Piece]] = []
+    longest = total = 0
+    for piece in pieces:
+        size = len(piece.token_ids)
+        longest, total = max(longest, size), total + size
+        if groups and longest * (len(groups[-1]) + 1) <= max(PADDING_LIMIT * total, 1):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+            longest, total = size, size
+    return groups

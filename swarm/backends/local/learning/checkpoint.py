@@ -1,0 +1,135 @@
+"""A checkpoint on disk: complete or not there at all.
+
+Place in the flow: the learner saves and loads through this. A checkpoint is a directory in the Hugging Face layout
+(weights, config, tokenizer) plus `trainer_state.pt` (optimizer and counters) and `manifest.json` (step, weight
+version, job, and size and SHA-256 of every file). This module knows nothing of losses or batches.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError
+from transformers.utils import logging as transformers_logging
+
+from swarm.errors import CheckpointError
+from swarm.trainer.atomic_directory import draft_of, fingerprint
+
+MANIFEST = "manifest.json"
+TRAINER_STATE = "trainer_state.pt"
+FORMAT = 1
+
+
+class Pretrained(Protocol):
+    """A model or tokenizer that writes itself in the Hugging Face layout."""
+
+    def save_pretrained(self, save_directory: str) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """Where training stood when the checkpoint was written."""
+
+    step: int
+    weight_version: int
+
+
+def write_checkpoint(
+    directory: Path,
+    *,
+    info: CheckpointInfo,
+    job: dict[str, Any],
+    model: Pretrained,
+    tokenizer: Pretrained,
+    trainer_state: dict[str, Any],
+) -> None:
+    """Write a complete checkpoint, replacing one of the same name. Raises CheckpointError, leaving what was there.
+
+    Killed at any point, `directory` is either the old checkpoint, the new one or, between two renames, absent with
+    the old one beside it as `.<name>.replaced`.
+    """
+    try:
+        with draft_of(directory) as draft:
+            model.save_pretrained(str(draft))
+            tokenizer.save_pretrained(str(draft))
+            torch.save(trainer_state, draft / TRAINER_STATE)
+            manifest = {
+                "format": FORMAT,
+                "step": info.step,
+                "weight_version": info.weight_version,
+                "job": job,
+                "files": {path.name: fingerprint(path) for path in sorted(draft.iterdir()) if path.is_file()},
+            }
+            (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {directory} was not written: {_one_line(error)}") from error
+
+
+def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
+    """Step and trainer state of a checkpoint whose every file is as it was written. Raises CheckpointError."""
+    manifest = _read_manifest(directory)
+    for name, expected in manifest["files"].items():
+        path = directory / name
+        if not path.is_file():
+            raise CheckpointError(f"checkpoint {directory} is incomplete: {name} is missing")
+        if fingerprint(path) != expected:
+            raise CheckpointError(f"checkpoint {directory} is damaged: {name} is not the file that was written")
+    try:
+        state = torch.load(directory / TRAINER_STATE, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {directory} cannot be read: {_one_line(error)}") from error
+    return CheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"]), state
+
+
+def read_weights(directory: Path, like: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters by name, on the CPU, in the dtype and shapes of `like`, a Hugging Face model.
+
+    Raises CheckpointError if they are those of another model.
+    """
+    expected = dict(like.named_parameters())
+    dtype = next(iter(expected.values())).dtype
+    try:
+        with _no_progress_bar():
+            stored = type(like).from_pretrained(directory, dtype=dtype, local_files_only=True)  # type: ignore[attr-defined]
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {directory} cannot be loaded: {_one_line(error)}") from error
+    weights = {name: weight.detach() for name, weight in stored.named_parameters()}
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    if shapes != {name: weight.shape for name, weight in expected.items()}:
+        raise CheckpointError(f"checkpoint {directory} is of another model: parameter names or shapes differ")
+    return weights
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{directory} is not a complete checkpoint: {MANIFEST} cannot be read") from error
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {directory} is damaged: {MANIFEST} is not valid JSON") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"checkpoint {directory} was written in another format: {MANIFEST} must have {FORMAT=}")
+    return manifest
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+@contextmanager
+def _no_progress_bar() -> Generator[None]:
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,155 @@
+"""Which tokens a grammar allowed at each step of a turn: found again by following its grammar along its tokens.
+
+Place in the flow: the learner follows the grammars of a batch before it builds rows; collating makes `TokenMasks` of
+what was found, and scoring leaves the forbidden tokens out. What a grammar allows depends on the tokens before and not
+on the weights, so one pass serves every policy and every epoch of a step. Knows nothing of models, rewards or losses.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.errors import BadRequest, SwarmError
+from swarm.trainer.rows import TokenMask, TurnMasks
+from swarm.types import ConstrainedTurn, FinishedEpisode, Group, Sample, TrainBatch
+
+logger = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+FORBIDDEN_LOGIT = -1e30
+"""Probability 0 after softmax, and finite: in an entropy, 0 times minus infinity would not be 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedBatch:
+    """`batch` without the turns whose grammar could not be followed; those left have their `masks`."""
+
+    batch: TrainBatch
+    masks: TurnMasks = field(default_factory=dict[tuple[str, int], Sequence[TokenMask]])
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+class GrammarFollower:
+    """Follows grammars with the compiler that the sampler uses. Equal masks are kept once per batch."""
+
+    def __init__(self, compiler: GrammarCompiler, end_ids: Collection[int]) -> None:
+        """`end_ids` are the model's own end tokens."""
+        self._compiler = compiler
+        self._end_ids = frozenset(end_ids)
+
+    def follow(self, batch: TrainBatch) -> FollowedBatch:
+        """The masks of every constrained turn. One whose tokens its grammar forbids is left out, logged and counted.
+
+        An episode or group that has nothing else to train is left out with it.
+        """
+        found: dict[tuple[str, int], list[TokenMask]] = {}
+        lost: dict[tuple[str, int], int] = {}
+        known: dict[TokenMask, TokenMask] = {}
+        for sample in (sample for episode in batch.episodes for sample in episode.samples):
+            for turn in sample.constrained_turns:
+                places = np.flatnonzero(np.asarray(sample.turn_indices_T) == turn.index)
+                token_ids = [sample.token_ids_T[place] for place in places.tolist()]
+                key = sample.episode_id, turn.index
+                try:
+                    found[key] = self._walk(turn, token_ids, known)
+                except SwarmError as error:
+                    logger.warning("turn %d of episode %s is not trained: %s", turn.index, sample.episode_id, error)
+                    lost[key] = len(token_ids)
+        if not found and not lost:
+            return FollowedBatch(batch)
+        metrics = {
+            "grammar/turns": float(len(found)),
+            "grammar/tokens": float(sum(map(len, found.values()))),
+            "grammar/turns_left_out": float(len(lost)),
+            "grammar/tokens_left_out": float(sum(lost.values())),
+        }
+        return FollowedBatch(_without(batch, lost) if lost else batch, found, metrics)
+
+    def _walk(
+        self, turn: ConstrainedTurn, token_ids: Sequence[int], known: dict[TokenMask, TokenMask]
+    ) -> list[TokenMask]:
+        constraint = self._compiler.start(turn.grammar, self._end_ids.union(turn.stop_token_ids))
+        masks: list[TokenMask] = []
+        for place, token_id in enumerate(token_ids):
+            if place:
+                constraint.take(token_ids[place - 1])
+            if (allowed := constraint.allowed()) is None:
+                raise constraint.error or BadRequest("the grammar cannot be followed any further")
+            mask = allowed.tobytes()
+            if not mask[token_id // 8] >> token_id % 8 & 1:
+                raise BadRequest(f"the grammar does not allow its token {place}, id {token_id}")
+            masks.append(known.setdefault(mask, mask))
+        return masks
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMasks:
+    """Masks of the trained tokens of a microbatch: that of token n is line `numbers_N[n]` of `allowed_UB`.
+
+    Line 0 allows everything. `_U` counts different masks, `_B` bytes of 8 tokens.
+    """
+
+    numbers_N: torch.Tensor
+    allowed_UB: torch.Tensor
+
+    @staticmethod
+    def collect(masks_N: Sequence[TokenMask | None], device: torch.device) -> TokenMasks:
+        """Of tokens of which at least one has a mask; None is for those that are not constrained."""
+        numbers: dict[TokenMask | None, int] = {None: 0}
+        numbers_N = [numbers.setdefault(mask, len(numbers)) for mask in masks_N]
+        lines = [mask for mask in numbers if mask is not None]
+        everything = b"\xff" * len(lines[0])
+        allowed_UB = np.frombuffer(bytearray().join([everything, *lines]), dtype=np.uint8).reshape(len(numbers), -1)
+        return TokenMasks(torch.tensor(numbers_N, device=device), torch.from_numpy(allowed_UB).to(device))
+
+    @torch.no_grad()
+    def apply(self, logits_NV: torch.Tensor) -> None:
+        """Change `logits_NV` in place: forbidden tokens get probability 0.
+
+        Not seen by autograd, and need not be: the gradient of a softmax is 0 where the probability is.
+        """
+        bits = torch.arange(8, device=logits_NV.device, dtype=torch.uint8)
+        forbidden_UV = (((self.allowed_UB[:, :, None] >> bits) & 1) == 0).flatten(1)[:, : logits_NV.shape[1]]
+        logits_NV.masked_fill_(forbidden_UV.index_select(0, self.numbers_N), FORBIDDEN_LOGIT)
+
+
+def _without(batch: TrainBatch, lost: Collection[tuple[str, int]]) -> TrainBatch:
+    groups = [
+        Group(group.task_id, tuple(left for each in group.episodes if (left := _cleared(each, lost)).trained_tokens))
+        for group in batch.groups
+    ]
+    return replace(batch, groups=tuple(group for group in groups if group.episodes))
+
+
+def _cleared(episode: FinishedEpisode, lost: Collection[tuple[str, int]]) -> FinishedEpisode:
+    turns = {index for episode_id, index in lost if episode_id == episode.episode_id}
+    return replace(episode, samples=tuple(_clear(each, turns) for each in episode.samples)) if turns else episode
+
+
+def _clear(sample: Sample, turns: Collection[int]) -> Sample:
+    """The same tokens; those of the given turns are context."""
+    kept = [turn not in turns for turn in sample.turn_indices_T]
+    return Sample(
+        episode_id=sample.episode_id,
+        token_ids_T=sample.token_ids_T,
+        loss_mask_T=_where(kept, sample.loss_mask_T, False),
+        logprobs_T=_where(kept, sample.logprobs_T, 0.0),
+        weight_versions_T=_where(kept, sample.weight_versions_T, -1),
+        turn_indices_T=_where(kept, sample.turn_indices_T, -1),
+        temperatures_T=_where(kept, sample.temperatures_T, 1.0),
+        constrained_turns=tuple(turn for turn in sample.constrained_turns if turn.index not in turns),
+    )
+
+
+def _where(kept: Sequence[bool], values: Sequence[Value], otherwise: Value) -> tuple[Value, ...]:
+    return tuple(value if keep else otherwise for keep, value in zip(kept, values, strict=True))

@@ -1,0 +1,168 @@
+"""One training step on a sealed batch: advantages, then minibatch updates, all or nothing; and checkpoints.
+
+Place in the flow: lives in the local worker process, next to the sampler whose module it updates in place. It knows
+nothing of processes, HTTP, publishing or how the batch came about.
+
+All randomness is derived from (job.seed, batch.step), so a resumed run repeats an uninterrupted one bit for bit with
+no generator state to carry.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from swarm.backends.local.learning.checkpoint import (
+    CheckpointInfo,
+    Pretrained,
+    read_checkpoint,
+    read_weights,
+    write_checkpoint,
+)
+from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFollower
+from swarm.backends.local.learning.correction import RolloutCorrection
+from swarm.backends.local.learning.metrics import Meter
+from swarm.backends.local.learning.optimizer import PolicyOptimizer
+from swarm.backends.local.learning.scoring import TokenScorer
+from swarm.backends.local.learning.updater import MiniBatchUpdater, Pulse, StepInput
+from swarm.config import TrainJob
+from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.description import describe_batch, mean_advantages
+from swarm.trainer.minibatches import draw_minibatches, step_generator
+from swarm.trainer.rows import build_rows
+from swarm.types import TrainBatch
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerReport:
+    """What one step measured. `advantages` maps episode id to the mean advantage of its tokens."""
+
+    metrics: dict[str, float]
+    advantages: dict[str, float]
+
+
+class Learner:
+    """Trains a Hugging Face causal language model in place. Used from one thread.
+
+    The module is kept in evaluation mode: dropout would make the trained policy differ from the sampled one. With
+    `use_kl_loss` the weights at construction are copied as the frozen reference, so construct it with the base model
+    and then `load`. Turns sampled under a grammar are trained with the masks that `grammars` finds.
+    """
+
+    def __init__(self, module: torch.nn.Module, job: TrainJob, grammars: GrammarFollower | None = None) -> None:
+        """Without `grammars`, a batch that holds a constrained turn is refused."""
+        self._job = job.resolve()
+        self._grammars = grammars
+        self._module = module.eval()
+        reference = None
+        if self._job.use_kl_loss:
+            frozen = copy.deepcopy(module).requires_grad_(False)
+            reference = TokenScorer(frozen)
+        self._optimizer = PolicyOptimizer(module, self._job)
+        self._updater = MiniBatchUpdater(
+            policy=TokenScorer(module),
+            reference=reference,
+            optimizer=self._optimizer,
+            job=self._job,
+            device=next(module.parameters()).device,
+        )
+        self._steps_done = 0
+
+    def step(
+        self, batch: TrainBatch, *, weight_version: int | None = None, pulse: Pulse | None = None
+    ) -> LearnerReport:
+        """`ppo_epochs` passes over the batch. On any exception weights and optimizer are as they were before.
+
+        `weight_version` is that of the present weights; None if they have none, and then staleness is not reported.
+        A batch that can move nothing (no groups, or only zero advantages without a KL or entropy term) is reported
+        and leaves the weights alone. Raises EngineFailure for a batch that cannot be trained.
+        """
+        started = time.perf_counter()
+        followed = FollowedBatch(batch) if self._grammars is None else self._grammars.follow(batch)
+        rows = build_rows(followed.batch, followed.masks)
+        if not rows:
+            self._steps_done += 1
+            nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
+            return LearnerReport({**nothing, **followed.metrics}, {})
+        advantages_EL = compute_advantages(rows, self._job)
+        lr, meter = self._learning_rate(), Meter()
+        correction = None if self._job.rollout_is == "off" else RolloutCorrection(rows, self._job)
+        step = StepInput(rows, advantages_EL, lr, pulse or _no_pulse, weight_version, correction)
+        minibatches = list(draw_minibatches(len(rows), self._job, batch.step))
+        prepared = time.perf_counter()
+        with self._all_or_nothing(batch.step):
+            if correction is not None and len(minibatches) > 1:
+                self._updater.record_proximal(step, correction)
+            for number, chosen in enumerate(minibatches):
+                self._updater.run(step, chosen, meter, on_policy=number == 0)
+        self._steps_done += 1
+        finished = time.perf_counter()
+        metrics = {
+            "actor/updates": 0.0,
+            "actor/grad_norm": 0.0,
+            **describe_batch(followed.batch, rows, advantages_EL, weight_version),
+            **followed.metrics,
+            **meter.read(),
+            **({} if correction is None else correction.metrics()),
+            "actor/lr": lr,
+            "timing_s/prepare": prepared - started,
+            "timing_s/update_actor": finished - prepared,
+            "timing_s/step": finished - started,
+        }
+        return LearnerReport(metrics, mean_advantages(rows, advantages_EL))
+
+    def save(self, directory: Path, *, step: int, weight_version: int, tokenizer: Pretrained) -> None:
+        """Write a checkpoint atomically. Raises CheckpointError and leaves what was there."""
+        write_checkpoint(
+            directory,
+            info=CheckpointInfo(step=step, weight_version=weight_version),
+            job=self._job.model_dump(mode="json"),
+            model=cast(Pretrained, self._module),
+            tokenizer=tokenizer,
+            trainer_state={"steps_done": self._steps_done, "optimizer": self._optimizer.state()},
+        )
+
+    def load(self, directory: Path) -> CheckpointInfo:
+        """Restore weights and optimizer in place. Raises CheckpointError before anything is changed."""
+        info, state = read_checkpoint(directory)
+        weights = read_weights(directory, like=self._module)
+        self._optimizer.check(state["optimizer"])
+        with torch.no_grad():
+            for name, weight in self._module.named_parameters():
+                weight.copy_(weights[name])
+        self._optimizer.load(state["optimizer"])
+        self._steps_done = state["steps_done"]
+        return info
+
+    def _learning_rate(self) -> float:
+        """Linear warm-up by steps; the first step already learns, with 1/lr_warmup_steps of the rate."""
+        assert self._job.lr is not None, "a resolved job has a learning rate"
+        return self._job.lr * min(1.0, (self._steps_done + 1) / max(1, self._job.lr_warmup_steps))
+
+    @contextmanager
+    def _all_or_nothing(self, step: int) -> Generator[None]:
+        # A single update changes weights only as its very last act, so only more than one needs a copy to go back to.
+        several = self._job.ppo_epochs * self._job.mini_batch_num > 1
+        before = self._optimizer.snapshot() if several else None
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(step_generator(self._job, step).integers(2**63)))
+            try:
+                yield
+            except BaseException:
+                self._optimizer.discard()
+                if before is not None:
+                    self._optimizer.restore(before)
+                raise
+
+
+def _no_pulse() -> None:
+    return None

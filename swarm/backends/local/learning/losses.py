@@ -1,0 +1,158 @@
+"""The objective: verl's policy losses, KL kinds and aggregation modes, exact under any split into microbatches.
+
+Place in the flow: the learner hands over one microbatch with its fresh logprobs and the size of the minibatch it is
+part of; the returned losses of a minibatch's microbatches add up to the loss of the minibatch. This module knows
+nothing of models, samples or optimizers.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+import torch
+from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
+from verl.workers.config import ActorConfig, PolicyLossConfig
+
+from swarm.backends.local.learning.correction import Correction
+from swarm.backends.local.learning.microbatches import MicroBatch
+from swarm.config import TrainJob
+
+BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
+"""Losses that compare each token with all others of the call: a minibatch must be one microbatch, nothing left out."""
+
+Setting = TypeVar("Setting")
+
+ROW_MEAN_LOSSES = frozenset({"geo_mean"})
+"""Losses that verl averages over the rows of the call instead of by `loss_agg_mode`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBatchSize:
+    """What the losses are averaged over: all rows and trained tokens of the minibatch, skipped ones too."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the models say of a microbatch's trained tokens, as [R, L].
+
+    `reference_RL` is None without a KL term, and `correction` without importance sampling: the policy then compares
+    itself with the logprobs recorded at sampling.
+    """
+
+    logprobs_RL: torch.Tensor
+    entropies_RL: torch.Tensor
+    reference_RL: torch.Tensor | None
+    correction: Correction | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`total` is differentiated. `sums` add up over microbatches; `means` are per trained token of the microbatch."""
+
+    total: torch.Tensor
+    sums: dict[str, float]
+    means: dict[str, float]
+
+
+class PolicyLoss(Protocol):
+    """How verl's registered policy losses are called. All matrices are [R, L]."""
+
+    def __call__(
+        self,
+        *,
+        old_log_prob: torch.Tensor,
+        log_prob: torch.Tensor,
+        advantages: torch.Tensor,
+        response_mask: torch.Tensor,
+        loss_agg_mode: str,
+        config: ActorConfig,
+        rollout_is_weights: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, dict[str, Any]]: ...
+
+
+class Objective:
+    """policy loss + kl_loss_coef * KL(policy, reference) - entropy_coeff * entropy, of a resolved job."""
+
+    def __init__(self, job: TrainJob) -> None:
+        self._job = job
+        self._aggregation = _resolved(job.loss_agg_mode)
+        self._policy_loss = cast(PolicyLoss, get_policy_loss_fn(job.policy_loss))
+        self._config = ActorConfig(
+            strategy="fsdp",
+            rollout_n=job.num_repeat,
+            use_dynamic_bsz=True,
+            clip_ratio=job.clip_ratio,
+            clip_ratio_low=_resolved(job.clip_ratio_low),
+            clip_ratio_high=_resolved(job.clip_ratio_high),
+            clip_ratio_c=job.clip_ratio_c,
+            policy_loss=PolicyLossConfig(loss_mode=job.policy_loss),
+            loss_agg_mode=self._aggregation,
+        )
+
+    @property
+    def needs_whole_minibatch(self) -> bool:
+        """Whether the minibatch must be a single microbatch."""
+        return self._job.policy_loss in BATCH_STATISTIC_LOSSES
+
+    @property
+    def trains_zero_advantage(self) -> bool:
+        """Whether rows of zero advantage have a gradient of their own: that of the KL or entropy term."""
+        return self._job.use_kl_loss or self._job.entropy_coeff != 0
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether rows of zero advantage must go through the forward pass.
+
+        If not, they only count in the denominators: every other policy loss is a product with the advantage.
+        """
+        return self.trains_zero_advantage or self.needs_whole_minibatch
+
+    def __call__(self, micro: MicroBatch, scores: Scores, size: MiniBatchSize) -> Loss:
+        """This microbatch's share of the minibatch loss."""
+        self._config.global_batch_info.update(
+            dp_size=1,
+            batch_num_tokens=size.tokens,
+            global_batch_size=size.rows,
+            loss_scale_factor=self._job.loss_scale_factor or self._job.max_response_length,
+        )
+        correction = scores.correction
+        policy, means = self._policy_loss(
+            old_log_prob=micro.rollout_logprobs_RL if correction is None else correction.proximal_logprobs_RL,
+            log_prob=scores.logprobs_RL,
+            advantages=micro.advantages_RL,
+            response_mask=micro.mask_RL,
+            loss_agg_mode=self._aggregation,
+            config=self._config,
+            rollout_is_weights=None if correction is None else correction.weights_RL,
+        )
+        if self._job.policy_loss in ROW_MEAN_LOSSES:
+            policy = policy * (micro.mask_RL.shape[0] / size.rows)
+        total = policy
+        sums = {"actor/pg_loss": policy.item()}
+        if self._job.entropy_coeff != 0:
+            entropy = self._aggregate(scores.entropies_RL, micro.mask_RL)
+            total = total - self._job.entropy_coeff * entropy
+            sums["actor/entropy_loss"] = entropy.item()
+        if scores.reference_RL is not None:
+            kl_RL = kl_penalty(scores.logprobs_RL, scores.reference_RL, self._job.kl_loss_type)  # pyright: ignore[reportArgumentType]
+            kl = self._aggregate(kl_RL, micro.mask_RL)
+            total = total + self._job.kl_loss_coef * kl
+            sums["actor/kl_loss"] = kl.item()
+        entropy_sum = (scores.entropies_RL.detach() * micro.mask_RL).sum()
+        means = {**means, "actor/entropy": (entropy_sum / micro.mask_RL.sum()).item()}
+        return Loss(total, sums, means)
+
+    def _aggregate(self, loss_RL: torch.Tensor, mask_RL: torch.Tensor) -> torch.Tensor:
+        return agg_loss(loss_RL, mask_RL, self._aggregation, **self._config.global_batch_info)
+
+
+def _resolved(value: Setting | None) -> Setting:
+    assert value is not None, "a resolved job has every setting"
+    return value

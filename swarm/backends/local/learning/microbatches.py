@@ -1,0 +1,113 @@
+"""From rows to the tensors of one forward and backward pass.
+
+Place in the flow: the learner orders the rows of a minibatch into microbatches and collates each into index tensors.
+Knows nothing of models, losses or optimizers.
+
+Array suffixes: `_K` trained tokens of a sample, `_L` columns of a row, `_N` trained tokens of a microbatch, `_S`
+samples of a microbatch, `_R` rows of a microbatch, `_E` rows of the whole batch.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+
+from swarm.backends.local.learning.constraints import TokenMasks
+from swarm.trainer.rows import Row, ScoredSample, TokenMask
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Tensors of one forward and backward pass.
+
+    `input_ids_ST` is right-padded with 0. Trained token n has id `targets_N[n]`; it is predicted at flat index
+    `sources_N[n]` of the [S, T] inputs, was sampled at `temperatures_N[n]`, and belongs at flat index `cells_N[n]` of
+    the [R, L] rows. `rollout_logprobs_RL` and `weight_versions_RL` were recorded at sampling. `masks` is None if all
+    tokens were sampled without a grammar.
+    """
+
+    input_ids_ST: torch.Tensor
+    sources_N: torch.Tensor
+    targets_N: torch.Tensor
+    temperatures_N: torch.Tensor
+    cells_N: torch.Tensor
+    mask_RL: torch.Tensor
+    rollout_logprobs_RL: torch.Tensor
+    weight_versions_RL: torch.Tensor
+    advantages_RL: torch.Tensor
+    masks: TokenMasks | None
+
+    def spread(self, values_N: torch.Tensor) -> torch.Tensor:
+        """Values of trained tokens as an [R, L] matrix, 0 elsewhere. Differentiable."""
+        flat = values_N.new_zeros(self.mask_RL.numel())
+        return flat.index_copy(0, self.cells_N, values_N).view(self.mask_RL.shape)
+
+
+def plan_microbatches(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> list[list[int]]:
+    """Split the rows numbered `chosen` into lists of similar length with at most `max_tokens` padded tokens each.
+
+    Rows are never split: one that is longer than the limit makes a microbatch of its own. None means no limit.
+    """
+    plans: list[list[int]] = []
+    current: list[int] = []
+    samples = 0
+    for number in sorted(chosen, key=lambda number: (rows[number].longest, number)):
+        row = rows[number]
+        if current and max_tokens is not None and (samples + len(row.samples)) * row.longest > max_tokens:
+            plans.append(current)
+            current, samples = [], 0
+        current.append(number)
+        samples += len(row.samples)
+    return [*plans, current] if current else plans
+
+
+def collate(
+    rows: Sequence[Row], chosen: Sequence[int], advantages_EL: torch.Tensor, device: torch.device
+) -> MicroBatch:
+    """The microbatch of the rows numbered `chosen`; `advantages_EL` has one line per row of the whole batch."""
+    picked = [rows[number] for number in chosen]
+    width = max(row.longest for row in picked)
+    columns = max(row.tokens for row in picked)
+    samples = [sample for row in picked for sample in row.samples]
+    input_ids_ST = np.zeros((len(samples), width), dtype=np.int64)
+    for line, sample in enumerate(samples):
+        input_ids_ST[line, : sample.inputs] = sample.token_ids_T[:-1]
+    sources_N = np.concatenate([line * width + sample.positions_K - 1 for line, sample in enumerate(samples)])
+    targets_N = np.concatenate([sample.token_ids_T[sample.positions_K] for sample in samples])
+    temperatures_N = np.concatenate([sample.temperatures_K for sample in samples])
+    cells_N = np.concatenate(
+        [line * columns + sample.columns_K for line, row in enumerate(picked) for sample in row.samples]
+    )
+    mask_RL = np.zeros((len(picked), columns), dtype=np.bool_)
+    logprobs_RL = np.zeros((len(picked), columns), dtype=np.float32)
+    versions_RL = np.full((len(picked), columns), -1, dtype=np.int64)
+    for line, row in enumerate(picked):
+        mask_RL[line, : row.tokens] = True
+        logprobs_RL[line, : row.tokens] = row.rollout_logprobs_L
+        versions_RL[line, : row.tokens] = row.weight_versions_L
+    return MicroBatch(
+        input_ids_ST=torch.from_numpy(input_ids_ST).to(device),
+        sources_N=torch.from_numpy(sources_N).to(device),
+        targets_N=torch.from_numpy(targets_N).to(device),
+        temperatures_N=torch.from_numpy(temperatures_N).to(device),
+        cells_N=torch.from_numpy(cells_N).to(device),
+        mask_RL=torch.from_numpy(mask_RL).to(device),
+        rollout_logprobs_RL=torch.from_numpy(logprobs_RL).to(device),
+        weight_versions_RL=torch.from_numpy(versions_RL).to(device),
+        advantages_RL=advantages_EL[list(chosen), :columns].to(device),
+        masks=_collate_masks(samples, device),
+    )
+
+
+def _collate_masks(samples: Sequence[ScoredSample], device: torch.device) -> TokenMasks | None:
+    if not any(sample.masks_K for sample in samples):
+        return None
+    free: list[TokenMask | None] = [None]
+    masks = [sample.masks_K or free * len(sample.positions_K) for sample in samples]
+    return TokenMasks.collect(list(chain.from_iterable(masks)), device)

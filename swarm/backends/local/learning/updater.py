@@ -1,0 +1,152 @@
+"""One minibatch: forward and backward passes over its microbatches, then one optimizer update.
+
+Place in the flow: the learner draws minibatches and hands them over one by one. This module knows nothing of how
+advantages were computed, of epochs or of checkpoints.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from swarm.backends.local.learning.correction import RolloutCorrection
+from swarm.backends.local.learning.losses import MiniBatchSize, Objective, Scores
+from swarm.backends.local.learning.metrics import Meter
+from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
+from swarm.backends.local.learning.optimizer import PolicyOptimizer
+from swarm.backends.local.learning.scoring import TokenScorer
+from swarm.config import TrainJob
+from swarm.trainer.rows import Row
+
+Pulse = Callable[[], None]
+"""Called after every microbatch, so that a caller can show life, or raise to give the step up."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """What all minibatches of a step share. `advantages_EL` has one line per row.
+
+    `weight_version` is that of the weights before the step, None if they have none. `correction` is None unless the
+    job asks for importance sampling.
+    """
+
+    rows: Sequence[Row]
+    advantages_EL: torch.Tensor
+    lr: float
+    pulse: Pulse
+    weight_version: int | None
+    correction: RolloutCorrection | None
+
+
+class MiniBatchUpdater:
+    """Policy, reference and optimizer of one learner."""
+
+    def __init__(
+        self,
+        policy: TokenScorer,
+        reference: TokenScorer | None,
+        optimizer: PolicyOptimizer,
+        job: TrainJob,
+        device: torch.device,
+    ) -> None:
+        self._policy = policy
+        self._reference = reference
+        self._optimizer = optimizer
+        self._objective = Objective(job)
+        self._entropy_gradient = job.entropy_coeff != 0
+        self._largest_pass = job.ppo_max_token_len
+        self._largest_microbatch = None if self._objective.needs_whole_minibatch else job.ppo_max_token_len
+        self._device = device
+
+    def record_proximal(self, step: StepInput, correction: RolloutCorrection) -> None:
+        """Record what the present weights say of every row that a minibatch of the step may train.
+
+        Not needed in a step of a single minibatch, whose own forward pass is still by the weights of the start.
+        """
+        with torch.no_grad():
+            for numbers in plan_microbatches(step.rows, self._trained(step, range(len(step.rows))), self._largest_pass):
+                micro = collate(step.rows, numbers, step.advantages_EL, self._device)
+                correction.record(numbers, micro.spread(self._policy(micro).logprobs_N))
+                step.pulse()
+
+    def run(self, step: StepInput, chosen: Sequence[int], meter: Meter, *, on_policy: bool) -> None:
+        """Update the weights with the rows numbered `chosen`.
+
+        The weights stay as they are if nothing can move them (`actor/updates_without_signal`) or if the loss or its
+        gradient is not finite (`actor/updates_not_finite`). `on_policy` says that no update of this step came before,
+        so that logprobs ought to equal the recorded ones; the gap is then measured.
+        """
+        with_signal = [number for number in chosen if step.advantages_EL[number].any()]
+        if not with_signal and not self._objective.trains_zero_advantage:
+            meter.count("actor/updates_without_signal")
+            return
+        measured = self.accumulate(step, chosen, on_policy=on_policy)
+        norm = None if measured is None else self._optimizer.update(step.lr)
+        if measured is None or norm is None:
+            meter.count("actor/updates_not_finite")
+            return
+        meter.count("actor/updates")
+        meter.average({"actor/grad_norm": norm})
+        meter.include(measured)
+
+    def accumulate(self, step: StepInput, chosen: Sequence[int], *, on_policy: bool) -> Meter | None:
+        """Leave the gradient of this minibatch's loss in the module.
+
+        None, and no gradient, if the loss is not finite.
+        """
+        size = MiniBatchSize(rows=len(chosen), tokens=sum(step.rows[number].tokens for number in chosen))
+        measured = Meter()
+        for numbers in plan_microbatches(step.rows, self._trained(step, chosen), self._largest_microbatch):
+            micro = collate(step.rows, numbers, step.advantages_EL, self._device)
+            scores = self._score(step, numbers, micro)
+            loss = self._objective(micro, scores, size)
+            if not torch.isfinite(loss.total):
+                self._optimizer.discard()
+                return None
+            loss.total.backward()
+            measured.add(loss.sums)
+            measured.average(loss.means, weight=float(micro.mask_RL.sum()))
+            if on_policy:
+                _measure_gap(measured, micro, scores, step.weight_version)
+            step.pulse()
+        return measured
+
+    def _trained(self, step: StepInput, chosen: Sequence[int]) -> list[int]:
+        """Those of the chosen rows that go through the forward pass."""
+        every = self._objective.needs_all_rows
+        return [number for number in chosen if every or step.advantages_EL[number].any()]
+
+    def _score(self, step: StepInput, numbers: Sequence[int], micro: MicroBatch) -> Scores:
+        policy = self._policy(micro, entropy_gradient=self._entropy_gradient)
+        logprobs_RL = micro.spread(policy.logprobs_N)
+        reference_RL = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference_RL = micro.spread(self._reference(micro).logprobs_N)
+        correction = None
+        if step.correction is not None:
+            step.correction.record(numbers, logprobs_RL)
+            correction = step.correction.of(numbers, micro)
+        return Scores(logprobs_RL, micro.spread(policy.entropies_N), reference_RL, correction)
+
+
+def _measure_gap(meter: Meter, micro: MicroBatch, scores: Scores, weight_version: int | None) -> None:
+    """Distance between the logprobs recorded by the engine and those of the same weights here.
+
+    Tokens sampled by older weights are left out: their distance is what training changed.
+    """
+    compared_RL = micro.mask_RL
+    if weight_version is not None:
+        compared_RL = compared_RL & (micro.weight_versions_RL == weight_version)
+    if not compared_RL.any():
+        return
+    new_N = scores.logprobs_RL.detach()[compared_RL]
+    old_N = micro.rollout_logprobs_RL[compared_RL]
+    gap_N = (new_N - old_N).abs()
+    meter.maximum("training/rollout_logprob_gap_max", gap_N.max().item())
+    meter.maximum("training/rollout_probs_diff_max", (new_N.exp() - old_N.exp()).abs().max().item())
+    meter.average({"training/rollout_logprob_gap_mean": gap_N.mean().item()}, weight=float(len(gap_N)))

@@ -1,0 +1,85 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
+"""Loads a Hugging Face causal LM and its tokenizer from a directory.
+
+Place in the flow: the worker calls `load_model` once per job; sampler and learner share what it returns. Never opens a
+network connection and never runs code that comes with a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from swarm.backends.local.decoding.forward import verify_model
+from swarm.errors import EngineFailure
+from swarm.model_path import read_stop_ids, read_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to sample from. `context_length` bounds prompt plus completion, in tokens."""
+
+    directory: Path
+    module: torch.nn.Module
+    tokenizer: Tokenizer
+    stop_ids: frozenset[int]
+    context_length: int
+    vocabulary: int
+    device: str
+
+    @property
+    def parameters(self) -> int:
+        """Shared tensors, such as tied embeddings, count once."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+
+def load_model(directory: Path, *, device: str, max_model_len: int | None) -> LoadedModel:
+    """Load onto `device`, float32 on a CPU and bfloat16 on a GPU. Raises EngineFailure with the reason."""
+    transformers_logging.disable_progress_bar()
+    tokenizer = read_tokenizer(directory)
+    if device != "cpu" and not torch.cuda.is_available():
+        raise EngineFailure(
+            "n_gpu: 1 asks for a GPU and torch finds none on this machine: set n_gpu: 0 to train on the CPU, or see "
+            "`swarm doctor`"
+        )
+    try:
+        module: Any = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=torch.float32 if device == "cpu" else torch.bfloat16,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    except Exception as error:
+        first_line = str(error).strip().split("\n", 1)[0]
+        raise EngineFailure(f"{directory}: cannot be loaded: {type(error).__name__}: {first_line}") from error
+    module = module.to(device).eval()
+    config = module.config.get_text_config()
+    context_length = _context_length(config.max_position_embeddings, max_model_len)
+    vocabulary = module.get_input_embeddings().num_embeddings
+    verify_model(module, context_length, vocabulary)
+    return LoadedModel(
+        directory=directory,
+        module=module,
+        tokenizer=tokenizer,
+        stop_ids=read_stop_ids(directory, tokenizer),
+        context_length=context_length,
+        vocabulary=vocabulary,
+        device=device,
+    )
+
+
+def _context_length(supported: int, wanted: int | None) -> int:
+    if wanted is not None and wanted > supported:
+        raise EngineFailure(f"max_model_len is {wanted} and the model supports {supported}: lower it")
+    return wanted or supported

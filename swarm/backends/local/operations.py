@@ -1,0 +1,228 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""What the worker process does with its one model: sample, train, save and restore, one thing at a time.
+
+Place in the flow: worker.py feeds it messages and carries its answers. Between two decoding steps it carries out what
+has been asked, so a training step pauses all generations, and they go on with the new weights. Knows nothing of pipes,
+HTTP or episodes.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from swarm.backends.local.decoding.batching import BatchSampler, Limits, Sampled
+from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.backends.local.messages import Message, pack_error, pack_finish, pack_info, unpack_batch, unpack_params
+from swarm.backends.local.model import LoadedModel, load_model
+from swarm.config import TrainJob
+from swarm.errors import EngineFailure, SwarmError
+from swarm.imports import collector_paused
+from swarm.sampler import EngineInfo
+from swarm.types import FinishReason
+
+if TYPE_CHECKING:
+    from swarm.backends.local.learning.learner import Learner
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 0.5
+"""After so long without work, the libraries of the learner are imported: they take seconds, once."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """One loaded model. The learner is built when first needed: sampling must not wait for its libraries."""
+
+    job: TrainJob
+    model: LoadedModel
+    sampler: BatchSampler
+    grammars: GrammarCompiler
+    step: int = 0
+    learner: Learner | None = None
+
+
+class Worker:
+    """Carries out operations one at a time; `send` writes one frame to the parent."""
+
+    def __init__(self, inbox: queue.SimpleQueue[Message], send: Callable[[Message], None]) -> None:
+        self._inbox = inbox
+        self._send = send
+        self._session: _Session | None = None
+        self._learner_imported = False
+        self._operations: dict[str, Callable[[int, Any], Any]] = {
+            "load": self._load,
+            "unload": self._unload,
+            "generate": self._generate,
+            "abort": self._abort,
+            "train": self._train,
+            "save": self._save,
+            "restore": self._restore,
+        }
+
+    def run(self) -> None:
+        """Until the process ends, which the reader of standard input sees to."""
+        while True:
+            busy = self._session is not None and not self._session.sampler.idle
+            message = self._take(wait=not busy)
+            while message is not None:
+                self._carry_out(message)
+                message = self._take(wait=False)
+            if self._session is not None and not self._session.sampler.idle:
+                self._sample(self._session.sampler)
+
+    def _take(self, *, wait: bool) -> Message | None:
+        try:
+            if not wait:
+                return self._inbox.get_nowait()
+            if not self._learner_imported:
+                return self._inbox.get(timeout=IDLE_S)
+            return self._inbox.get()
+        except queue.Empty:
+            if wait:
+                self._import_learner()
+            return None
+
+    def _carry_out(self, message: Message) -> None:
+        call_id: int = message["id"]
+        try:
+            result = self._operations[message["op"]](call_id, message["args"])
+        except SwarmError as error:
+            self._send({"id": call_id, "error": pack_error(error)})
+        except Exception as error:
+            # The boundary of the process: the parent learns the reason, the log keeps the traceback.
+            logger.exception("operation %s failed", message["op"])
+            failure = EngineFailure(f"{message['op']} failed: {type(error).__name__}: {error}")
+            self._send({"id": call_id, "error": pack_error(failure)})
+        else:
+            if message["op"] not in {"generate", "abort"}:
+                self._send({"id": call_id, "result": result})
+
+    def _sample(self, sampler: BatchSampler) -> None:
+        try:
+            results = sampler.step()
+        except Exception as error:
+            logger.exception("sampling failed")
+            failure = EngineFailure(f"sampling failed: {type(error).__name__}: {error}")
+            for handle in sampler.abort_all():
+                self._send({"id": handle, "error": pack_error(failure)})
+            return
+        if results:
+            self._report(results, sampler.weight_version)
+
+    def _report(self, results: Sequence[Sampled], weight_version: int) -> None:
+        tokens = [_pack_sampled(each) for each in results if each.error is None]
+        if tokens:
+            self._send({"tokens": tokens, "version": weight_version})
+        for each in results:
+            if each.error is not None:
+                self._send({"id": each.handle, "error": pack_error(each.error)})
+
+    def _load(self, call_id: int, args: Any) -> list[Any]:
+        self._unload(call_id, None)
+        job = TrainJob.model_validate_json(args["job"]).resolve()
+        limits = args["limits"]
+        torch.set_num_threads(limits["torch_threads"])
+        torch.manual_seed(job.seed)
+        device = "cuda" if job.n_gpu else "cpu"
+        model = load_model(Path(args["directory"]), device=device, max_model_len=job.max_model_len)
+        grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
+        sampler = BatchSampler(
+            model.module,
+            Limits(model.context_length, model.vocabulary, limits["max_running_requests"]),
+            model.stop_ids,
+            model.decode,
+            seed=args["sampling_seed"],
+            grammars=grammars,
+        )
+        self._session = _Session(job, model, sampler, grammars)
+        return pack_info(
+            EngineInfo(job.model, str(model.directory), model.context_length, model.parameters, model.device)
+        )
+
+    def _unload(self, call_id: int, args: Any) -> None:
+        if self._session is None:
+            return
+        handles = self._session.sampler.abort_all()
+        aborted = pack_finish(FinishReason.ABORT)
+        self._send({"tokens": [[handle, None, 0.0, aborted] for handle in handles], "version": 0})
+        self._session = None
+        gc.collect()
+
+    def _generate(self, call_id: int, args: Any) -> None:
+        prompt_ids, params = args
+        self._require_session().sampler.submit(call_id, prompt_ids, unpack_params(params))
+
+    def _abort(self, call_id: int, args: Any) -> None:
+        if self._session is not None:
+            self._session.sampler.abort(call_id)
+
+    def _train(self, call_id: int, args: Any) -> dict[str, Any]:
+        session = self._require_session()
+        batch = unpack_batch(args)
+        report = self._learner_of(session).step(batch, weight_version=session.sampler.weight_version)
+        session.step = batch.step
+        self._publish(session, session.sampler.weight_version + 1)
+        return {
+            "metrics": dict(report.metrics),
+            "advantages": dict(report.advantages),
+            "version": session.sampler.weight_version,
+        }
+
+    def _save(self, call_id: int, args: Any) -> None:
+        from transformers import AutoTokenizer
+
+        session = self._require_session()
+        tokenizer = AutoTokenizer.from_pretrained(session.model.directory, local_files_only=True)
+        self._learner_of(session).save(
+            Path(args), step=session.step, weight_version=session.sampler.weight_version, tokenizer=tokenizer
+        )
+
+    def _restore(self, call_id: int, args: Any) -> list[int]:
+        session = self._require_session()
+        info = self._learner_of(session).load(Path(args))
+        session.step = info.step
+        self._publish(session, info.weight_version)
+        return [info.step, info.weight_version]
+
+    def _publish(self, session: _Session, weight_version: int) -> None:
+        session.model.module.eval()
+        session.sampler.publish(weight_version)
+
+    def _require_session(self) -> _Session:
+        if self._session is None:
+            raise EngineFailure("the worker has no model loaded")
+        return self._session
+
+    def _learner_of(self, session: _Session) -> Learner:
+        if session.learner is None:
+            with collector_paused("verl"):
+                from swarm.backends.local.learning.constraints import GrammarFollower
+                from swarm.backends.local.learning.learner import Learner
+
+            follower = GrammarFollower(session.grammars, session.model.stop_ids)
+            session.learner = Learner(session.model.module, session.job, follower)
+        return session.learner
+
+    def _import_learner(self) -> None:
+        self._learner_imported = True
+        try:
+            with collector_paused("verl"):
+                importlib.import_module("swarm.backends.local.learning.learner")
+        except Exception:
+            # Sampling works without it; the first training step will fail with the same reason.
+            logger.exception("the learner cannot be imported")
+
+
+def _pack_sampled(sampled: Sampled) -> list[Any]:
+    packed = [sampled.handle, sampled.token_id, sampled.logprob, pack_finish(sampled.finish_reason)]
+    return packed if sampled.likeliest is None else [*packed, sampled.likeliest]

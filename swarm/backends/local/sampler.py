@@ -1,0 +1,90 @@
+"""The local engine as the gateway sees it: a handle on the worker process that holds the model.
+
+Place in the flow: implements `Engine`; the sampling itself happens in the worker. Knows nothing of tensors, so that
+the server process loads none of the tensor stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from swarm.backends.local.messages import pack_params, unpack_info
+from swarm.backends.local.process import WorkerProcess
+from swarm.config import TrainJob
+from swarm.errors import ContextLengthExceeded, EngineFailure
+from swarm.model_path import resolve_model
+from swarm.sampler import EngineInfo
+from swarm.types import SamplingParams, TokenDelta
+
+UNLOAD_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLimits:
+    """What the server grants the worker."""
+
+    max_running_requests: int
+    torch_threads: int
+    boot_timeout_s: float
+
+
+class LocalEngine:
+    """Implements `swarm.sampler.Engine` on a worker process shared with the trainer.
+
+    A completion ends with finish reason `length` at max_tokens or where the context is full, whichever comes first.
+    Starting again loads the model afresh, weight version 0, in the same process if that is still alive. `stop` only
+    frees the model: the next job then starts without importing the libraries.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerProcess,
+        job: TrainJob,
+        limits: LocalLimits,
+        sampling_seed: Callable[[], Sequence[int]] | None = None,
+    ) -> None:
+        """`sampling_seed` is asked at every start for what unseeded requests draw from; the job's seed by default."""
+        self.worker = worker
+        self._job = job
+        self._limits = limits
+        self._sampling_seed = sampling_seed or (lambda: [job.seed])
+        self._info: EngineInfo | None = None
+
+    async def start(self) -> EngineInfo:
+        directory = resolve_model(self._job.model)
+        await self.worker.start()
+        args = {
+            "directory": str(directory),
+            "job": self._job.model_dump_json(),
+            "limits": asdict(self._limits),
+            "sampling_seed": list(self._sampling_seed()),
+        }
+        answer = await self.worker.call("load", args, timeout_s=self._limits.boot_timeout_s)
+        self._info = unpack_info(answer)
+        return self._info
+
+    async def stop(self) -> None:
+        self._info = None
+        if self.worker.pid is not None:
+            await self.worker.call("unload", None, timeout_s=UNLOAD_TIMEOUT_S)
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenDelta]:
+        if self._info is None:
+            raise EngineFailure("the local engine is not started")
+        if len(prompt_ids) >= self._info.context_length:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt_ids)} tokens and the context holds {self._info.context_length}: "
+                "shorten it so that at least one token fits"
+            )
+        stream = await self.worker.open_stream("generate", [list(prompt_ids), pack_params(params)])
+        try:
+            while True:
+                delta = await stream.read()
+                yield delta
+                if delta.finish_reason is not None:
+                    return
+        finally:
+            stream.close()

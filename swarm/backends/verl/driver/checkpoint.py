@@ -1,0 +1,138 @@
+"""A checkpoint of a sharded trainer on disk: verl's own files, the weights as one Hugging Face model, and a manifest.
+
+Place in the flow: the driver saves and loads through this; the training processes write and read their shards. On
+several hosts the directory is on storage that all of them share. Knows nothing of Ray or of losses.
+
+    actor/ (critic/)        verl's shards: weights, optimizer, schedule and random state of each rank
+    model.safetensors, ...  what transformers and vLLM load
+    manifest.json           step, weight version, job, what the shards belong to, and the size of every file
+"""
+
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ray.exceptions import RayError
+
+from swarm.errors import CheckpointError
+from swarm.trainer.atomic_directory import draft_of, fingerprint
+
+MANIFEST: Final = "manifest.json"
+FORMAT: Final = "verl-1"
+NOT_COPIED: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".index.json")
+"""Files of a model's directory that hold its weights, or say in which files they are."""
+LARGEST_HASHED: Final = 2**28
+"""Bytes. Of larger files only the size is compared: reading hundreds of gigabytes twice would take minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOrigin:
+    """What a trainer must have in common with the one that wrote a checkpoint. `model` identifies its architecture."""
+
+    model: str
+    strategy: str
+    ranks: int
+    lora_rank: int
+    has_critic: bool
+
+    @staticmethod
+    def of(model_directory: Path, *, strategy: str, ranks: int, lora_rank: int, has_critic: bool) -> CheckpointOrigin:
+        config = json.loads((model_directory / "config.json").read_text(encoding="utf-8"))
+        shape = {key: value for key, value in config.items() if not key.startswith(("_", "transformers"))}
+        digest = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
+        return CheckpointOrigin(digest, strategy, ranks, lora_rank, has_critic)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """Where training stood when the checkpoint was written."""
+
+    step: int
+    weight_version: int
+
+
+def write_checkpoint(
+    directory: Path,
+    *,
+    origin: CheckpointOrigin,
+    step: int,
+    weight_version: int,
+    job: Mapping[str, Any],
+    model_directory: Path,
+    save: Callable[[Path], None],
+) -> None:
+    """Write a complete checkpoint, replacing one of the same name; `save` has the processes write their shards and
+    the weights.
+
+    Raises CheckpointError and leaves what was there.
+    """
+    try:
+        with draft_of(directory) as draft:
+            save(draft)
+            for path in sorted(model_directory.iterdir()):
+                if path.is_file() and not path.name.endswith(NOT_COPIED):
+                    shutil.copyfile(path, draft / path.name)
+            manifest = {
+                "format": FORMAT,
+                "step": step,
+                "weight_version": weight_version,
+                "origin": asdict(origin),
+                "job": job,
+                "files": {str(path.relative_to(draft)): _describe(path) for path in _files(draft)},
+            }
+            (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    except (OSError, RayError) as error:
+        raise CheckpointError(f"checkpoint {directory} was not written: {_one_line(error)}") from error
+
+
+def read_checkpoint(directory: Path, origin: CheckpointOrigin) -> CheckpointInfo:
+    """Where training stood, of a checkpoint that is whole and fits the trainer. Raises CheckpointError."""
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{directory} is not a complete checkpoint: {MANIFEST} cannot be read") from error
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {directory} is damaged: {MANIFEST} is not valid JSON") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"checkpoint {directory} was written by another trainer: {MANIFEST} must have {FORMAT=}")
+    _compare(directory, manifest["origin"], asdict(origin))
+    for name, expected in manifest["files"].items():
+        path = directory / name
+        if not path.is_file():
+            raise CheckpointError(f"checkpoint {directory} is incomplete: {name} is missing")
+        if _describe(path) != expected:
+            raise CheckpointError(f"checkpoint {directory} is damaged: {name} is not the file that was written")
+    return CheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"])
+
+
+def _compare(directory: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for name, value in wanted.items():
+        if stored.get(name) == value:
+            continue
+        if name == "model":
+            raise CheckpointError(f"checkpoint {directory} is of another model")
+        raise CheckpointError(
+            f"checkpoint {directory} was written with {name} {stored.get(name)}, and the job has {name} {value}: its "
+            "shards fit only what wrote them"
+        )
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def _describe(path: Path) -> dict[str, int | str]:
+    size = path.stat().st_size
+    return fingerprint(path) if size <= LARGEST_HASHED else {"bytes": size}
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,119 @@
+"""Entry point of the driver process: its pipes, and its end, which is that of all training processes.
+
+Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.verl.driver.main`. Messages come in on
+standard input and go out on what was standard output; operations.py does what they ask. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from swarm.backends.local.messages import Message, Unpacker, pack, pack_error
+from swarm.backends.verl.driver.reaper import start_reaper
+from swarm.errors import EngineFailure, SwarmError
+from swarm.sampler import EngineLost
+
+if TYPE_CHECKING:
+    from swarm.backends.verl.driver.operations import Operations
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES: Final = 2**18
+END_TIMEOUT_S: Final = 4.0
+"""How long an orderly end may take once the parent has closed the pipe; it kills after a second more."""
+LOST_STATUS: Final = 3
+WORKER_VARIABLES: Final = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")
+"""What training processes on other hosts must be told too."""
+
+
+def main() -> None:
+    faulthandler.enable()
+    # A Ctrl-C is for the parent, which then stops this process in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    start_reaper()
+    send = _claim_output()
+    inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_input, args=(inbox,), daemon=True).start()
+    # Imported late: libraries may print while they load, and the parent may die meanwhile.
+    from swarm.backends.verl.driver.operations import Operations
+
+    environment = {name: os.environ[name] for name in WORKER_VARIABLES if name in os.environ}
+    operations = Operations(environment, _die)
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            while (message := inbox.get()) is not None:
+                answer = _answer(operations, message)
+                send(answer)
+                if message["op"] == "open" and "error" in answer:
+                    # Half-built is of no use; the next start is a new driver.
+                    return
+    finally:
+        operations.end()
+    # Ray's own end, at exit, would look for a cluster that is no longer there.
+    os._exit(0)
+
+
+def _answer(operations: Operations, message: Mapping[str, Any]) -> Message:
+    call_id: int = message["id"]
+    try:
+        return {"id": call_id, "result": operations.carry_out(message["op"], message["args"])}
+    except EngineLost as error:
+        # Nothing here can be trusted any more: the parent starts another driver.
+        _die(error.message)
+        raise
+    except SwarmError as error:
+        return {"id": call_id, "error": pack_error(error)}
+    except Exception as error:
+        # The boundary of the process: the parent learns the reason, the log keeps the traceback.
+        logger.exception("operation %s failed", message["op"])
+        reason = " ".join(str(error).split())[:300]
+        failure = EngineFailure(f"{message['op']} failed: {type(error).__name__}: {reason}")
+        return {"id": call_id, "error": pack_error(failure)}
+
+
+def _die(reason: str) -> None:
+    """End at once, and with it all that was started. The parent reads the reason in the last line of the log."""
+    logger.error("%s", reason)
+    sys.stderr.flush()
+    # The output of other processes, which is forwarded to the same log, must not come after the reason.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    os._exit(LOST_STATUS)
+
+
+def _claim_output() -> Callable[[Message], None]:
+    """Keep standard output for frames alone; what libraries print goes to standard error from now on."""
+    frames = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def send(message: Message) -> None:
+        data = memoryview(pack(message))
+        while data:
+            data = data[os.write(frames, data) :]
+
+    return send
+
+
+def _read_input(inbox: queue.SimpleQueue[Message | None]) -> None:
+    unpacker = Unpacker()
+    while data := os.read(sys.stdin.fileno(), READ_BYTES):
+        for message in unpacker.feed(data):
+            inbox.put(message)
+    # The parent closed the pipe or died: end in order, but not in the middle of a long step.
+    inbox.put(None)
+    time.sleep(END_TIMEOUT_S)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

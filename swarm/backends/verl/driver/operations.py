@@ -1,0 +1,322 @@
+"""What the driver does with verl's trainer: open, train, save, load, one thing at a time.
+
+Place in the flow: main.py feeds it messages and carries its answers. It turns a sealed batch into a plan, keeps count
+of steps and weight versions, and lets every new version out as a file. Knows nothing of pipes, HTTP or the sampler.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transfer_queue as tq
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from swarm.backends.local.messages import unpack_batch
+from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, read_checkpoint, write_checkpoint
+from swarm.backends.verl.driver.cluster import RayCluster
+from swarm.backends.verl.driver.learner import OUTSIDE_SAMPLER, MiniBatch, SteppedTrainer, StepPlan
+from swarm.backends.verl.driver.sequences import Sequences, build_sequences, without_grammars
+from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
+from swarm.backends.verl.settings.sampler_settings import sampler_settings
+from swarm.backends.verl.settings.validation import validate
+from swarm.config import TrainJob
+from swarm.errors import EngineFailure
+from swarm.sampler import EngineLost
+from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.description import describe_batch, mean_advantages
+from swarm.trainer.minibatches import draw_minibatches
+from swarm.trainer.rows import Row, build_rows
+
+logger = logging.getLogger(__name__)
+
+CRITIC_ALGORITHM: Final = "gae"
+"""The one estimator whose advantages come from a model of their own, hence from verl."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenArguments:
+    """What the server says when it opens a job. `shm` is where new weights are written."""
+
+    job: TrainJob
+    model: Path
+    home: Path
+    shm: Path
+    ray_address: str | None
+
+
+@dataclass(slots=True)
+class _Session:
+    """One built trainer. `step` and `weight_version` are those of its present weights."""
+
+    arguments: OpenArguments
+    settings: VerlSettings
+    trainer: SteppedTrainer
+    step: int = 0
+    weight_version: int = 0
+
+
+class Operations:
+    """Used from the main thread. `lost` is told when a training process dies; it must not return."""
+
+    def __init__(self, environment: Mapping[str, str], lost: Callable[[str], None]) -> None:
+        self._environment = dict(environment)
+        self._lost = lost
+        self._cluster: RayCluster | None = None
+        self._session: _Session | None = None
+
+    def carry_out(self, op: str, args: Any) -> Any:
+        """Raises SwarmError; EngineLost if the weights are no longer those of a known version."""
+        operations = {
+            "open": self._open,
+            "train": self._train,
+            "send": self._send,
+            "save": self._save,
+            "load": self._load,
+            "check": _check,
+        }
+        return operations[op](args)
+
+    def end(self) -> None:
+        """End every process that was started. Idempotent."""
+        session, self._session = self._session, None
+        if self._cluster is not None:
+            self._cluster.end()
+        if session is not None:
+            shutil.rmtree(session.arguments.shm, ignore_errors=True)
+
+    def _open(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Build the trainer of a job; if it is built already, bring it back to the base model.
+
+        If this raises, the driver is of no further use.
+        """
+        arguments = OpenArguments(
+            job=TrainJob.model_validate_json(args["job"]).resolve(),
+            model=Path(args["model"]),
+            home=Path(args["home"]),
+            shm=Path(args["shm"]),
+            ray_address=args["ray_address"],
+        )
+        session = self._session
+        if session is not None and session.arguments == arguments:
+            session.trainer.restore_base()
+            session.step = session.weight_version = 0
+        elif session is not None:
+            raise EngineLost("the driver was opened for another job: it must be started anew")
+        else:
+            session = self._build(arguments)
+        _empty(arguments.shm)
+        return {"ranks": session.settings.ranks, "device": session.settings.device}
+
+    def _build(self, arguments: OpenArguments) -> _Session:
+        settings = merge_settings(arguments.job, arguments.model)
+        validate(settings)
+        config = settings.config
+        rollout = config.actor_rollout_ref.rollout
+        rollout.name = OUTSIDE_SAMPLER
+        layout = sampler_settings(settings).layout
+        receivers = layout.replicas * layout.tensor_parallel * layout.data_parallel
+        rollout.checkpoint_engine.engine_kwargs = {
+            "shm_file": {"directory": str(arguments.shm), "dtype": str(rollout.dtype)},
+            "nccl": {"world_size": 1 + receivers, "dtype": str(rollout.dtype)},
+        }
+        on_gpu = settings.device == "cuda"
+        if on_gpu and arguments.ray_address is None and torch.cuda.device_count() < settings.ranks:
+            raise EngineFailure(
+                f"n_gpu: {settings.ranks} asks for {settings.ranks} GPUs and this machine has "
+                f"{torch.cuda.device_count()}: set n_gpu to what it has, or start the server with SWARM_RAY_ADDRESS "
+                "for those of a Ray cluster"
+            )
+        self._cluster = RayCluster(
+            arguments.ray_address,
+            arguments.home,
+            slots=settings.ranks,
+            on_gpu=on_gpu,
+            environment=self._environment,
+        )
+        try:
+            tq.init(config.transfer_queue)
+            trainer = SteppedTrainer(config)
+            trainer.init()
+        except Exception as error:
+            # Whatever verl and Ray raise here is why the job cannot be run.
+            raise EngineFailure(f"the training processes cannot be built: {_cause(error)}") from error
+        self._cluster.watch(self._lost)
+        self._session = _Session(arguments, settings, trainer)
+        return self._session
+
+    def _train(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._require_session()
+        given = unpack_batch(args)
+        batch, constrained = without_grammars(given)
+        rows = build_rows(batch)
+        if not rows:
+            metrics, advantages = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}, {}
+            return self._finish(session, batch.step, metrics, advantages)
+        job = session.settings.job
+        has_critic = job.algorithm == CRITIC_ALGORITHM
+        advantages_EL = _no_advantages(rows) if has_critic else compute_advantages(rows, job)
+        sequences = build_sequences(
+            rows,
+            advantages_EL,
+            constrained,
+            loss_agg_mode=str(job.loss_agg_mode),
+            per_token_temperature=_takes_each_temperature(session.settings),
+        )
+        plan = StepPlan(batch.step, session.weight_version, sequences, _minibatches(rows, sequences, job, batch.step))
+        measured = self._run(session, plan)
+        metrics = {
+            "actor/updates": 0.0,
+            "actor/grad_norm": 0.0,
+            **describe_batch(batch, rows, advantages_EL, session.weight_version),
+            **sequences.metrics,
+            **measured,
+        }
+        advantages = mean_advantages(rows, advantages_EL)
+        if has_critic:
+            advantages |= _judged(rows, sequences, session.trainer.judged_advantages)
+        return self._finish(session, batch.step, metrics, advantages)
+
+    def _run(self, session: _Session, plan: StepPlan) -> dict[str, float]:
+        try:
+            return session.trainer.train(plan)
+        except RayError as error:
+            if isinstance(error, RayTaskError) and not session.trainer.has_updated:
+                raise EngineFailure(f"step {plan.step} cannot be computed: {_cause(error)}") from error
+            raise EngineLost(f"step {plan.step} broke off in the middle: {_cause(error)}") from error
+        except Exception as error:
+            if not session.trainer.has_updated:
+                raise
+            raise EngineLost(f"step {plan.step} broke off in the middle: {error}") from error
+
+    def _finish(
+        self, session: _Session, step: int, metrics: Mapping[str, float], advantages: Mapping[str, float]
+    ) -> dict[str, Any]:
+        session.step = step
+        session.weight_version += 1
+        told = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        began = time.perf_counter()
+        released = self._let_out(session)
+        told["timing_s/export_weights"] = time.perf_counter() - began
+        return {"metrics": told, "advantages": dict(advantages), **released}
+
+    def _let_out(self, session: _Session) -> dict[str, Any]:
+        """The present version, as a file that is there, or as a broadcast that waits for "send"."""
+        try:
+            if session.settings.transport == "nccl":
+                return {"version": session.weight_version, "broadcast": session.trainer.prepare_broadcast()}
+            path = session.trainer.export(session.weight_version)
+        except RayError as error:
+            raise EngineLost(f"version {session.weight_version} cannot be published: {_cause(error)}") from error
+        return {"version": session.weight_version, "weights": path}
+
+    def _send(self, args: int) -> None:
+        try:
+            self._require_session().trainer.broadcast(args)
+        except RayError as error:
+            raise EngineLost(f"version {args} cannot be sent: {_cause(error)}") from error
+
+    def _save(self, args: str) -> None:
+        session = self._require_session()
+        write_checkpoint(
+            Path(args),
+            origin=_origin(session.settings),
+            step=session.step,
+            weight_version=session.weight_version,
+            job=session.arguments.job.model_dump(mode="json"),
+            model_directory=session.arguments.model,
+            save=lambda draft: session.trainer.save(draft, session.step),
+        )
+
+    def _load(self, args: str) -> dict[str, Any]:
+        session = self._require_session()
+        info = read_checkpoint(Path(args), _origin(session.settings))
+        try:
+            session.trainer.load(Path(args))
+        except RayError as error:
+            raise EngineLost(f"checkpoint {args} broke off while it was loaded: {_cause(error)}") from error
+        session.step, session.weight_version = info.step, info.weight_version
+        return {"step": info.step, **self._let_out(session)}
+
+    def _require_session(self) -> _Session:
+        if self._session is None:
+            raise EngineFailure("the driver has no job open")
+        return self._session
+
+
+def _check(args: Mapping[str, Any]) -> None:
+    """Whether verl itself accepts a job. Raises JobInvalid."""
+    validate(merge_settings(TrainJob.model_validate_json(args["job"]), Path(args["model"])))
+
+
+def _minibatches(rows: Sequence[Row], sequences: Sequences, job: TrainJob, step: int) -> list[MiniBatch]:
+    """As the local trainer draws them, without those that nothing can be learned from."""
+    of_episode: dict[int, list[int]] = {}
+    for number, sequence in enumerate(sequences.trained):
+        of_episode.setdefault(sequence.episode, []).append(number)
+    always = job.algorithm == CRITIC_ALGORITHM or job.use_kl_loss or job.entropy_coeff != 0
+    drawn: list[MiniBatch] = []
+    for episodes in draw_minibatches(len(rows), job, step):
+        chosen = tuple(number for episode in episodes for number in of_episode.get(episode, ()))
+        if chosen and (always or any(sequences.trained[number].has_signal for number in chosen)):
+            drawn.append(MiniBatch(chosen, len(episodes)))
+    return drawn
+
+
+def _no_advantages(rows: Sequence[Row]) -> torch.Tensor:
+    return torch.zeros(len(rows), max(row.tokens for row in rows))
+
+
+def _judged(rows: Sequence[Row], sequences: Sequences, judged: Mapping[int, tuple[float, int]]) -> dict[str, float]:
+    """Episode id to the mean advantage of its tokens, by what a critic said of each sequence."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    counts: defaultdict[str, int] = defaultdict(int)
+    for number, sequence in enumerate(sequences.trained):
+        total, count = judged.get(number, (0.0, 0))
+        sums[rows[sequence.episode].episode_id] += total
+        counts[rows[sequence.episode].episode_id] += count
+    return {episode_id: sums[episode_id] / count for episode_id, count in counts.items() if count}
+
+
+def _takes_each_temperature(settings: VerlSettings) -> bool:
+    """Whether the engine that scores is ours and sees logits of whole sequences."""
+    actor, model = settings.config.actor_rollout_ref.actor, settings.config.actor_rollout_ref.model
+    if actor.strategy not in {"fsdp", "fsdp2"} or model.use_fused_kernels:
+        return False
+    return int(actor.ulysses_sequence_parallel_size) == int(actor.fsdp_config.ulysses_sequence_parallel_size) == 1
+
+
+def _origin(settings: VerlSettings) -> CheckpointOrigin:
+    model = settings.config.actor_rollout_ref.model
+    return CheckpointOrigin.of(
+        Path(model.path),
+        strategy=str(settings.config.actor_rollout_ref.actor.strategy),
+        ranks=settings.ranks,
+        lora_rank=int(model.lora_rank),
+        has_critic=settings.job.algorithm == CRITIC_ALGORITHM,
+    )
+
+
+def _empty(directory: Path) -> None:
+    """Files of weights that nobody serves any more, such as those of a driver that was killed."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True, mode=0o700)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, RayActorError):
+        return "a training process died"
+    cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+    lines = [line for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {lines[-1][:300] if lines else ''}"

@@ -1,0 +1,139 @@
+"""Sampler and trainer of one verl job, built together and started together.
+
+Place in the flow: made by backends/base.py. The trainer's driver publishes to the sampler; neither is of use without
+the other, so that the server sees one engine. It knows nothing of HTTP, Ray or tensors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from swarm.backends.local.process import WorkerProcess
+from swarm.backends.verl.layout import SamplerSettings
+from swarm.backends.verl.replicas.plan import SamplerLimits
+from swarm.backends.verl.sampler import VerlEngine
+from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
+from swarm.backends.verl.settings.sampler_settings import sampler_settings
+from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
+from swarm.config import ServerConfig, TrainJob
+from swarm.errors import JobInvalid
+from swarm.sampler import EngineInfo
+from swarm.types import SamplingParams, TokenDelta
+
+
+@dataclass(frozen=True, slots=True)
+class VerlPair:
+    """Implements `swarm.sampler.Engine` by the sampler; starting and stopping it is that of the trainer as well."""
+
+    sampler: VerlEngine
+    trainer: VerlTrainer
+    driver: WorkerProcess
+    colocated: bool
+    one_after_the_other: bool = False
+
+    async def start(self) -> EngineInfo:
+        """Both at the base model. What is alive is kept. Raises JobInvalid, EngineFailure, EngineLost."""
+        if self.colocated:
+            # Each takes the devices while the other does not hold them.
+            info = await self.sampler.start()
+            await self.sampler.suspend()
+            await self.trainer.start()
+            await self.sampler.resume()
+            return info
+        if self.one_after_the_other:
+            # The trainer takes whole nodes of the cluster: it must find them before the replicas fill the rest.
+            await self.trainer.start()
+            return await self.sampler.start()
+        sampler = asyncio.ensure_future(self.sampler.start())
+        starting: list[asyncio.Future[Any]] = [sampler, asyncio.ensure_future(self.trainer.start())]
+        try:
+            await asyncio.gather(*starting)
+            return sampler.result()
+        finally:
+            for each in starting:
+                each.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+
+    async def stop(self) -> None:
+        await asyncio.gather(self.sampler.stop(), self.driver.stop())
+
+    def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenDelta, None]:
+        return self.sampler.generate(request_id, prompt_ids, params)
+
+    async def died(self) -> str:
+        """Why it takes a new start, once it does: the trainer has ended, or no replica can be kept alive."""
+        deaths = [asyncio.ensure_future(self.sampler.died()), asyncio.ensure_future(self._driver_died())]
+        try:
+            done, _ = await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            for death in deaths:
+                death.cancel()
+            await asyncio.gather(*deaths, return_exceptions=True)
+
+    async def _driver_died(self) -> str:
+        await self.driver.exited.wait()
+        return self.driver.exit_reason or "the driver of the trainer ended"
+
+
+def build_verl(
+    job: TrainJob,
+    model_directory: Path,
+    config: ServerConfig,
+    log_directory: Path,
+    sampling_seed: Callable[[], Sequence[int]] | None = None,
+) -> VerlPair:
+    """The pair of a resolved job, not yet started. Raises JobInvalid for settings that verl or the service refuses."""
+    merged = merge_settings(job, model_directory)
+    check_cluster(merged, config)
+    settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
+    boot_timeout_s = config.boot_limit_s("verl")
+    sampler = VerlEngine(
+        settings,
+        python=config.vllm_python or Path(sys.executable),
+        log_directory=log_directory,
+        limits=SamplerLimits(boot_timeout_s=boot_timeout_s, threads=config.torch_threads),
+        sampling_seed=sampling_seed,
+        ray_address=config.ray_address,
+    )
+    driver = build_driver(job, config, log_directory / "driver.log")
+    shares: dict[str, Any] = {"suspend": sampler.suspend, "resume": sampler.resume}
+    trainer = VerlTrainer(
+        driver,
+        job,
+        model_directory,
+        config,
+        publish=sampler.publish,
+        limits=VerlLimits(boot_timeout_s=boot_timeout_s, train_timeout_s=config.train_timeout_s),
+        **(shares if settings.layout.colocated else {}),
+    )
+    return VerlPair(
+        sampler, trainer, driver, settings.layout.colocated, one_after_the_other=config.ray_address is not None
+    )
+
+
+def check_cluster(merged: VerlSettings, config: ServerConfig) -> None:
+    """Raises JobInvalid for a job of several hosts on a server that knows of none but its own."""
+    for key in ("trainer.nnodes", "actor_rollout_ref.rollout.nnodes"):
+        nodes: int = OmegaConf.select(merged.config, key)
+        if nodes > 1 and config.ray_address is None:
+            raise JobInvalid(
+                f"verl.{key}: {nodes} hosts are a Ray cluster: start the server with SWARM_RAY_ADDRESS",
+                param=f"verl.{key}",
+            )
+
+
+def _placed(settings: SamplerSettings, merged: VerlSettings, *, has_own_cluster: bool) -> SamplerSettings:
+    """A cluster of our own takes the first GPUs of this host for the trainer, and the sampler those behind them."""
+    if settings.layout.colocated or not has_own_cluster:
+        return settings
+    return replace(settings, layout=replace(settings.layout, first_device=merged.ranks))

@@ -1,0 +1,97 @@
+"""How a replica's processes come to be: beside the server, or on a node of a Ray cluster.
+
+Place in the flow: replica.py asks for them at every start, and is given the process to watch and the client to speak
+through. Knows nothing of what a replica does then.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from swarm.backends.verl.layout import ReplicaOrder
+from swarm.backends.verl.replicas.command import (
+    LOOPBACK,
+    SECRETS,
+    STOP_GRACE_S,
+    build_command,
+    build_environment,
+    free_port,
+    own_directory,
+)
+from swarm.backends.verl.replicas.plan import ReplicaPlan
+from swarm.backends.verl.replicas.process import GuardedProcess, start_process
+from swarm.backends.verl.requests.client import ReplicaClient
+
+ORDER_VARIABLE: Final = "SWARM_REPLICA_ORDER"
+REMOTE_GRACE_S: Final = 2 * STOP_GRACE_S
+"""The guard's own, and the way there and back."""
+PLACING_SHARE: Final = 0.8
+"""Of the time for a start: a replica that waits for room so long has none left to load its model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A replica whose processes have been started. `node_id` is Ray's name of where; None beside the server."""
+
+    process: GuardedProcess
+    client: ReplicaClient
+    node_id: str | None = None
+
+
+async def launch(plan: ReplicaPlan, index: int, seed: int, node_id: str | None) -> Launched:
+    """Start replica `index`, on the node of its last start if there is a cluster and room.
+
+    Raises EngineFailure if it cannot be run, EngineLost if there is no room for it in time, JobInvalid.
+    """
+    key = secrets.token_hex(16)
+    if plan.ray_address is None:
+        return await _beside_the_server(plan, index, seed, key)
+    return await _on_a_node(plan, plan.ray_address, index, seed, key, node_id)
+
+
+async def _beside_the_server(plan: ReplicaPlan, index: int, seed: int, key: str) -> Launched:
+    port, directory = free_port(), own_directory()
+    try:
+        environment = build_environment(
+            os.environ, plan.settings, index=index, key=key, threads=plan.limits.threads, directory=directory
+        )
+        cores = sorted(os.sched_getaffinity(0))
+        command = build_command(plan.python, plan.settings, port=port, seed=seed, cores=cores)
+        process = await start_process(command, environment, _log_of(plan, index), grace_s=STOP_GRACE_S)
+    except BaseException:
+        # No guard is there to do it.
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return Launched(process, ReplicaClient(f"http://{LOOPBACK}:{port}", key))
+
+
+async def _on_a_node(
+    plan: ReplicaPlan, ray_address: str, index: int, seed: int, key: str, node_id: str | None
+) -> Launched:
+    order = ReplicaOrder(
+        ray_address, plan.python, plan.settings, index, seed, plan.limits.threads, key=key, node_id=node_id
+    )
+    # Here, because the command line of a process is for everybody to read.
+    told = TypeAdapter(ReplicaOrder).dump_json(order).decode()
+    environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: told}
+    process = await start_process(
+        [sys.executable, "-m", "swarm.backends.verl.replicas.host"],
+        environment,
+        _log_of(plan, index),
+        grace_s=REMOTE_GRACE_S,
+        start_limit_s=PLACING_SHARE * plan.limits.boot_timeout_s,
+    )
+    base_url, placed_on = process.place
+    return Launched(process, ReplicaClient(base_url, key), placed_on)
+
+
+def _log_of(plan: ReplicaPlan, index: int) -> Path:
+    return plan.log_directory.resolve() / f"vllm-{index}.log"

@@ -1,0 +1,276 @@
+"""All replicas of one sampler: started together, healed one by one, given weights at once, chosen from.
+
+Place in the flow: the engine has one pool between start and stop. A task per replica keeps it: what breaks is ended,
+started again and given the present weights before it serves. It knows nothing of completions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from swarm.backends.verl.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.verl.replicas.plan import ReplicaPlan
+from swarm.backends.verl.replicas.replica import Replica, ReplicaState
+from swarm.backends.verl.requests.routing import PrefixRouter
+from swarm.errors import EngineFailure, SwarmError
+from swarm.sampler import EngineLost
+
+logger = logging.getLogger(__name__)
+
+MOST_DEATHS: Final = 3
+"""A replica that dies so often without new weights or a healthy while in between has a fault that no start mends."""
+SEEDS: Final = 2**31
+NEXT_TRY_S: Final = 0.5
+
+
+class ReplicaPool:
+    """Used from one asyncio event loop, from `start` to `stop`, once."""
+
+    def __init__(self, plan: ReplicaPlan, sampling_seed: Sequence[int]) -> None:
+        """Unseeded requests draw from `sampling_seed`, the number of the replica, and how often it was started."""
+        self.lost = asyncio.Event()
+        self._plan = plan
+        self._router = PrefixRouter(plan.settings.max_num_seqs)
+        self._seeds = random.Random(f"sampler {list(sampling_seed)}")
+        self._reason = ""
+        self._source: WeightSource | None = None
+        self._stopped = False
+        self._publishing = asyncio.Lock()
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._change = asyncio.Event()
+        self._replicas = [Replica(index, plan, self.notify) for index in range(plan.settings.layout.replicas)]
+        self._deaths = [0] * len(self._replicas)
+        self._fresh_since = [0.0] * len(self._replicas)
+        self._keepers: list[asyncio.Task[None]] = []
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        return self._replicas
+
+    @property
+    def reason(self) -> str:
+        """Why no replica is left, once `lost` is set."""
+        return self._reason
+
+    @property
+    def all_serve(self) -> bool:
+        return all(replica.state is ReplicaState.SERVING for replica in self._replicas)
+
+    async def start(self) -> None:
+        """Raises EngineFailure if vLLM cannot run, EngineLost if a replica keeps dying; none is left then."""
+        try:
+            await _all(self._bring_up(replica) for replica in self._replicas)
+        except BaseException:
+            await self.stop()
+            raise
+        self._keepers = [
+            asyncio.create_task(self._keep(replica), name=f"keeper of vLLM replica {replica.index}")
+            for replica in self._replicas
+        ]
+
+    async def stop(self) -> None:
+        """End all replicas and wait for that. Idempotent."""
+        self._stopped = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(replica.end("the engine was stopped", in_order=True) for replica in self._replicas))
+        self.notify()
+
+    def choose(self, prompt_ids: Sequence[int]) -> Replica | None:
+        """A replica for this prompt; None while none serves. Raises EngineLost once that is for good."""
+        if self.lost.is_set():
+            raise EngineLost(self._reason)
+        serving = (each for each in self._replicas if each.state is ReplicaState.SERVING and not each.in_doubt)
+        loads = {each.index: each.load for each in serving}
+        return self._replicas[self._router.choose(prompt_ids, loads)] if loads else None
+
+    async def change(self) -> None:
+        """Until the state of a replica changes, or `notify` is called. What they do has limits of its own."""
+        await self._change.wait()
+
+    def remember(self, replica: int, token_ids: Sequence[int]) -> None:
+        """These tokens are now in the cache of the replica with this number."""
+        self._router.remember(replica, token_ids)
+
+    async def publish(self, source: WeightSource) -> None:
+        """Have every replica sample with `source`. One that cannot take it is started again with it.
+
+        Returns as soon as all that serve have it, at least one. Raises EngineLost if none is left.
+        """
+        async with self._publishing:
+            if isinstance(source, WeightBroadcast):
+                await self._publish_broadcast(source)
+                return
+            self._source = source
+            await asyncio.gather(*(self._update(each) for each in self._replicas if _has_process(each)))
+            await self._until_served(source.version)
+
+    async def rebase(self) -> None:
+        """Have every replica sample with the model's own weights again: version 0. Raises EngineLost."""
+        async with self._publishing:
+            self._source = None
+            await asyncio.gather(*(self._update(each) for each in self._replicas if _has_process(each)))
+            await self._until_served(0)
+
+    async def suspend(self) -> None:
+        """Give the devices back until `resume`; requests wait. Raises EngineFailure if this vLLM cannot sleep."""
+        async with self._publishing:
+            self._awake.clear()
+            await asyncio.gather(*(self._rest(each) for each in self._replicas if each.state is ReplicaState.SERVING))
+
+    async def resume(self) -> None:
+        """Take the devices again. One that does not wake is started again. Raises EngineLost if none is left."""
+        async with self._publishing:
+            self._awake.set()
+            await asyncio.gather(*(self._wake(each) for each in self._replicas if each.state is ReplicaState.ASLEEP))
+            await self._until_served(None)
+
+    async def _bring_up(self, replica: Replica) -> None:
+        """Start it, with the present weights. Raises EngineFailure, EngineLost."""
+        while True:
+            try:
+                await replica.boot(self._seeds.randrange(SEEDS))
+                await self._catch_up(replica)
+                return
+            except EngineLost as error:
+                await replica.end(error.message)
+                if not self._count_death(replica, error.message):
+                    raise
+                await asyncio.sleep(NEXT_TRY_S)
+
+    async def _catch_up(self, replica: Replica) -> None:
+        """Give a booted replica what the others have, however often that changes meanwhile; then it serves."""
+        while isinstance(source := self._source, WeightFile):
+            try:
+                await replica.take(source)
+            except SwarmError as error:
+                if source is not self._source:
+                    # Its file is gone because a newer one has replaced it, and half a load leaves nothing to build on.
+                    raise EngineLost(f"the weights changed while it took them: {error.message}") from error
+                raise
+            if source is self._source:
+                break
+        self._fresh_since[replica.index] = time.monotonic()
+        waits = isinstance(self._source, WeightBroadcast)
+        replica.move(ReplicaState.IDLE if waits else ReplicaState.SERVING)
+
+    async def _keep(self, replica: Replica) -> None:
+        while True:
+            reason = await replica.until_broken()
+            logger.error("vLLM replica %d is started again: %s", replica.index, reason)
+            self._router.forget(replica.index)
+            await replica.end(reason)
+            if not self._count_death(replica, reason):
+                self._give_up(replica, reason)
+                return
+            # The trainer has its devices while the sampler sleeps.
+            await self._awake.wait()
+            try:
+                await self._bring_up(replica)
+            except SwarmError as error:
+                await replica.end(error.message)
+                self._give_up(replica, error.message)
+                return
+
+    def _count_death(self, replica: Replica, reason: str) -> bool:
+        """Whether it is worth another start."""
+        number = replica.index
+        fresh = self._fresh_since[number]
+        is_healthy = bool(fresh) and time.monotonic() - fresh > self._plan.limits.healthy_s
+        self._deaths[number] = 1 if is_healthy else self._deaths[number] + 1
+        logger.info("death %d of vLLM replica %d: %s", self._deaths[number], number, reason)
+        return self._deaths[number] < MOST_DEATHS
+
+    def _give_up(self, replica: Replica, reason: str) -> None:
+        logger.error("vLLM replica %d is given up: %s", replica.index, reason)
+        replica.move(ReplicaState.GIVEN_UP)
+        if all(each.state in {ReplicaState.GIVEN_UP, ReplicaState.IDLE} for each in self._replicas):
+            self._reason = f"no vLLM replica is left; the last one: {reason}"
+            self.lost.set()
+        self.notify()
+
+    async def _update(self, replica: Replica) -> None:
+        """Give a serving replica the present weights, or condemn it. A starting one takes them before it serves."""
+        source = self._source
+        try:
+            await (replica.take_base() if source is None else replica.take(source))
+        except SwarmError as error:
+            replica.condemn(f"it did not take weight version {source.version if source else 0}: {error.message}")
+            replica.move(ReplicaState.ENDED)
+            return
+        self._deaths[replica.index] = 0
+        self._router.forget(replica.index)
+
+    async def _publish_broadcast(self, source: WeightBroadcast) -> None:
+        """All replicas meet at once, so one that is missing holds up all: it is waited for."""
+        async with asyncio.timeout(self._plan.limits.boot_timeout_s):
+            while any(each.state not in {ReplicaState.SERVING, ReplicaState.IDLE} for each in self._replicas):
+                self._raise_if_over()
+                await self.change()
+        self._source = source
+        await asyncio.gather(*(self._update(each) for each in self._replicas))
+        if not all(each.version == source.version for each in self._replicas):
+            raise EngineLost(f"weight version {source.version} did not reach every replica")
+        for replica in self._replicas:
+            replica.move(ReplicaState.SERVING)
+
+    async def _rest(self, replica: Replica) -> None:
+        try:
+            await replica.rest()
+        except EngineLost as error:
+            # Its end frees the devices as well; it starts again when the trainer has done.
+            replica.condemn(f"it did not go to sleep: {error.message}")
+            await replica.end(error.message)
+
+    async def _wake(self, replica: Replica) -> None:
+        try:
+            await replica.wake()
+        except SwarmError as error:
+            replica.condemn(f"it did not wake up: {error.message}")
+
+    async def _until_served(self, version: int | None) -> None:
+        """Until a replica serves, and every one that does has `version`. Their starts have limits of their own."""
+        while True:
+            self._raise_if_over()
+            serving = [each for each in self._replicas if each.state is ReplicaState.SERVING]
+            if serving and (version is None or all(each.version == version for each in serving)):
+                return
+            await self.change()
+
+    def _raise_if_over(self) -> None:
+        if self.lost.is_set():
+            raise EngineLost(self._reason)
+        if self._stopped:
+            raise EngineFailure("the engine was stopped")
+
+    def notify(self) -> None:
+        """Wake those who wait for a change."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+
+def _has_process(replica: Replica) -> bool:
+    """Whether it serves, or waits for weights. What sleeps must be woken first."""
+    return replica.state in {ReplicaState.SERVING, ReplicaState.IDLE}
+
+
+async def _all(waits: Any) -> None:
+    """Like gather, but the others are cancelled and waited for when one fails."""
+    tasks: list[asyncio.Task[None]] = [asyncio.create_task(_as_coroutine(each)) for each in waits]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _as_coroutine(wait: Coroutine[Any, Any, None]) -> None:
+    await wait

@@ -1,0 +1,366 @@
+"""One vLLM replica: started, spoken to, given weights, put to sleep, watched, ended.
+
+Place in the flow: pool.py keeps several and decides what happens when one breaks. A replica knows its process, its
+HTTP side and what is under way on it; it knows nothing of the others or of whole generations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from swarm.backends.verl.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.verl.replicas.launch import launch
+from swarm.backends.verl.replicas.plan import ReplicaPlan
+from swarm.backends.verl.replicas.process import GuardedProcess
+from swarm.backends.verl.requests.client import Features, Health, ReplicaClient
+from swarm.backends.verl.requests.streams import PieceStream
+from swarm.errors import EngineFailure, SwarmError
+from swarm.sampler import EngineLost
+
+logger = logging.getLogger(__name__)
+
+QUIET_S: Final = 0.01
+"""Once paused, a replica has sent all that it sampled when nothing has come for so long, twice."""
+LONGEST_DRAIN_S: Final = 5.0
+PORT_TAKEN: Final = "ddress already in use"
+
+
+class ReplicaState(StrEnum):
+    """SERVING ones are given requests, also while their weights change. IDLE ones have the base model and wait for a
+    broadcast. The process of an ENDED one is gone; a GIVEN_UP one is not started any more."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    IDLE = "idle"
+    ASLEEP = "asleep"
+    ENDED = "ended"
+    GIVEN_UP = "given up"
+
+
+class Replica:
+    """Used from one asyncio event loop; can be booted again after it has ended."""
+
+    def __init__(self, index: int, plan: ReplicaPlan, changed: Callable[[], None]) -> None:
+        """`changed` is called whenever state or version have changed."""
+        self.index = index
+        self.context_length = 0
+        self.features = Features(frozenset(), preempts=False)
+        self._plan = plan
+        self._changed = changed
+        self._state = ReplicaState.ENDED
+        self._version = 0
+        self._has_base = True
+        self._streams: set[PieceStream] = set()
+        self._process: GuardedProcess | None = None
+        self._client: ReplicaClient | None = None
+        self._node_id: str | None = None
+        self._turn = asyncio.Lock()
+        self._doubt = asyncio.Event()
+        self._condemned = asyncio.Event()
+        self._reason = ""
+        self._arrivals = 0
+        self._last_arrival = 0.0
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> ReplicaState:
+        return self._state
+
+    @property
+    def version(self) -> int:
+        """What new tokens are sampled with."""
+        return self._version
+
+    @property
+    def load(self) -> int:
+        """Requests under way."""
+        return len(self._streams)
+
+    @property
+    def pid(self) -> int | None:
+        """The leader of the replica's process group; None without one."""
+        return None if self._process is None or self._process.exited.is_set() else self._process.pid
+
+    @property
+    def base_url(self) -> str | None:
+        return None if self._client is None else self._client.base_url
+
+    def move(self, state: ReplicaState) -> None:
+        self._state = state
+        self._changed()
+
+    async def boot(self, seed: int) -> None:
+        """Start it with the base model, until it answers. The caller decides when it serves.
+
+        Raises EngineFailure if vLLM ends by itself, EngineLost if it is killed or takes too long. Nothing is left then.
+        """
+        await self._until_ended()
+        self._condemned.clear()
+        self._doubt.clear()
+        self._reason, self._version, self._has_base = "", 0, True
+        self.move(ReplicaState.STARTING)
+        try:
+            async with asyncio.timeout(self._plan.limits.boot_timeout_s):
+                await self._launch(seed)
+                await self._until_ready()
+        except TimeoutError:
+            await self.end("it did not start in time")
+            raise EngineLost(
+                f"vLLM replica {self.index} did not start within {self._plan.limits.boot_timeout_s:g} s"
+            ) from None
+        except BaseException:
+            await self.end("its start was broken off")
+            raise
+
+    def open(self, body: Mapping[str, Any]) -> PieceStream:
+        """Begin a completion. Raises EngineLost if there is no process to begin it on."""
+        if self._client is None:
+            raise EngineLost(self._reason or "the replica has ended")
+        stream = PieceStream(self.index, self._note_arrival, self._streams.discard)
+        self._streams.add(stream)
+        stream.begin(self._client, body)
+        return stream
+
+    async def take(self, source: WeightSource) -> None:
+        """Sample with these weights from now on. What is under way pauses meanwhile and goes on with them.
+
+        Raises SwarmError if that cannot be done: what it samples with is then unknown, and it must be ended.
+        """
+        limits = self._plan.limits
+        async with self._turn:
+            await self._post("/pause", query={"mode": "keep"})
+            if isinstance(source, WeightBroadcast):
+                await self._join(source)
+            if "/start_weight_update" in self.features.routes:
+                await self._post("/start_weight_update", body={"is_checkpoint_format": True})
+            await self._post("/update_weights", limits.transfer_timeout_s, body={"update_info": _update_info(source)})
+            if "/finish_weight_update" in self.features.routes:
+                version = {"weight_version": str(source.version)}
+                await self._post("/finish_weight_update", limits.transfer_timeout_s, body=version)
+            await self._forget_cache()
+            await self._drain()
+            self._version, self._has_base = source.version, False
+            await self._post("/resume")
+        self._changed()
+
+    async def take_base(self) -> None:
+        """Sample with the model's own weights again: version 0. Raises SwarmError as `take` does."""
+        if self._has_base:
+            await self._forget_cache()
+        else:
+            await self.take(WeightFile(self._plan.settings.model_directory, 0))
+            self._has_base = True
+
+    async def rest(self) -> None:
+        """Give the devices back. What is under way goes on after `wake`. Raises SwarmError."""
+        if not self.features.sleeps:
+            raise EngineFailure("this vLLM cannot sleep: set actor_rollout_ref.hybrid_engine to false")
+        async with self._turn:
+            await self._post("/pause", query={"mode": "keep"})
+            # What sleep discards, running requests would read.
+            await self._forget_cache()
+            await self._post("/sleep", self._plan.limits.transfer_timeout_s, query={"level": "1", "mode": "keep"})
+            self.move(ReplicaState.ASLEEP)
+
+    async def wake(self) -> None:
+        """Take the devices again. Raises SwarmError."""
+        async with self._turn:
+            await self._post("/wake_up", self._plan.limits.transfer_timeout_s)
+            await self._post("/resume")
+            self.move(ReplicaState.SERVING)
+
+    def condemn(self, reason: str) -> None:
+        """Have it ended and started again by whoever keeps it."""
+        self._reason = self._reason or reason
+        self._condemned.set()
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it is being looked at because something on it went wrong. It is given no requests meanwhile."""
+        return self._doubt.is_set()
+
+    def doubt(self) -> None:
+        """Something on it went wrong: look at once how it fares."""
+        self._doubt.set()
+
+    async def until_broken(self) -> str:
+        """Why it has to be started again, once it has."""
+        assert self._process is not None
+        waits = [self._process.exited.wait(), self._condemned.wait(), self._watch()]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(_discard(each)) for each in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancelled(*tasks)
+        return self._reason or self._process.reason
+
+    async def end(self, reason: str, *, in_order: bool = False) -> None:
+        """End the process; what is under way on it fails with EngineLost. Idempotent.
+
+        It goes on to its end even if whoever waits for it is cancelled.
+        """
+        self._reason = self._reason or reason
+        self.move(ReplicaState.ENDED)
+        for stream in list(self._streams):
+            stream.fail(EngineLost(f"vLLM replica {self.index}: {self._reason}"))
+        process, self._process = self._process, None
+        client, self._client = self._client, None
+        if process is not None and not in_order:
+            process.kill(reason)
+        if process is not None or client is not None:
+            self._ending = asyncio.create_task(_clean_up(process, client))
+        await self._until_ended()
+
+    async def _until_ended(self) -> None:
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    async def _launch(self, seed: int) -> None:
+        launched = await launch(self._plan, self.index, seed, self._node_id)
+        self._process, self._client, self._node_id = launched.process, launched.client, launched.node_id
+
+    async def _until_ready(self) -> None:
+        assert self._process is not None and self._client is not None
+        exited = asyncio.create_task(self._process.exited.wait())
+        ready = asyncio.create_task(self._client.until_ready())
+        try:
+            await asyncio.wait({exited, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                raise self._death_at_start(self._process)
+            await ready
+        finally:
+            await _cancelled(exited, ready)
+        limit_s = self._plan.limits.call_timeout_s
+        self.features = await self._client.features(limit_s)
+        if not self.features.updates:
+            raise EngineFailure("this vLLM cannot change weights while it runs: use 0.24 or later")
+        self.context_length = await self._client.context_length(limit_s)
+
+    def _death_at_start(self, process: GuardedProcess) -> SwarmError:
+        reason = f"vLLM replica {self.index} {process.reason}"
+        was_killed = process.exit_status is None or process.exit_status < 0 or process.exit_status > 128
+        return EngineLost(reason) if was_killed or PORT_TAKEN in reason else EngineFailure(reason)
+
+    async def _join(self, source: WeightBroadcast) -> None:
+        """Meet the trainer's rank 0, and the other replicas, in a group of their own for this version."""
+        layout = self._plan.settings.layout
+        if "/shutdown_weight_transfer_engine" in self.features.routes:
+            await self._post("/shutdown_weight_transfer_engine")
+        meeting = {
+            "master_address": source.master_address,
+            "master_port": source.master_port,
+            "rank_offset": 1 + self.index * layout.tensor_parallel * layout.data_parallel,
+            "world_size": source.world_size,
+        }
+        limit_s = self._plan.limits.transfer_timeout_s
+        await self._post("/init_weight_transfer_engine", limit_s, body={"init_info": meeting})
+
+    async def _forget_cache(self) -> None:
+        """What was computed from other weights is of no use. Running requests are computed anew where vLLM can."""
+        query = {"reset_running_requests": "true"} if self.features.preempts else None
+        answer = await self._post("/reset_prefix_cache", query=query)
+        if self.features.preempts and answer.get("success") is False:
+            raise EngineLost("vLLM did not give up what it had computed from the old weights")
+
+    async def _drain(self) -> None:
+        """Wait until what was sampled before the pause has arrived: its version is still the old one.
+
+        Twice, because a server that was kept from running for a while finds the time over and the tokens unread.
+        """
+        give_up_at = time.monotonic() + LONGEST_DRAIN_S
+        quiet = 0
+        while quiet < 2 and self._streams and time.monotonic() < give_up_at:
+            before = self._arrivals
+            await asyncio.sleep(QUIET_S)
+            quiet = quiet + 1 if self._arrivals == before else 0
+
+    def _note_arrival(self) -> int:
+        self._arrivals += 1
+        self._last_arrival = time.monotonic()
+        return self._version
+
+    async def _watch(self) -> None:
+        """Look now and then, and whenever there is doubt. Returns when the replica is broken, with the reason set."""
+        limits = self._plan.limits
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limits.watch_interval_s):
+                    await self._doubt.wait()
+            # Whoever has the turn notices by deadlines of its own.
+            if self._turn.locked() or self._client is None or self._state is not ReplicaState.SERVING:
+                self._clear_doubt()
+                continue
+            health = await self._client.health(self.features, limits.hang_s)
+            if health is Health.HUNG and time.monotonic() - self._last_arrival < limits.hang_s:
+                # Whoever sends tokens is only busy.
+                health = Health.SERVING
+            if health in {Health.SERVING, Health.PAUSED, Health.ASLEEP}:
+                self._clear_doubt()
+            if health is Health.SERVING or self._turn.locked():
+                continue
+            if health in {Health.DEAD, Health.HUNG}:
+                hung = f"did not say within {limits.hang_s:g} s how it fares" if health is Health.HUNG else "is dead"
+                self._reason = self._reason or f"it {hung}"
+                return
+            await self._rouse(health)
+
+    def _clear_doubt(self) -> None:
+        if self._doubt.is_set():
+            self._doubt.clear()
+            self._changed()
+
+    async def _rouse(self, health: Health) -> None:
+        logger.warning("vLLM replica %d is %s though it should serve: it is told to go on", self.index, health)
+        try:
+            if health is Health.ASLEEP:
+                await self.wake()
+            else:
+                async with self._turn:
+                    await self._post("/resume")
+        except SwarmError as error:
+            self.condemn(error.message)
+
+    async def _post(
+        self,
+        path: str,
+        limit_s: float | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+    ) -> dict[str, Any]:
+        if self._client is None:
+            raise EngineLost(self._reason or "the replica has ended")
+        return await self._client.post(path, limit_s or self._plan.limits.call_timeout_s, query=query, body=body)
+
+
+async def _clean_up(process: GuardedProcess | None, client: ReplicaClient | None) -> None:
+    if process is not None:
+        await process.stop()
+    if client is not None:
+        await client.close()
+
+
+def _update_info(source: WeightSource) -> dict[str, Any]:
+    if isinstance(source, WeightFile):
+        return {"path": str(source.path)}
+    return {
+        "names": list(source.names),
+        "dtype_names": list(source.dtypes),
+        "shapes": [list(shape) for shape in source.shapes],
+    }
+
+
+async def _discard(wait: Coroutine[Any, Any, Any]) -> None:
+    await wait
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

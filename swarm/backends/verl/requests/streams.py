@@ -1,0 +1,93 @@
+"""One completion under way on one replica: its pieces as they arrive, each with the version it was sampled with.
+
+Place in the flow: replica.py opens a stream per request; generation.py reads it. A task of its own takes everything off
+the connection at once, so that no slow reader holds tokens back past a change of weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from swarm.backends.verl.requests.client import ReplicaClient
+from swarm.backends.verl.requests.wire import Piece, read_event
+from swarm.errors import SwarmError
+from swarm.sampler import EngineLost
+
+Arrival = tuple[Piece, int]
+"""A piece and the weight version of its tokens."""
+
+
+class PieceStream:
+    """Used from one asyncio event loop."""
+
+    def __init__(self, replica: int, arrived: Callable[[], int], over: Callable[[PieceStream], None]) -> None:
+        """`arrived` is called with every piece and says the version; `over` when nothing will come any more."""
+        self.replica = replica
+        self._arrived = arrived
+        self._over = over
+        self._inbox: asyncio.Queue[Arrival | SwarmError] = asyncio.Queue()
+        self._reader: asyncio.Task[None] | None = None
+        self._error: SwarmError | None = None
+        self._is_broken_off = False
+
+    def begin(self, client: ReplicaClient, body: Mapping[str, Any]) -> None:
+        self._reader = asyncio.create_task(self._read(client, body))
+
+    async def read(self) -> list[Arrival]:
+        """All that has arrived, at least one piece. Raises what ended it. The replica's watch limits the wait."""
+        if self._error is not None:
+            raise self._error
+        first = await self._inbox.get()
+        if isinstance(first, SwarmError):
+            self._error = first
+            raise first
+        arrivals = [first]
+        while self._error is None and not self._inbox.empty():
+            following = self._inbox.get_nowait()
+            if isinstance(following, SwarmError):
+                self._error = following
+            else:
+                arrivals.append(following)
+        return arrivals
+
+    def fail(self, error: SwarmError) -> None:
+        """End it from outside: what has arrived can still be read, then `error` is raised."""
+        if self._break_off():
+            self._inbox.put_nowait(error)
+
+    async def close(self) -> None:
+        """Give it up; vLLM then aborts it."""
+        self._break_off()
+        if self._reader is not None:
+            await asyncio.wait({self._reader})
+        self._over(self)
+
+    def _break_off(self) -> bool:
+        """Whether anything was still to come. Only the first time: a second one would keep the reader from closing its
+        connection, and vLLM would go on sampling for nobody."""
+        if self._reader is None or self._reader.done() or self._is_broken_off:
+            return False
+        self._is_broken_off = True
+        self._reader.cancel()
+        return True
+
+    async def _read(self, client: ReplicaClient, body: Mapping[str, Any]) -> None:
+        try:
+            async with aclosing(client.stream(body)) as events:
+                async for event in events:
+                    piece = read_event(event, top_logprobs=body["logprobs"])
+                    if piece is None:
+                        continue
+                    self._inbox.put_nowait((piece, self._arrived()))
+                    if piece.ended is not None:
+                        return
+            raise EngineLost("a replica broke off in the middle of a completion")
+        except SwarmError as error:
+            self._inbox.put_nowait(error)
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            self._inbox.put_nowait(EngineLost(f"a replica sent what cannot be read: {error!r}"))
+        finally:
+            self._over(self)

@@ -1,0 +1,241 @@
+"""The verl engine's sampler as the gateway sees it: several vLLM replicas behind one `generate`.
+
+Place in the flow: implements `Engine`; `VerlTrainer` publishes to it. Knows nothing of tensors, Ray or training, so
+that the server process loads none of those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from swarm.backends.local.decoding.grammar import Constraint, GrammarCompiler
+from swarm.backends.verl.layout import SamplerSettings, WeightSource
+from swarm.backends.verl.replicas.model_facts import ModelFacts, read_facts
+from swarm.backends.verl.replicas.plan import ReplicaPlan, SamplerLimits
+from swarm.backends.verl.replicas.pool import ReplicaPool
+from swarm.backends.verl.replicas.replica import Replica
+from swarm.backends.verl.requests.generation import Generation
+from swarm.backends.verl.requests.streams import PieceStream
+from swarm.backends.verl.requests.wire import check_params
+from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
+from swarm.sampler import EngineInfo, EngineLost
+from swarm.types import FinishReason, SamplingParams, TokenDelta
+
+logger = logging.getLogger(__name__)
+
+MOST_BREAKS: Final = 3
+"""A request that breaks off so often, on replicas that were well afterwards, is itself what they break off at."""
+
+
+class VerlEngine:
+    """Implements `swarm.sampler.Engine` on processes of its own, which end with it.
+
+    A completion ends with finish reason `length` at max_tokens or where the context is full, whichever comes first.
+    Starting again brings replicas that serve back to the base model; if any does not, all are started anew.
+    """
+
+    def __init__(
+        self,
+        settings: SamplerSettings,
+        *,
+        python: Path,
+        log_directory: Path,
+        limits: SamplerLimits | None = None,
+        sampling_seed: Callable[[], Sequence[int]] | None = None,
+        ray_address: str | None = None,
+    ) -> None:
+        """`python` is the interpreter that has vLLM. `sampling_seed` is asked at every start of the processes for what
+        unseeded requests draw from; the seed of the settings by default. The replicas run on the Ray cluster at
+        `ray_address`, if that is given, else on this host."""
+        self._plan = ReplicaPlan(python, settings, limits or SamplerLimits(), log_directory, ray_address)
+        self._sampling_seed = sampling_seed or (lambda: [settings.seed])
+        self._running: _Running | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """For those who watch; none while the engine is stopped."""
+        return () if self._running is None else self._running.pool.replicas
+
+    async def start(self) -> EngineInfo:
+        async with self._turn:
+            running = self._running
+            if running is not None and running.pool.all_serve and self._plan.settings.transport == "shm_file":
+                running.end_generations()
+                self._running = running = _Running(running.pool, running.facts, running.context_length)
+                await running.pool.rebase()
+            else:
+                await self._stop()
+                running = await self._boot()
+            return self._describe(running)
+
+    async def stop(self) -> None:
+        async with self._turn:
+            await self._stop()
+
+    async def died(self) -> str:
+        """Why no replica is left, once that is so. Raises EngineFailure if the engine is not started."""
+        pool = self._require_running().pool
+        await pool.lost.wait()
+        return pool.reason
+
+    async def publish(self, source: WeightSource) -> None:
+        """Sample with `source` from now on, on every replica. Requests under way pause, and go on with it.
+
+        A file must stay until the next one is published: a replica that is started again takes it. Raises EngineLost.
+        """
+        await self._require_running().pool.publish(source)
+
+    async def suspend(self) -> None:
+        """Give the devices back to a trainer that shares them; requests wait. Raises EngineFailure, EngineLost."""
+        await self._require_running().pool.suspend()
+
+    async def resume(self) -> None:
+        """Take the devices again. Raises EngineLost."""
+        await self._require_running().pool.resume()
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenDelta]:
+        running = self._require_running()
+        generation = _checked_generation(running, request_id, prompt_ids, params)
+        broken: list[int | None] = []
+        while True:
+            stream = await running.open(generation)
+            if stream is None:
+                yield TokenDelta((), (), (), FinishReason.ABORT)
+                return
+            try:
+                while True:
+                    delta = generation.accept(await stream.read())
+                    if delta is None:
+                        raise EngineLost("vLLM aborted a completion")
+                    yield delta
+                    if delta.finish_reason is not None:
+                        running.pool.remember(stream.replica, generation.sequence)
+                        return
+            except EngineLost as error:
+                if running.ended:
+                    continue
+                broken.append(running.doubt(stream))
+                _raise_if_final(error, generation, running.survivors(broken[:-1]))
+                logger.info("request %s goes on elsewhere: %s", request_id, error.message)
+            finally:
+                await running.close(stream)
+
+    async def _boot(self) -> _Running:
+        directory = self._plan.settings.model_directory
+        facts = await asyncio.to_thread(read_facts, directory)
+        pool = ReplicaPool(self._plan, self._sampling_seed())
+        await pool.start()
+        self._running = _Running(pool, facts, min(replica.context_length for replica in pool.replicas))
+        return self._running
+
+    async def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.end_generations()
+            await running.pool.stop()
+
+    def _describe(self, running: _Running) -> EngineInfo:
+        settings = self._plan.settings
+        count = len(running.pool.replicas) * settings.layout.tensor_parallel * settings.layout.data_parallel
+        return EngineInfo(
+            model=settings.model_directory.name,
+            tokenizer_path=str(settings.model_directory),
+            context_length=running.context_length,
+            parameters=running.facts.parameters,
+            device="cpu" if settings.layout.device == "cpu" else f"cuda x {count}",
+        )
+
+    def _require_running(self) -> _Running:
+        if self._running is None:
+            raise EngineFailure("the verl engine is not started")
+        return self._running
+
+
+class _Running:
+    """What exists from one start to the next."""
+
+    def __init__(self, pool: ReplicaPool, facts: ModelFacts, context_length: int) -> None:
+        self.pool = pool
+        self.facts = facts
+        self.context_length = context_length
+        self.ended = False
+        self._grammars = GrammarCompiler(facts.tokenizer, facts.vocabulary, facts.stop_ids)
+        self._streams: set[PieceStream] = set()
+
+    def start_constraint(self, params: SamplingParams) -> Constraint | None:
+        """Only for models that name no end token. Raises BadRequest for a grammar that cannot be followed."""
+        if params.grammar is None or self.facts.stop_ids or params.stop_token_ids:
+            return None
+        return self._grammars.start(params.grammar, ())
+
+    def end_generations(self) -> None:
+        """All that are under way end with `abort`."""
+        self.ended = True
+        for stream in self._streams:
+            stream.fail(EngineLost("the engine was stopped"))
+        self.pool.notify()
+
+    async def open(self, generation: Generation) -> PieceStream | None:
+        """The rest of a completion, on a replica of the pool's choice, once one serves. None if all are to end.
+
+        Raises EngineLost if none is left.
+        """
+        while not self.ended:
+            replica = self.pool.choose(generation.sequence)
+            if replica is not None:
+                stream = replica.open(generation.next_body())
+                self._streams.add(stream)
+                return stream
+            await self.pool.change()
+        return None
+
+    async def close(self, stream: PieceStream) -> None:
+        self._streams.discard(stream)
+        await stream.close()
+
+    def doubt(self, stream: PieceStream) -> int | None:
+        """Have the replica of a broken stream looked at. Its process id, None if that is gone."""
+        replica = self.pool.replicas[stream.replica]
+        replica.doubt()
+        return replica.pid
+
+    def survivors(self, broken: Sequence[int | None]) -> int:
+        """How often a stream broke, by these process ids, on a replica that lives on."""
+        living = {replica.pid for replica in self.pool.replicas} - {None}
+        return sum(pid in living for pid in broken)
+
+
+def _checked_generation(
+    running: _Running, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+) -> Generation:
+    """Raises BadRequest for what vLLM could not do, or would not do as asked."""
+    vocabulary = running.facts.vocabulary
+    room = running.context_length - len(prompt_ids)
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"the prompt has {len(prompt_ids)} tokens and the context holds {running.context_length}: shorten it so "
+            "that at least one token fits"
+        )
+    if not prompt_ids:
+        raise BadRequest("the prompt is empty: send at least one token")
+    if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
+        raise BadRequest(f"the prompt has token ids outside the vocabulary of {vocabulary}")
+    check_params(params, vocabulary)
+    return Generation(request_id, prompt_ids, params, running.facts, room, running.start_constraint(params))
+
+
+def _raise_if_final(error: EngineLost, generation: Generation, survivors: int) -> None:
+    if survivors + 1 >= MOST_BREAKS:
+        raise BadRequest(f"vLLM cannot complete this request: {error.message}") from error
+    if not generation.can_move:
+        raise EngineLost(
+            f"the replica of this completion is gone ({error.message}), and one that follows a grammar or penalties "
+            "cannot go on elsewhere"
+        ) from error

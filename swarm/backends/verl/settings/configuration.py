@@ -1,0 +1,289 @@
+"""A job as verl's configuration: what its fields imply, its own overrides laid over that, all of it checked.
+
+Place in the flow: the server asks here before it accepts a job, the sampler's settings are cut from the result, and the
+driver builds verl's trainer from the same. Reads no weights and imports neither tensors nor verl; what only verl's own
+classes can tell is checked by the driver (validation.py).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from swarm.backends.verl.settings.feasibility import check_limits
+from swarm.backends.verl.settings.ownership import RESERVED, owner_of
+from swarm.backends.verl.settings.schema import MODEL_ENGINES, VerlSchema, read_schema
+from swarm.config import TrainJob
+from swarm.errors import JobInvalid
+
+ACTOR: Final = "actor_rollout_ref.actor"
+REF: Final = "actor_rollout_ref.ref"
+ROLLOUT: Final = "actor_rollout_ref.rollout"
+MODEL: Final = "actor_rollout_ref.model"
+
+CPU_SEQUENCES: Final = 32
+"""verl's default of 256 sequences at once suits a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerlSettings:
+    """A job with its merged configuration: verl's tree, every reference in it resolved."""
+
+    job: TrainJob
+    config: DictConfig
+
+    @property
+    def device(self) -> str:
+        return str(self.config.trainer.device)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train, one per GPU or, on the CPU, one per slot."""
+        return int(self.config.trainer.nnodes) * int(self.config.trainer.n_gpus_per_node)
+
+    @property
+    def transport(self) -> str:
+        """How weights get to the sampler."""
+        return str(self.config.actor_rollout_ref.rollout.checkpoint_engine.backend)
+
+    @property
+    def colocated(self) -> bool:
+        """Whether the sampler lives on the trainer's GPUs and sleeps while those train."""
+        return bool(self.config.actor_rollout_ref.hybrid_engine)
+
+
+def merge_settings(job: TrainJob, model_directory: Path) -> VerlSettings:
+    """What verl is to be configured with for this job, whose model lies in `model_directory`.
+
+    Raises JobInvalid, its `param` naming the key, for one that verl does not know, that belongs to a field of the job,
+    or that the service sets itself; for a value of the wrong type; and for what cannot be run where the job runs.
+    """
+    job = job.resolve()
+    overrides = dict(_flatten(job.verl))
+    schema = read_schema(_model_engine(overrides))
+    given = {key: value for key, value in overrides.items() if key != "model_engine"}
+    for key, value in given.items():
+        _check_key(schema, key, value)
+    layout = _layout(job, given)
+    config = schema.tree.copy()
+    with open_dict(config):
+        for key, value in {**_implied(job, model_directory, given), **layout, **given}.items():
+            _set(config, key, value)
+        try:
+            OmegaConf.resolve(config)
+        except OmegaConfBaseException as error:
+            raise JobInvalid(f"verl: {_one_line(error)}", param="verl") from error
+    settings = VerlSettings(job, config)
+    check_limits(job, config)
+    return settings
+
+
+def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of nested sections, in the order they are written. An empty mapping is a value."""
+    for key, value in section.items():
+        path = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, path)
+        else:
+            yield path, value
+
+
+def _model_engine(overrides: Mapping[str, Any]) -> str:
+    """Which of verl's sets of defaults the overrides ask for, by `model_engine` or by the actor's strategy."""
+    strategy = overrides.get(f"{ACTOR}.strategy")
+    asked = overrides.get("model_engine") or (strategy if strategy in MODEL_ENGINES else "dp")
+    if asked not in MODEL_ENGINES:
+        raise JobInvalid(f"verl.model_engine: must be one of {', '.join(MODEL_ENGINES)}", param="verl.model_engine")
+    return str(asked)
+
+
+def _check_key(schema: VerlSchema, key: str, value: Any) -> None:
+    param = f"verl.{key}"
+    if field := owner_of(key):
+        raise JobInvalid(f"{param}: the job has a field for this: set {field} instead", param=param)
+    for prefix, reason in RESERVED.items():
+        if key == prefix or key.startswith(f"{prefix}."):
+            raise JobInvalid(f"{param}: cannot be set: {reason}", param=param)
+    if not schema.knows(key):
+        close = schema.close_matches(key)
+        hint = f": did you mean {' or '.join(close)}?" if close else ": see verl's trainer/config"
+        raise JobInvalid(f"{param}: verl has no such setting{hint}", param=param)
+    if schema.holds_settings(key):
+        raise JobInvalid(f"{param}: is a section of settings, not a setting", param=param)
+    expected = schema.default(key)
+    if not _fits(value, expected):
+        kind = "a number" if isinstance(expected, float) else f"of type {type(expected).__name__}"
+        raise JobInvalid(f"{param}: must be {kind}, like verl's default {expected!r} (got {value!r})", param=param)
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    """Whether a value may stand where verl's files have the value `expected`."""
+    if expected is None or value is None:
+        return True
+    if isinstance(expected, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(expected, bool)
+    if isinstance(expected, int | float):
+        return isinstance(value, int | float) and (isinstance(expected, float) or float(value).is_integer())
+    # Some settings take one name or a list of names.
+    return isinstance(value, str | list) if isinstance(expected, str | list) else True
+
+
+def _layout(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
+    """verl's nodes and GPUs of the trainer. Raises JobInvalid if they are not the job's `n_gpu` GPUs."""
+    nnodes = int(given.get("trainer.nnodes", 1))
+    per_node = given.get("trainer.n_gpus_per_node")
+    if job.n_gpu == 0:
+        return {"trainer.nnodes": nnodes, "trainer.n_gpus_per_node": 1 if per_node is None else per_node}
+    per_node = job.n_gpu // nnodes if per_node is None else int(per_node)
+    if nnodes * per_node != job.n_gpu:
+        raise JobInvalid(
+            f"verl.trainer.nnodes: {nnodes} nodes of {per_node} GPUs are {nnodes * per_node} GPUs, and n_gpu is "
+            f"{job.n_gpu}",
+            param="verl.trainer.nnodes",
+        )
+    return {"trainer.nnodes": nnodes, "trainer.n_gpus_per_node": per_node}
+
+
+def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **_of_policy(job, given),
+        **_of_optimizer(job, given),
+        **_of_sampler(job),
+        **_of_run(job, model_directory),
+        **(_of_cpu() if job.n_gpu == 0 else _of_gpu(given)),
+        **_of_lora(given),
+    }
+
+
+def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
+    is_corrected = job.rollout_is != "off"
+    return {
+        "algorithm.adv_estimator": job.algorithm,
+        "algorithm.gamma": job.gamma,
+        "algorithm.norm_adv_by_std_in_grpo": job.norm_adv_by_std_in_grpo,
+        "algorithm.rollout_correction.rollout_is": job.rollout_is if is_corrected else None,
+        "algorithm.rollout_correction.rollout_is_threshold": job.rollout_is_threshold,
+        # Without a correction, the policy is compared with the one that sampled: verl's bypass mode.
+        "algorithm.rollout_correction.bypass_mode": not is_corrected
+        and "algorithm.rollout_correction.rollout_rs" not in given,
+        f"{ACTOR}.policy_loss.loss_mode": job.policy_loss,
+        f"{ACTOR}.clip_ratio": job.clip_ratio,
+        f"{ACTOR}.clip_ratio_low": job.clip_ratio_low,
+        f"{ACTOR}.clip_ratio_high": job.clip_ratio_high,
+        f"{ACTOR}.clip_ratio_c": job.clip_ratio_c,
+        f"{ACTOR}.loss_agg_mode": job.loss_agg_mode,
+        f"{ACTOR}.loss_scale_factor": job.loss_scale_factor or job.max_response_length,
+        f"{ACTOR}.entropy_coeff": job.entropy_coeff,
+        f"{ACTOR}.use_kl_loss": job.use_kl_loss,
+        f"{ACTOR}.kl_loss_coef": job.kl_loss_coef,
+        f"{ACTOR}.kl_loss_type": job.kl_loss_type,
+    }
+
+
+def _of_optimizer(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
+    # verl's other model engines move the learning rate once per update, and ours once per step.
+    updates = 1 if _model_engine(given) == "dp" else job.ppo_epochs * job.mini_batch_num
+    return {
+        f"{ACTOR}.optim.lr": job.lr,
+        f"{ACTOR}.optim.lr_warmup_steps": job.lr_warmup_steps * updates,
+        f"{ACTOR}.optim.weight_decay": job.weight_decay,
+        f"{ACTOR}.optim.betas": list(job.betas),
+        f"{ACTOR}.optim.clip_grad": job.grad_clip,
+        f"{ACTOR}.grad_clip": job.grad_clip,
+        f"{ACTOR}.ppo_epochs": job.ppo_epochs,
+        f"{ACTOR}.ppo_mini_batch_size": max(1, job.batch_size // job.mini_batch_num),
+        f"{ACTOR}.use_dynamic_bsz": True,
+        f"{ACTOR}.ppo_max_token_len_per_gpu": job.ppo_max_token_len,
+        f"{ACTOR}.data_loader_seed": job.seed,
+        "critic.ppo_max_token_len_per_gpu": job.ppo_max_token_len,
+    }
+
+
+def _of_sampler(job: TrainJob) -> dict[str, Any]:
+    return {
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.n": job.num_repeat,
+        f"{ROLLOUT}.nnodes": 1,
+        f"{ROLLOUT}.n_gpus_per_node": 1,
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
+        f"{ROLLOUT}.temperature": job.temperature,
+        f"{ROLLOUT}.max_model_len": job.max_model_len,
+        f"{ROLLOUT}.seed": job.seed,
+        f"{ROLLOUT}.checkpoint_engine.backend": "shm_file",
+        "data.train_batch_size": job.batch_size,
+        "data.max_response_length": job.max_response_length,
+    }
+
+
+def _of_run(job: TrainJob, model_directory: Path) -> dict[str, Any]:
+    return {
+        f"{MODEL}.path": str(model_directory),
+        "critic.model.path": str(model_directory),
+        "trainer.project_name": job.project_name,
+        "trainer.experiment_name": job.experiment_name,
+        "trainer.total_training_steps": job.total_steps,
+        "trainer.logger": [],
+        "trainer.val_before_train": False,
+        "trainer.resume_mode": "disable",
+        # Only the name of verl's own asynchronous modes is listed; any other is one of its user's.
+        "trainer.v1.trainer_mode": "swarm",
+        # A sampler of its own beside the trainer, unless the job asks for one on the same GPUs.
+        "actor_rollout_ref.hybrid_engine": False,
+        "transfer_queue.enable": True,
+        # Rewards come with the episodes.
+        "reward.num_workers": 0,
+    }
+
+
+def _of_cpu() -> dict[str, Any]:
+    precision = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    return {
+        "trainer.device": "cpu",
+        f"{ACTOR}.strategy": "fsdp2",
+        "critic.strategy": "fsdp2",
+        f"{ACTOR}.use_torch_compile": False,
+        f"{MODEL}.override_config.attn_implementation": "sdpa",
+        "critic.model.override_config.attn_implementation": "sdpa",
+        **{f"{model}.use_remove_padding": False for model in (MODEL, "critic.model")},
+        **{f"{model}.enable_gradient_checkpointing": False for model in (MODEL, "critic.model")},
+        **{f"{section}.fsdp_config.use_torch_compile": False for section in (ACTOR, REF)},
+        **{f"{section}.fsdp_config.mixed_precision": dict(precision) for section in (ACTOR, REF)},
+        "critic.fsdp.use_torch_compile": False,
+        "critic.fsdp.mixed_precision": dict(precision),
+        f"{ROLLOUT}.dtype": "float32",
+        f"{ROLLOUT}.enforce_eager": True,
+        f"{ROLLOUT}.enable_sleep_mode": False,
+        f"{ROLLOUT}.free_cache_engine": False,
+        f"{ROLLOUT}.max_num_seqs": CPU_SEQUENCES,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def _of_gpu(given: Mapping[str, Any]) -> dict[str, Any]:
+    colocated = bool(given.get("actor_rollout_ref.hybrid_engine", False))
+    shared: dict[str, Any] = {"trainer.device": "cuda", f"{ROLLOUT}.enable_sleep_mode": colocated}
+    if _model_engine(given) == "dp":
+        # What sleeps must leave its memory to the other: the trainer's state waits on the host.
+        offload = {f"{ACTOR}.fsdp_config.{what}_offload": colocated for what in ("param", "optimizer")}
+        return {**shared, **offload, f"{ACTOR}.strategy": "fsdp2", "critic.strategy": "fsdp2"}
+    return shared
+
+
+def _of_lora(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A sampler is sent whole weights, so adapters are merged into what it gets."""
+    return {f"{MODEL}.lora.merge": True} if given.get(f"{MODEL}.lora_rank") else {}
+
+
+def _set(config: DictConfig, key: str, value: Any) -> None:
+    OmegaConf.update(config, key, value, merge=False, force_add=True)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

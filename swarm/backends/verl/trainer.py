@@ -1,0 +1,211 @@
+"""The verl trainer as the training loop sees it: a handle on the driver process, and the way of weights to the sampler.
+
+Place in the flow: implements `Trainer`. The driver trains; what it lets out is published to the sampling engine before
+a step is reported as done. Knows nothing of tensors, so that the server process loads none of the tensor stack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from swarm.backends.local.messages import pack_batch
+from swarm.backends.local.process import WorkerProcess
+from swarm.backends.verl.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.config import ServerConfig, TrainJob
+from swarm.errors import EngineFailure, SwarmError
+from swarm.sampler import EngineLost
+from swarm.types import StepReport, TrainBatch, WeightVersion
+
+CHECKPOINT_TIMEOUT_S: Final = 3600.0
+"""Writing or reading the shards of a large model and its optimizer, on shared storage."""
+PUBLISH_TIMEOUT_S: Final = 600.0
+"""Every replica reads the file; the engine has deadlines of its own for each call."""
+SHARED_MEMORY: Final = Path("/dev/shm")
+
+Publish = Callable[[WeightSource], Awaitable[None]]
+Step = Callable[[], Awaitable[None]]
+
+
+async def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class VerlLimits:
+    """What the server grants the driver, in seconds."""
+
+    boot_timeout_s: float
+    train_timeout_s: float
+    publish_timeout_s: float = PUBLISH_TIMEOUT_S
+
+
+class VerlTrainer:
+    """Implements `swarm.trainer.base.Trainer` on a driver process that whoever built it stops.
+
+    `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer has them.
+    """
+
+    def __init__(
+        self,
+        driver: WorkerProcess,
+        job: TrainJob,
+        model_directory: Path,
+        config: ServerConfig,
+        *,
+        publish: Publish,
+        limits: VerlLimits,
+        suspend: Step = _nothing,
+        resume: Step = _nothing,
+    ) -> None:
+        self.driver = driver
+        self._job = job
+        self._model_directory = model_directory
+        self._config = config
+        self._publish = publish
+        self._limits = limits
+        self._suspend, self._resume = suspend, resume
+        self._published: WeightFile | None = None
+        self._is_open = False
+
+    async def start(self) -> None:
+        """Build the trainer, or bring a built one back to the base model: weight version 0.
+
+        Raises JobInvalid for a job that verl refuses, EngineFailure, EngineLost.
+        """
+        await self.driver.start()
+        args = {
+            "job": self._job.model_dump_json(),
+            "model": str(self._model_directory),
+            "home": str(self._config.home.resolve()),
+            "shm": str(shared_memory_of(self._config.home)),
+            "ray_address": self._config.ray_address,
+        }
+        self._is_open = False
+        await self.driver.call("open", args, timeout_s=self._limits.boot_timeout_s)
+        self._published = None
+        self._is_open = True
+
+    async def train(self, batch: TrainBatch) -> StepReport:
+        self._require_open()
+        async with self._sampler_asleep():
+            answer = await self.driver.call("train", pack_batch(batch), timeout_s=self._limits.train_timeout_s)
+        began = time.perf_counter()
+        await self._let_out(answer)
+        published = {"timing_s/publish_weights": time.perf_counter() - began}
+        return StepReport(
+            batch_id=batch.batch_id,
+            step=batch.step,
+            weight_version=WeightVersion(version=answer["version"], step=batch.step, published_at=time.time()),
+            metrics={**answer["metrics"], **published},
+            advantages=answer["advantages"],
+        )
+
+    async def save(self, directory: Path) -> None:
+        self._require_open()
+        async with self._sampler_asleep():
+            await self.driver.call("save", str(directory.resolve()), timeout_s=CHECKPOINT_TIMEOUT_S)
+
+    async def load(self, directory: Path) -> WeightVersion:
+        self._require_open()
+        async with self._sampler_asleep():
+            answer = await self.driver.call("load", str(directory.resolve()), timeout_s=CHECKPOINT_TIMEOUT_S)
+        await self._let_out(answer)
+        return WeightVersion(version=answer["version"], step=answer["step"], published_at=time.time())
+
+    async def check(self) -> None:
+        """Ask verl itself whether it accepts the job, without building anything. Raises JobInvalid, EngineFailure."""
+        await self.driver.start()
+        args = {"job": self._job.model_dump_json(), "model": str(self._model_directory)}
+        await self.driver.call("check", args, timeout_s=self._limits.boot_timeout_s)
+
+    @asynccontextmanager
+    async def _sampler_asleep(self) -> AsyncGenerator[None]:
+        await self._suspend()
+        try:
+            yield
+        finally:
+            await self._resume()
+
+    async def _let_out(self, answer: Mapping[str, Any]) -> None:
+        """Publish the new version; the file of the one before is then nobody's. Raises EngineLost.
+
+        The driver has moved on: if the sampler cannot follow, the two are started anew together.
+        """
+        version, limit_s = answer["version"], self._limits.publish_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                if "broadcast" in answer:
+                    await self._broadcast(version, answer["broadcast"])
+                else:
+                    await self._hand_over(WeightFile(Path(answer["weights"]), version))
+        except TimeoutError:
+            raise EngineLost(f"weight version {version} was not published within {limit_s:g} s") from None
+        except SwarmError as error:
+            raise EngineLost(f"weight version {version} could not be published: {error.message}") from error
+
+    async def _hand_over(self, new: WeightFile) -> None:
+        if not new.path.exists():
+            raise EngineFailure(
+                "rank 0 of the trainer wrote them on another host: set actor_rollout_ref.rollout.checkpoint_engine."
+                "backend to nccl"
+            )
+        await self._publish(new)
+        previous, self._published = self._published, new
+        if previous is not None:
+            previous.path.unlink(missing_ok=True)
+
+    async def _broadcast(self, version: int, meeting: Mapping[str, Any]) -> None:
+        """The samplers wait for what rank 0 sends, so both are asked at once; if one fails, the other is given up."""
+        names, dtypes, shapes = zip(*meeting["tensors"], strict=True)
+        source = WeightBroadcast(
+            version=version,
+            master_address=meeting["master_address"],
+            master_port=meeting["master_port"],
+            world_size=meeting["world_size"],
+            names=names,
+            dtypes=dtypes,
+            shapes=tuple(tuple(shape) for shape in shapes),
+        )
+        sending = asyncio.ensure_future(self.driver.call("send", version, timeout_s=self._limits.publish_timeout_s))
+        receiving = asyncio.ensure_future(self._publish(source))
+        try:
+            await asyncio.gather(sending, receiving)
+        finally:
+            for each in (sending, receiving):
+                each.cancel()
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise EngineFailure("the verl trainer is not started")
+
+
+def shared_memory_of(home: Path) -> Path:
+    """Where new weights of the server with this home are written, for replicas on the same host."""
+    return SHARED_MEMORY / f"swarm-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]}"
+
+
+def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerProcess:
+    """The driver process of one job, not yet started. Starting it early hides the import of its libraries."""
+    environment = {
+        "OMP_NUM_THREADS": str(config.torch_threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    if config.ray_address is None:
+        # Some of Ray's servers listen on every interface: a cluster of our own takes calls from its own processes only.
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    if job.n_gpu == 0:
+        environment |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "swarm.backends.verl.ranks.platform"}
+    return WorkerProcess([sys.executable, "-m", "swarm.backends.verl.driver.main"], log_path, environment)

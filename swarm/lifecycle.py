@@ -1,0 +1,91 @@
+"""The engine's state with its legal moves, and the weights it serves; both awaitable or readable at any time.
+
+Place in the flow: server/commands.py and the training loop move it, the gateway waits on it, the ledger records every
+move through the callback given. It knows nothing of why a move is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from swarm.errors import IllegalTransition
+from swarm.schemas import LEGAL_ENGINE_MOVES, EngineState
+from swarm.types import WeightVersion
+
+SERVING = frozenset(
+    {
+        EngineState.ROLLING,
+        EngineState.DRAINING,
+        EngineState.TRAINING,
+        EngineState.EXPORTING,
+        EngineState.COMPLETE,
+    }
+)
+"""States in which a model is loaded and answers, at worst after a pause."""
+
+RecordMove = Callable[[EngineState, str | None], Awaitable[None]]
+
+
+class EngineLifecycle:
+    """One state at a time, with the reason that a person is shown. Used from one event loop."""
+
+    def __init__(self, record: RecordMove) -> None:
+        self._record = record
+        self._state = EngineState.OFFLINE
+        self._reason: str | None = None
+        self._weights = WeightVersion(version=0, step=0, published_at=0.0)
+        self._changed = asyncio.Condition()
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def reason(self) -> str | None:
+        return self._reason
+
+    @property
+    def serving(self) -> bool:
+        return self._state in SERVING
+
+    @property
+    def weights(self) -> WeightVersion:
+        """What new tokens are sampled with; its `step` counts the finished training steps of the job."""
+        return self._weights
+
+    def publish(self, weights: WeightVersion) -> None:
+        self._weights = weights
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` right after every move, until the returned function is called."""
+        self._listeners.append(listener)
+
+        def unsubscribe() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return unsubscribe
+
+    async def move(self, to: EngineState, reason: str | None = None) -> None:
+        """Change state, wake those who wait, record. Raises IllegalTransition for a move not in the table."""
+        if to not in LEGAL_ENGINE_MOVES[self._state]:
+            raise IllegalTransition(f"the engine is {self._state}: it cannot become {to} from there")
+        async with self._changed:
+            self._state, self._reason = to, reason
+            self._changed.notify_all()
+        for listener in list(self._listeners):
+            listener()
+        await self._record(to, reason)
+
+    async def wait_until(self, states: frozenset[EngineState], timeout_s: float) -> bool:
+        """True as soon as the state is one of `states`, False if that takes longer than `timeout_s` seconds."""
+        if self._state in states:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self._state in states)
+        except TimeoutError:
+            return False
+        return True

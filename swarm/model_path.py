@@ -1,0 +1,70 @@
+"""Where a model's files lie, and which token ids end its completions, without loading any weights.
+
+Place in the flow: read by both engines and by the worker before a model is loaded. Works from the files alone; knows
+no tensors and never opens a network connection.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import Tokenizer
+
+from swarm.config import BUNDLED_MODEL
+from swarm.errors import EngineFailure
+
+BUNDLED_DIRECTORY = Path(__file__).parent / "nano" / "model"
+
+
+def resolve_model(name_or_path: str) -> Path:
+    """The directory of a model: the bundled one by its name, any other by path. Raises EngineFailure if unusable."""
+    directory = BUNDLED_DIRECTORY if name_or_path == BUNDLED_MODEL else Path(name_or_path).expanduser().resolve()
+    if not directory.is_dir():
+        raise EngineFailure(
+            f"model {name_or_path!r}: no directory {directory}; give {BUNDLED_MODEL!r} or the path of a downloaded "
+            "Hugging Face model"
+        )
+    for name in ("config.json", "tokenizer.json"):
+        if not (directory / name).is_file():
+            raise EngineFailure(f"model {name_or_path!r}: {directory} holds no {name}")
+    return directory
+
+
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a model directory. Raises EngineFailure if its file is broken."""
+    path = directory / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # tokenizers raises bare Exception for a malformed file
+        raise EngineFailure(f"{path}: not a tokenizer: {error}") from error
+    return tokenizer
+
+
+def read_stop_ids(directory: Path, tokenizer: Tokenizer) -> frozenset[int]:
+    """Ids that end every completion of this model: those of generation_config.json, else config.json, and eos."""
+    ids: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        declared = _read_json(directory / name).get("eos_token_id")
+        if declared is not None:
+            ids.update(cast("list[int]", declared) if isinstance(declared, list) else [int(declared)])
+            break
+    eos = _read_json(directory / "tokenizer_config.json").get("eos_token")
+    text = cast("dict[str, Any]", eos).get("content") if isinstance(eos, dict) else eos
+    if isinstance(text, str):
+        token_id = tokenizer.token_to_id(text)
+        if token_id is not None:
+            ids.add(token_id)
+    return frozenset(ids)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise EngineFailure(f"{path}: cannot be read: {error}") from error
+    return cast("dict[str, Any]", data) if isinstance(data, dict) else {}

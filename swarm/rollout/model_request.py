@@ -1,0 +1,54 @@
+"""One model call as the gateway understands it, whatever API it came in by.
+
+Place in the flow: every dialect parses its body into a `ModelRequest`; completion.py answers it. Knows nothing of HTTP,
+of the shapes of any API, or of episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarm.types import Message, SamplingParams, ToolChoice, ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What applies where a request is silent. `stop_token_ids` is the codec's."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages for the model's chat template, in the canonical chat shape. `template_options` go to the template."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    template_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class RawPrompt:
+    """A prompt that no template touches: either `text` or `token_ids` is given."""
+
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What to sample. Every prompt is completed `choices` times; completion number i is of prompt i // choices.
+
+    `tool_choice` concerns conversations with tools only.
+    """
+
+    model: str
+    prompts: tuple[Conversation | RawPrompt, ...]
+    params: SamplingParams
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    choices: int = 1

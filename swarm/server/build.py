@@ -1,0 +1,193 @@
+"""Builds a run from its job and from what an earlier run left in the ledger.
+
+Place in the flow: called by commands.py, before the engine is up. Episodes that were running go on at once; their calls
+are held until the engine serves. Only who is plugged where is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+
+from swarm.backends.base import Backend, Backends
+from swarm.batch import BatchPolicy, BatchPool, rebuild
+from swarm.config import ServerConfig, TrainJob
+from swarm.errors import EngineFailure
+from swarm.imports import collector_paused
+from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
+from swarm.lifecycle import EngineLifecycle
+from swarm.rollout.completion import ModelService
+from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.episodes import Rollout
+from swarm.rollout.held_sampling import Sampler
+from swarm.rollout.results import finished_episode, salvaged_episode
+from swarm.rollout.running import REMEMBERED_EPISODES
+from swarm.sampler import EngineInfo
+from swarm.server.run import Run
+from swarm.tracker.codec import Codec
+from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.trainer.loop import TrainLoop
+from swarm.trainer.recovery import Recovery
+from swarm.types import EpisodeType, TrainBatch, WeightVersion
+
+logger = logging.getLogger(__name__)
+
+EVENTS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the events of a job tell: how often its engine came back, which policy its present batch is filled by, and
+    which one was proposed since. None is the job's own policy, and no proposal."""
+
+    recoveries: int = 0
+    policy: BatchPolicy | None = None
+    next_policy: BatchPolicy | None = None
+
+    def then(self, event: EventRow) -> History:
+        match event.kind:
+            case "job.started":
+                return History()
+            case "engine.recovered":
+                return replace(self, recoveries=self.recoveries + 1)
+            case "policy.changed":
+                return replace(self, next_policy=BatchPolicy(**event.detail))
+            case "batch.sealed":
+                return replace(self, policy=self.next_policy or self.policy, next_policy=None)
+            case _:
+                return self
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What every run of a server is built on. `fail` ends the present run."""
+
+    config: ServerConfig
+    ledger: Ledger
+    lifecycle: EngineLifecycle
+    backends: Backends
+    inquirer: Inquirer
+    fail: Callable[[str], Awaitable[None]]
+    on_engine_failure: Callable[[EngineFailure], None]
+
+    async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> Run:
+        """A run of `job` that goes on with `work`, or begins if that is None; not yet carried on.
+
+        Raises EngineFailure for a model that is not there, JobInvalid for one without a chat template.
+        """
+        backend = self.backends.build(job, is_fresh=work is None)
+        # The process imports its libraries while this one imports those of the tokenizer.
+        await backend.warm_up()
+        with collector_paused("transformers"):
+            codec, history = await asyncio.gather(
+                asyncio.to_thread(
+                    Codec.load,
+                    backend.tokenizer_path,
+                    tool_parser=job.tool_parser,
+                    reasoning_parser=job.reasoning_parser,
+                ),
+                self._read_history(),
+            )
+        self.lifecycle.publish(_weights_of(work))
+        rollout, batch_ready = await self._open_rollout(job, history, work)
+        checkpoints = RunCheckpoints(_experiment_directory(self.config.home, job) / f"run-{row.job_id:04d}")
+        loop = TrainLoop(
+            job=job,
+            trainer=backend.trainer,
+            pool=rollout.pool,
+            ledger=self.ledger,
+            lifecycle=self.lifecycle,
+            batch_ready=batch_ready,
+            is_ready=rollout.is_batch_ready,
+            drain=rollout.drained,
+            on_sealed=rollout.sealed,
+            checkpoints=checkpoints,
+            train_timeout_s=self.config.train_timeout_s,
+            recovery_overhead=self.config.recovery_overhead,
+            last_metrics=await self._last_metrics(work),
+        )
+        return Run(
+            config=self.config,
+            ledger=self.ledger,
+            lifecycle=self.lifecycle,
+            backend=backend,
+            service=self._open_service(rollout, backend, codec),
+            loop=loop,
+            recovery=Recovery(self.ledger, backend.trainer, checkpoints, self._read_batch, self.config.train_timeout_s),
+            fail=self.fail,
+            recoveries=history.recoveries,
+            crashed_at=crashed_at,
+        )
+
+    async def _open_rollout(
+        self, job: TrainJob, history: History, work: OpenWork | None
+    ) -> tuple[Rollout, asyncio.Event]:
+        pool = BatchPool(
+            history.policy or BatchPolicy.of(job),
+            weight_version=self.lifecycle.weights.version,
+            trained_groups=await self.ledger.trained_groups_by_source(),
+        )
+        if history.next_policy is not None:
+            pool.propose(history.next_policy)
+        batch_ready = asyncio.Event()
+        rollout = Rollout(
+            job=job,
+            info=EngineInfo(job.model, "", job.max_model_len or 0, 0, "not started"),
+            pool=pool,
+            ledger=self.ledger,
+            lifecycle=self.lifecycle,
+            batch_ready=batch_ready,
+            max_running=self.config.max_running_episodes,
+            inquirer=self.inquirer,
+        )
+        rollout.remember(await self.ledger.closed_episodes(REMEMBERED_EPISODES))
+        if work is not None:
+            completed = [each for each in work.completed if each.row.episode_type is EpisodeType.TRAIN]
+            pool.restore([salvaged_episode(each.row, each.turns) for each in completed])
+            rollout.restore(work.running)
+        return rollout, batch_ready
+
+    def _open_service(self, rollout: Rollout, backend: Backend, codec: Codec) -> ModelService:
+        return ModelService(
+            rollout=rollout,
+            sampler=Sampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
+            codec=codec.bounded(lambda: rollout.info.context_length),
+            ledger=self.ledger,
+        )
+
+    async def _read_batch(self, row: BatchRow) -> TrainBatch:
+        episodes = await self.ledger.batch_episodes(row.batch_id)
+        numbers = {each.row.episode_id: each.row.batch_group for each in episodes if each.row.batch_group is not None}
+        return rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes], numbers)
+
+    async def _last_metrics(self, work: OpenWork | None) -> dict[str, float]:
+        if work is None or not work.step:
+            return {}
+        return dict((await self.ledger.metrics(work.step - 1, 1))[0].metrics)
+
+    async def _read_history(self) -> History:
+        history, after_id = History(), 0
+        while events := await self.ledger.events(after_id, EVENTS_AT_ONCE):
+            history = reduce(History.then, events, history)
+            after_id = events[-1].event_id
+        return history
+
+
+def _weights_of(work: OpenWork | None) -> WeightVersion:
+    """What the run will serve once its engine is up."""
+    if work is None:
+        return WeightVersion(version=0, step=0, published_at=0.0)
+    return WeightVersion(version=work.weight_version, step=work.step, published_at=0.0)
+
+
+def _experiment_directory(home: Path, job: TrainJob) -> Path:
+    return home / _file_name(job.project_name) / _file_name(job.experiment_name)
+
+
+def _file_name(name: str) -> str:
+    """A caller-chosen name as one path component: no separators, no leading dot."""
+    return name.replace("/", "_").replace(":", "_").lstrip(".") or "_"

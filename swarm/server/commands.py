@@ -1,0 +1,296 @@
+"""The server behind the control API: which job it has, whether its engine runs, and what a command does to it.
+
+Place in the flow: above everything but the CLI. build.py plugs the parts of a run together and run.py carries it on;
+here is only the order of start, stop, failure, shutdown and going on after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from swarm.backends.base import Backends
+from swarm.config import ServerConfig, TrainJob, build_job
+from swarm.errors import EngineFailure, EngineNotReady, IllegalTransition, JobInvalid, LedgerError, SwarmError
+from swarm.gateway.control.server_routes import Control
+from swarm.ledger import JobRow, Ledger, OpenWork, StateRow
+from swarm.lifecycle import EngineLifecycle
+from swarm.rollout.completion import ModelService
+from swarm.rollout.coordinator_client import Inquirer
+from swarm.schemas import CheckpointResponse, EngineState, Status
+from swarm.server.build import Assembly
+from swarm.server.run import Run
+from swarm.server.status import build_status
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STOP_TIMEOUT_S = 20.0
+STARTABLE = frozenset({EngineState.OFFLINE, EngineState.FAILED})
+SUSPENDED = "the server was shut down: its next start goes on with this job"
+"""The reason on record of an engine that nobody told to stop."""
+
+
+class SwarmServer:
+    """One server: at most one job at a time. All methods are called from one event loop."""
+
+    def __init__(self, config: ServerConfig, ledger: Ledger, backends: Backends) -> None:
+        self._ledger = ledger
+        self._backends = backends
+        self._started_at = time.time()
+        self._began = time.monotonic()
+        self.shutdown_requested = asyncio.Event()
+        self._job: TrainJob | None = None
+        self._run: Run | None = None
+        self._commands = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.lifecycle = EngineLifecycle(ledger.record_state)
+        self._inquirer = Inquirer(config.host, config.peers)
+        self._assembly = Assembly(
+            config=config,
+            ledger=ledger,
+            lifecycle=self.lifecycle,
+            backends=backends,
+            inquirer=self._inquirer,
+            fail=self._fail,
+            on_engine_failure=self._report_failure,
+        )
+        self.control = Control(
+            status=self.status,
+            job=lambda: self._job,
+            sync_job=self.sync_job,
+            start=self.start_engine,
+            stop=self.stop_engine,
+            checkpoint=self.checkpoint,
+            load=self.load,
+            shutdown=self.shutdown_requested.set,
+        )
+
+    @property
+    def service(self) -> ModelService | None:
+        """None while no engine runs or boots."""
+        return self._run.service if self._run else None
+
+    async def resume(self, wanted: TrainJob | None = None) -> bool:
+        """Go on with a job that nobody told to stop: its server crashed or was shut down. False if there is none, or
+        if it is another than `wanted`, which may have more `total_steps`.
+
+        On return its episodes are known again; the state says when the engine rolls, or FAILED and why.
+        """
+        async with self._commands:
+            states, row = await self._ledger.states(1), await self._ledger.latest_job()
+            if row is None or not states or not _was_interrupted(states[-1]):
+                return False
+            try:
+                job = build_job(dict(row.job), source="the interrupted job")
+            except JobInvalid as error:
+                logger.error("not resumed: %s", error.message)
+                return False
+            if wanted is not None:
+                if not (wanted.means(job) or wanted.extends(job)):
+                    return False
+                job = wanted
+            was_crash = states[-1].state != EngineState.OFFLINE
+            self._job = job
+            row, work = await self._open_work(job, resume=True)
+            await self.lifecycle.move(EngineState.BOOTING, "going on after a crash" if was_crash else None)
+            crashed_at = self._began if was_crash else None
+        if await self._assemble(job, row, work, crashed_at):
+            self._spawn(self._carry_on(), "engine")
+        return True
+
+    async def sync_job(self, data: dict[str, Any]) -> TrainJob:
+        """Take a job while no engine runs, or the present one with more `total_steps`.
+
+        Raises JobInvalid; IllegalTransition while another job runs; EngineNotReady for more steps while it boots.
+        """
+        job = build_job(data)
+        await asyncio.to_thread(self._backends.check, job)
+        async with self._commands:
+            if self._job is not None and job.means(self._job):
+                return self._job
+            if self.lifecycle.state not in STARTABLE:
+                await self._extend(job)
+            self._job = job
+            return job
+
+    async def _extend(self, job: TrainJob) -> None:
+        """Give the running job more steps. Raises IllegalTransition if `job` is another one, EngineNotReady."""
+        if self._job is None or not job.extends(self._job):
+            raise IllegalTransition(
+                f"another job is {self.lifecycle.state}{_name_of(self._job)}: stop it first, with stop_engine(),"
+                " force_restart=True or `swarm stop --engine-only`"
+            )
+        if self._run is None or self.lifecycle.state is EngineState.BOOTING:
+            raise EngineNotReady("the engine boots: it takes more total_steps once it serves", retry_after_s=1)
+        given = job.model_dump(mode="json", exclude_defaults=True)
+        await self._ledger.extend_job(given, job.resolve().model_dump(mode="json"))
+        await self._run.extend(job.resolve())
+
+    async def start_engine(self, resume: bool = True) -> None:
+        """Begin to boot the synced job; returns at once. The state says when it rolls, or FAILED and why."""
+        async with self._commands:
+            job = self._job
+            if job is None:
+                raise JobInvalid("no job: sync a job before starting the engine")
+            if self.lifecycle.state not in STARTABLE:
+                raise IllegalTransition(f"the engine is {self.lifecycle.state}: it is started already")
+            # On record before the state: a crash between the two must not revive the job before this one.
+            row, work = await self._open_work(job, resume)
+            await self.lifecycle.move(EngineState.BOOTING)
+            self._spawn(self._boot(job, row, work), "engine")
+
+    async def stop_engine(self) -> None:
+        """Abort what runs and free the model. The job stays known. Idempotent."""
+        async with self._commands:
+            if self.lifecycle.state is EngineState.OFFLINE:
+                return
+            await self.lifecycle.move(EngineState.OFFLINE)
+            await self._tear_down("engine_stopped")
+
+    async def checkpoint(self) -> CheckpointResponse:
+        """Save now. Raises IllegalTransition unless the engine is rolling, CheckpointError if it cannot be written."""
+        path = await self._undisturbed(self._require_run().export(), "checkpoint")
+        weights = self.lifecycle.weights
+        return CheckpointResponse(path=str(path.resolve()), step=weights.step, weight_version=weights.version)
+
+    async def load(self, step: int) -> None:
+        """Go back to an earlier step of this run. Raises IllegalTransition unless the engine is rolling, NotFound."""
+        await self._undisturbed(self._require_run().load(step), "load")
+
+    async def close(self) -> None:
+        """End the engine; the ledger is left to its owner. Only a requested shutdown ends the job as well."""
+        if self.shutdown_requested.is_set():
+            await self.stop_engine()
+        else:
+            await self._suspend()
+        await self._backends.close()
+        await self._inquirer.close()
+
+    async def status(self) -> Status:
+        return build_status(
+            self._job, self._run, self.lifecycle, await self._ledger.failures(), started_at=self._started_at
+        )
+
+    async def _open_work(self, job: TrainJob, resume: bool) -> tuple[JobRow, OpenWork | None]:
+        """What an earlier run of this very job left; None for a fresh run, which the ledger then records."""
+        given, resolved = job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
+        latest = await self._ledger.latest_job()
+        earlier = None if latest is None else _recorded(latest)
+        if resume and latest is not None and earlier is not None:
+            if job.means(earlier):
+                return latest, await self._ledger.recover()
+            if job.extends(earlier):
+                return await self._ledger.extend_job(given, resolved), await self._ledger.recover()
+        return await self._ledger.record_job(given, resolved), None
+
+    async def _boot(self, job: TrainJob, row: JobRow, work: OpenWork | None) -> None:
+        if await self._assemble(job, row, work, crashed_at=None):
+            await self._carry_on()
+
+    async def _assemble(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> bool:
+        try:
+            self._run = await self._assembly.build(job.resolve(), row, work, crashed_at)
+        except SwarmError as error:
+            await self._fail(error.message)
+            return False
+        self._spawn(self._run.rollout.expire_forever(), "episode expiry")
+        return True
+
+    async def _carry_on(self) -> None:
+        assert self._run is not None, "a run is assembled before it is carried on"
+        try:
+            await self._run.carry_on()
+        except SwarmError as error:
+            await self._fail(error.message)
+
+    async def _fail(self, reason: str) -> None:
+        logger.error("engine failed: %s", reason)
+        async with self._commands:
+            if self.lifecycle.state in STARTABLE:
+                return
+            await self._move_if_recorded(EngineState.FAILED, reason)
+            await self._tear_down("engine_failed")
+
+    async def _suspend(self) -> None:
+        """End the process' part in the job and leave the rest to the next start: nothing is aborted."""
+        async with self._commands:
+            if self.lifecycle.state not in STARTABLE:
+                await self._move_if_recorded(EngineState.OFFLINE, SUSPENDED)
+            # Not asked to unload first: a worker in the middle of a training step would not hear it for long.
+            await self._backends.close()
+            await self._tear_down(None)
+
+    async def _move_if_recorded(self, state: EngineState, reason: str) -> None:
+        """Move also when the ledger refuses: whatever broke it must not keep the engine running."""
+        try:
+            await self.lifecycle.move(state, reason)
+        except LedgerError as error:
+            logger.error("the engine is %s, which could not be recorded: %s", state, error.message)
+
+    def _report_failure(self, error: EngineFailure) -> None:
+        self._spawn(self._fail(error.message), "engine failure")
+
+    async def _tear_down(self, reason: str | None) -> None:
+        """End all tasks of the run; a `reason` aborts its episodes."""
+        run, self._run = self._run, None
+        current = asyncio.current_task()
+        doomed = [task for task in self._tasks if task is not current]
+        for task in doomed:
+            task.cancel()
+        if doomed:
+            await asyncio.wait(doomed, timeout=STOP_TIMEOUT_S)
+        if run is not None:
+            await run.close(reason)
+
+    def _require_run(self) -> Run:
+        if self._run is None:
+            raise EngineNotReady("no engine is running: a client starts it (auto_sync_train_config_and_start_engine)")
+        return self._run
+
+    async def _undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Carried through even if the caller goes away meanwhile; ended with the run."""
+        task = self._spawn(work, name, is_watched=False)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise EngineNotReady(f"the engine was stopped during this {name}") from None
+            raise
+
+    def _spawn(self, work: Coroutine[Any, Any, T], name: str, *, is_watched: bool = True) -> asyncio.Task[T]:
+        """A task of the run; an error that nobody expected ends the run if the task is watched."""
+        task: asyncio.Task[T] = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if is_watched:
+            task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s ended with an unexpected error", task.get_name(), exc_info=error)
+            self._spawn(self._fail(f"{task.get_name()}: {type(error).__name__}: {error}"), "failure report")
+
+
+def _recorded(row: JobRow) -> TrainJob | None:
+    """The job on record; None if it is no longer valid, which makes it another than any."""
+    try:
+        return build_job(dict(row.job))
+    except JobInvalid:
+        return None
+
+
+def _name_of(job: TrainJob | None) -> str:
+    return "" if job is None else f" ({job.project_name}/{job.experiment_name})"
+
+
+def _was_interrupted(newest: StateRow) -> bool:
+    """Whether the engine was left without a command: a failed one waits for a person, a stopped one for a start."""
+    if newest.state == EngineState.OFFLINE:
+        return newest.reason == SUSPENDED
+    return newest.state != EngineState.FAILED

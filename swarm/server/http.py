@@ -1,0 +1,193 @@
+"""Runs one server process: bind, open the ledger, serve until told to stop, close in order.
+
+Place in the flow: called by the CLI. Everything about HTTP's transport and signals is here; the app and the engine do
+not know how they are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+import swarm
+from swarm.backends.base import Backends
+from swarm.config import ServerConfig, TrainJob
+from swarm.errors import SwarmError
+from swarm.gateway.app import Deps, create_app
+from swarm.gateway.control.event_routes import EventStreams
+from swarm.gateway.http.auth import TokenGuard
+from swarm.gateway.http.connection import GuardedConnection
+from swarm.ledger import Ledger
+from swarm.server.commands import SwarmServer
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 5
+BACKLOG = 2048
+MAX_CONNECTIONS = 50_000
+"""Further ones are refused with 503. Also bounded by the files that the process may open."""
+
+RESERVED_FILES = 200
+
+OnResume = Callable[[TrainJob, int], None]
+"""Takes the job that goes on and how many of its steps are done."""
+
+
+class HttpServer(uvicorn.Server):
+    """Calls `on_shutdown` before it waits for what is in progress: a stream without an end would use up the grace."""
+
+    def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_shutdown = on_shutdown
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_shutdown()
+        await super().shutdown(sockets)
+
+    async def hang_up(self) -> None:
+        """End the connections that outlived the shutdown, or that a cancelled server has left."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
+class PortInUse(SwarmError):
+    """The address cannot be bound."""
+
+    code = "port_in_use"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound listening socket, so that a taken port is known before anything is built. Raises PortInUse."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's delay off only for sockets that name their protocol: else every answer takes 40 ms more.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        remedy = (
+            f"look who is there with `swarm status --url http://{host}:{port}`, or take a free port with --port 0"
+            if error.errno == errno.EADDRINUSE
+            else "choose another --host or --port"
+        )
+        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from error
+    return listener
+
+
+async def serve(
+    config: ServerConfig,
+    job: TrainJob | None,
+    announce: Callable[[str], None],
+    *,
+    resume: bool = True,
+    on_resume: OnResume | None = None,
+    build_backends: Callable[[ServerConfig, Path], Backends] | None = None,
+) -> None:
+    """Serve until SIGINT, SIGTERM or the shutdown route. `announce` gets the URL once requests are answered.
+
+    With `resume` the job that was interrupted in this home goes on, unless another `job` is given; `on_resume` gets it
+    before the announcement. `build_backends` stands for `Backends`, whose arguments it gets. Raises PortInUse,
+    LedgerError (another server on the same home), JobInvalid.
+    """
+    with (
+        contextlib.closing(bind(config.host, config.port)) as listener,
+        contextlib.closing(Ledger.open(config.home / "ledger.db")) as ledger,
+    ):
+        backends = (build_backends or Backends)(config, config.home / "worker.log")
+        await _serve(config, job, announce, listener, ledger, backends, resume, on_resume)
+
+
+async def _serve(
+    config: ServerConfig,
+    job: TrainJob | None,
+    announce: Callable[[str], None],
+    listener: socket.socket,
+    ledger: Ledger,
+    backends: Backends,
+    resume: bool,
+    on_resume: OnResume | None,
+) -> None:
+    server = SwarmServer(config, ledger, backends)
+    events = EventStreams(ledger)
+    app = create_app(
+        Deps(
+            control=server.control,
+            served=lambda: server.service,
+            lifecycle=server.lifecycle,
+            ledger=ledger,
+            guard=TokenGuard(config.token, config.rollout_token, config.observer_token),
+            events=events,
+            max_body_bytes=config.max_body_bytes,
+            version=swarm.__version__,
+        )
+    )
+    http = HttpServer(
+        uvicorn.Config(
+            app,
+            http=GuardedConnection,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            backlog=BACKLOG,
+            limit_concurrency=_max_connections(),
+            timeout_graceful_shutdown=GRACE_S,
+            timeout_keep_alive=75,
+        ),
+        events.close,
+    )
+    watching = asyncio.create_task(_watch_shutdown(server, http), name="shutdown watch")
+    try:
+        # Before the first request, which may be of an episode that outlived the server before this one.
+        await _take_up(server, job, resume, on_resume)
+        serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")
+        while not http.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if not serving.done():
+            announce(_url(config.host, listener))
+        await serving
+    finally:
+        watching.cancel()
+        await http.hang_up()
+        await server.close()
+
+
+async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: OnResume | None) -> None:
+    """Go on with the interrupted job, unless it is another than the one given, which is then begun."""
+    if resume and await server.resume(job):
+        interrupted = server.control.job()
+        if interrupted is not None and on_resume is not None:
+            on_resume(interrupted, server.lifecycle.weights.step)
+    elif job is not None:
+        await server.sync_job(job.model_dump(mode="json", exclude_defaults=True))
+        await server.start_engine(resume)
+
+
+async def _watch_shutdown(server: SwarmServer, http: uvicorn.Server) -> None:
+    await server.shutdown_requested.wait()
+    http.should_exit = True
+
+
+def _max_connections() -> int:
+    """As many as there can be open files, less those that the ledger, the model and the worker need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard and hard != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, soft - RESERVED_FILES))
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    port = listener.getsockname()[1]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"

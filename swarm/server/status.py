@@ -1,0 +1,48 @@
+"""The status of a server: one snapshot of its parts, as the control API shows it.
+
+Place in the flow: called by commands.py. It only reads.
+"""
+
+from __future__ import annotations
+
+import time
+
+import swarm
+from swarm.config import TrainJob
+from swarm.lifecycle import EngineLifecycle
+from swarm.schemas import Status
+from swarm.server.run import Run
+
+RUNNING_SHOWN = 50
+
+
+def build_status(
+    job: TrainJob | None, run: Run | None, lifecycle: EngineLifecycle, failures: dict[str, int], started_at: float
+) -> Status:
+    """`failures` counts untrained episodes by reason; `started_at` is in seconds since the epoch."""
+    weights = lifecycle.weights
+    rollout = run.rollout if run else None
+    return Status(
+        server_version=swarm.__version__,
+        state=lifecycle.state,
+        reason=lifecycle.reason,
+        project_name=job.project_name if job else None,
+        experiment_name=job.experiment_name if job else None,
+        model=job.model if job else None,
+        step=weights.step,
+        total_steps=job.total_steps if job else None,
+        weight_version=weights.version,
+        pool=rollout.pool_view() if rollout else None,
+        policy=rollout.policies().active if rollout else None,
+        clients=rollout.client_views() if rollout else [],
+        running=rollout.running_views(RUNNING_SHOWN) if rollout else [],
+        warnings=rollout.warnings() if rollout else [],
+        recoveries=run.recoveries if run else 0,
+        failures=failures,
+        calls=dict(run.service.counts.oddities) if run else {},
+        ignored_fields=dict(run.service.counts.ignored_fields) if run else {},
+        tokens_per_second=run.service.tokens_per_second() if run else 0.0,
+        last_metrics=run.loop.last_metrics if run else {},
+        started_at=started_at,
+        now=time.time(),
+    )

@@ -1,0 +1,190 @@
+"""The local engine on its real worker process: start, death, parent's death, limits, and how fast it samples."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.trainer import build_local, build_worker
+from swarm.config import ServerConfig, TrainJob
+from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
+from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
+from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams, TokenDelta
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S = 60
+TOKENIZER = read_tokenizer(BUNDLED_DIRECTORY)
+PROMPT: list[int] = TOKENIZER.encode("<|im_start|>user\nReverse: abc<|im_end|>\n<|im_start|>assistant\n").ids
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalEngine]:
+    """On a worker that outlives the engine; tests that kill it start it again."""
+    log_path = tmp_path_factory.mktemp("worker") / "worker.log"
+    config = ServerConfig(max_running_requests=32)
+    worker = build_worker(config, log_path)
+    engine, _ = build_local(TrainJob(), config, worker)
+    await engine.start()
+    yield engine
+    await worker.stop()
+
+
+async def sample(engine: LocalEngine, prompt: list[int] = PROMPT, **params: Any) -> list[TokenDelta]:
+    settings = SamplingParams(**{"max_tokens": 32, **params})
+    async with asyncio.timeout(LIMIT_S):
+        return [delta async for delta in engine.generate("request", prompt, settings)]
+
+
+async def test_bundled_model_ends_its_reply_with_its_stop_token(engine: LocalEngine) -> None:
+    deltas = await sample(engine, temperature=0.0)
+    tokens = [token for delta in deltas for token in delta.token_ids_T]
+    assert deltas[-1].finish_reason is FinishReason.STOP
+    assert tokens[-1] in read_stop_ids(BUNDLED_DIRECTORY, TOKENIZER)
+    assert TOKENIZER.decode(tokens).strip()
+
+
+async def test_reload_keeps_the_process_and_unload_refuses_requests(engine: LocalEngine) -> None:
+    pid = engine.worker.pid
+    await engine.stop()
+    with pytest.raises(EngineFailure, match="not started"):
+        await sample(engine)
+    await engine.start()
+    assert engine.worker.pid == pid
+    assert await sample(engine)
+
+
+async def test_requests_beyond_the_limit_wait_for_a_row(engine: LocalEngine) -> None:
+    replies = await asyncio.gather(*(sample(engine, seed=seed) for seed in range(100)))
+    assert all(deltas[-1].finish_reason is not None for deltas in replies)
+
+
+async def test_prompts_that_cannot_be_sampled_are_refused_by_reason(engine: LocalEngine) -> None:
+    with pytest.raises(ContextLengthExceeded, match="2048"):
+        await sample(engine, prompt=[40] * 2048)
+    with pytest.raises(BadRequest, match="vocabulary of 384"):
+        await sample(engine, prompt=[40, 384])
+    with pytest.raises(BadRequest, match="empty"):
+        await sample(engine, prompt=[])
+
+
+async def test_grammars_and_likeliest_tokens_pass_through_the_worker(engine: LocalEngine) -> None:
+    wanted = (
+        '{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false}'
+    )
+    deltas = await sample(
+        engine,
+        temperature=1.0,
+        seed=1,
+        top_logprobs=3,
+        max_tokens=300,
+        grammar=Grammar(GrammarKind.JSON_SCHEMA, wanted),
+    )
+    tokens = [token for delta in deltas for token in delta.token_ids_T]
+    assert deltas[-1].finish_reason is FinishReason.STOP
+    assert json.loads(TOKENIZER.decode(tokens))["a"] in (1, 2)
+    likeliest = [each for delta in deltas for each in delta.top_logprobs_T or ()]
+    logprobs = [logprob for delta in deltas for logprob in delta.logprobs_T]
+    assert len(likeliest) == len(tokens)
+    for token, logprob, top in zip(tokens, logprobs, likeliest, strict=True):
+        assert dict(top).get(token, logprob) == logprob
+        assert logprob <= top[0][1] and len(top) <= 3
+
+
+async def test_bad_grammars_and_biases_are_refused_by_reason(engine: LocalEngine) -> None:
+    with pytest.raises(BadRequest, match="uniqueItems"):
+        await sample(engine, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "array", "uniqueItems": true}'))
+    with pytest.raises(BadRequest, match="vocabulary of 384") as caught:
+        await sample(engine, logit_bias=((384, 1.0),))
+    assert caught.value.param == "logit_bias"
+    assert await sample(engine)
+
+
+async def test_killed_worker_fails_generations_promptly_and_start_heals(engine: LocalEngine) -> None:
+    running = [asyncio.create_task(sample(engine, prompt=[40 + n], max_tokens=2000)) for n in range(5)]
+    await asyncio.sleep(0.05)
+    pid = engine.worker.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(60):
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+    assert any(isinstance(outcome, EngineFailure) and "SIGKILL" in str(outcome) for outcome in outcomes)
+    assert engine.worker.exited.is_set()
+    with pytest.raises(EngineFailure, match="SIGKILL"):
+        await sample(engine)
+    await engine.start()
+    assert engine.worker.pid != pid
+    assert await sample(engine)
+
+
+async def test_wrong_models_are_refused_in_one_line(engine: LocalEngine, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    (tmp_path / "tokenizer.json").write_text((BUNDLED_DIRECTORY / "tokenizer.json").read_text())
+    too_long = TrainJob(max_model_len=4096)
+    for job, reason in (
+        (TrainJob(model=str(tmp_path / "missing")), "no directory"),
+        (TrainJob(model=str(tmp_path)), "no-such-model"),
+        (too_long, "max_model_len is 4096 and the model supports 2048"),
+    ):
+        other, _ = build_local(job, ServerConfig(), engine.worker)
+        with pytest.raises(EngineFailure, match=reason) as caught:
+            await other.start()
+        assert "\n" not in str(caught.value)
+    await engine.start()
+
+
+async def test_shorter_context_is_kept_to(engine: LocalEngine) -> None:
+    short, _ = build_local(TrainJob(max_model_len=40), ServerConfig(), engine.worker)
+    assert (await short.start()).context_length == 40
+    deltas = await sample(short, prompt=[40] * 38, max_tokens=20)
+    assert sum(len(delta.token_ids_T) for delta in deltas) <= 2
+    await short.stop()
+    await engine.start()
+
+
+async def test_a_stopped_engine_frees_the_model_and_keeps_the_worker(engine: LocalEngine) -> None:
+    pid = engine.worker.pid
+    await engine.stop()
+    assert pid is not None and engine.worker.pid == pid
+    with pytest.raises(EngineFailure, match="not started"):
+        await sample(engine)
+    await engine.start()
+    assert engine.worker.pid == pid
+
+
+def test_death_of_the_parent_ends_the_worker(tmp_path: Path) -> None:
+    script = f"""
+import asyncio, sys
+from pathlib import Path
+from swarm.config import ServerConfig
+from swarm.backends.local.trainer import build_worker
+
+async def main():
+    worker = build_worker(ServerConfig(), Path({str(tmp_path / "worker.log")!r}))
+    await worker.start()
+    print(worker.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    child.wait(timeout=30)

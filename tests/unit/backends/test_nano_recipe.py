@@ -1,0 +1,136 @@
+"""The recipe that builds nano: honest demonstrations, exact masks, deterministic training."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from itertools import islice
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests_support import examples
+
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.nano.recipe.demos import demonstrate, stream_demos
+from swarm.nano.recipe.muon import Muon, orthogonalize
+from swarm.nano.recipe.tokenizer import encode, render
+from swarm.nano.recipe.warmup import Recipe, make_tokenizer, warm_up
+from swarm.tasks import TASK_FAMILIES, Split, split_of, task_family
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+def reward_of(family, task, demo):
+    exchange = family.open(task)
+    for message in demo.messages:
+        if message["role"] == "assistant":
+            exchange.reply(message)
+    return exchange.reward
+
+
+@pytest.mark.parametrize("name", [name for name in TASK_FAMILIES if name != "guess"])
+def test_demonstrations_of_full_quality_are_right_and_of_none_mostly_wrong(name):
+    family, rng = task_family(name), Random(0)
+    tasks = family.tasks(Split.TRAIN, 100)
+    assert all(reward_of(family, task, demonstrate(family, task, rng, 1.0)) == 1.0 for task in tasks)
+    assert sum(reward_of(family, task, demonstrate(family, task, rng, 0.0)) for task in tasks) < 60
+
+
+def test_demonstrated_guesses_of_full_quality_respect_every_hint():
+    family, rng = task_family("guess"), Random(0)
+    for task in family.tasks(Split.TRAIN, 100):
+        guesses = [int(m["content"]) for m in demonstrate(family, task, rng, 1.0).messages if m["role"] == "assistant"]
+        for earlier, guess in enumerate(guesses):
+            for other in guesses[:earlier]:
+                assert (guess > other) == (task.metadata["secret"] > other)
+
+
+def test_demonstrations_come_from_the_train_split_only():
+    words = set()
+    demos = stream_demos({"reverse": 1}, Random(0), lambda _: 0.5)
+    for demo in islice(demos, 500):
+        words.add(demo.messages[0]["content"].removeprefix("Reverse: "))
+    assert {split_of(word) for word in words} == {Split.TRAIN}
+
+
+@given(name=st.sampled_from(list(TASK_FAMILIES)), seed=st.integers(0, 10_000), quality=st.floats(0, 1))
+@settings(max_examples=examples(60), deadline=None)
+def test_the_mask_covers_exactly_what_the_assistant_sampled(tokenizer, name, seed, quality):
+    family = task_family(name)
+    demo = demonstrate(family, family.tasks(Split.TRAIN, 1, seed=seed)[0], Random(seed), quality)
+    [(ids, mask)] = encode(tokenizer, render(tokenizer, [demo]))
+    expected = ""
+    for index, message in enumerate(demo.messages):
+        if message["role"] == "assistant":
+            history = render_text(tokenizer, demo, index, add_generation_prompt=True)
+            expected += render_text(tokenizer, demo, index + 1).removeprefix(history).removesuffix("\n")
+    assert tokenizer.decode([token for token, chosen in zip(ids, mask, strict=True) if chosen]) == expected
+
+
+def render_text(tokenizer, demo, length, **options):
+    tools = list(demo.tools) or None
+    return tokenizer.apply_chat_template(list(demo.messages[:length]), tools=tools, tokenize=False, **options)
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (384, 128), (128, 384)])
+def test_orthogonalized_matrices_have_singular_values_near_one(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonalize(matrix))
+    assert values.max() < 1.3
+    assert values.quantile(0.1) > 0.5
+
+
+def test_muon_lowers_a_quadratic_loss():
+    target = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    matrix = torch.nn.Parameter(torch.zeros(8, 16))
+    optimizer = Muon([matrix], lr=0.05)
+    for _ in range(200):
+        loss = ((matrix - target) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < 0.05
+
+
+def test_the_same_seed_gives_the_same_weights():
+    trained = [warm_up(Recipe(steps=3, seed=1), lambda progress: None)[0].state_dict() for _ in range(2)]
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+
+
+def build(out, *options):
+    command = [sys.executable, "-m", "swarm.nano.build", "--out", str(out), *options]
+    subprocess.run(command, capture_output=True, timeout=1500, check=True)
+    return json.loads((out / "build.json").read_text()), hashlib.sha256((out / "model.safetensors").read_bytes())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_script_reproduces_the_bundled_model_s_accuracies(tmp_path):
+    bundled = json.loads((BUNDLED_DIRECTORY / "build.json").read_text())["accuracies"]
+    rebuilt = build(tmp_path / "rebuilt")[0]["accuracies"]
+    # Other processors round otherwise, and the skills then differ as between seeds; on one kind they are equal.
+    for name, accuracies in bundled.items():
+        assert rebuilt[name]["sampled"] == pytest.approx(accuracies["sampled"], abs=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_builds_on_one_machine_give_the_same_bytes(tmp_path):
+    digests = [build(tmp_path / str(attempt), "--steps", "60")[1].hexdigest() for attempt in range(2)]
+    assert digests[0] == digests[1]

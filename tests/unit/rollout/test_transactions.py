@@ -1,0 +1,293 @@
+"""A prepared episode: it waits for one word, holds its batch back, outlives its server, and is never half counted."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from rollout_support import Stage, eventually, rolling
+
+from swarm.config import ServerConfig, base_url
+from swarm.errors import BadRequest, Conflict, EpisodeEnded, IdempotencyMismatch, JobInvalid
+from swarm.ledger.transactions import COMMIT_LIMIT_S
+from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.transactions import ASK_AT_LEAST_S, state_without_engine
+from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
+
+Scenario = Callable[[Stage], Awaitable[None]]
+
+
+def play(scenario: Scenario, home: Path, **settings: Any) -> None:
+    async def on_stage() -> None:
+        async with rolling(home, **settings) as stage:
+            await scenario(stage)
+
+    asyncio.run(asyncio.wait_for(on_stage(), 30))
+
+
+async def prepare(stage: Stage, episode_id: str, secret: str, **fields: Any) -> Any:
+    body = {"task_id": "task", "reward": 1.0, "transaction_id": secret, **fields}
+    return await stage.rollout.transactions.prepare(episode_id, PrepareEpisodeRequest.model_validate(body))
+
+
+async def state_of(stage: Stage, episode_id: str) -> tuple[EpisodeState, str | None]:
+    row = await stage.ledger.episode(episode_id)
+    return row.state, row.outcome
+
+
+class Coordinator:
+    """A server that answers every inquiry the same."""
+
+    def __init__(self) -> None:
+        self.status, self.body, self.paths = 200, b'{"state":"pending"}', list[str]()
+        self.headers: dict[str, str] = {}
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                owner.paths.append(self.path)
+                self.send_response(owner.status)
+                for name, value in owner.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(owner.body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join(timeout=10)
+        self._server.server_close()
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    server = Coordinator()
+    yield server
+    server.close()
+
+
+def test_a_prepared_episode_is_in_no_pool_and_holds_the_batch_back_until_it_is_committed(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        secret, episode = secrets.token_urlsafe(32), await stage.begin()
+        await stage.call(episode)
+        first = await prepare(stage, episode.episode_id, secret)
+        assert (first.state, first.replayed) == (EpisodeState.PREPARED, False)
+        assert (await prepare(stage, episode.episode_id, secret)).replayed
+        assert stage.pool.progress().episodes == 0
+        assert not await stage.rollout.drained(0.05)
+        with pytest.raises(EpisodeEnded, match="prepared"):
+            stage.rollout.authorize(episode.api_key)
+        [view] = stage.rollout.running_views()
+        assert view.state is EpisodeState.PREPARED
+        assert await stage.rollout.transactions.state_of(secret) is TransactionState.PENDING
+        receipt = await stage.rollout.transactions.commit(episode.episode_id, secret)
+        assert (receipt.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
+        assert (await stage.rollout.transactions.commit(episode.episode_id, secret)).replayed
+        assert await stage.rollout.drained(0.05)
+        [finished] = stage.pool.seal("batch", 1).batch.episodes
+        assert (finished.reward, finished.trained_tokens) == (1.0, 2)
+        assert await stage.rollout.transactions.state_of(secret) is TransactionState.COMMITTED
+
+    play(scenario, tmp_path, min_group=1)
+
+
+def test_another_result_or_another_transaction_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        secret, other = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        episode, second = await stage.begin(), await stage.begin()
+        with pytest.raises(Conflict, match="prepare it first"):
+            await stage.rollout.transactions.commit(episode.episode_id, secret)
+        await prepare(stage, episode.episode_id, secret)
+        with pytest.raises(IdempotencyMismatch):
+            await prepare(stage, episode.episode_id, secret, reward=0.5)
+        for refused in (prepare(stage, episode.episode_id, other), prepare(stage, second.episode_id, secret)):
+            with pytest.raises(Conflict):
+                await refused
+        with pytest.raises(Conflict):
+            await stage.rollout.transactions.commit(episode.episode_id, other)
+        with pytest.raises(Conflict, match="prepared"):
+            await stage.end(episode.episode_id)
+        assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
+        await stage.call(second)
+
+    play(scenario, tmp_path)
+
+
+def test_the_coordinator_gives_up_the_episode_of_a_silent_client_and_says_so_afterwards(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=1)
+        await prepare(stage, episode.episode_id, secret)
+        await eventually(lambda: not stage.rollout.running_views())
+        assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "lease_expired")
+        assert await stage.rollout.transactions.state_of(secret) is TransactionState.ABORTED
+        with pytest.raises(EpisodeEnded):
+            await stage.rollout.transactions.commit(episode.episode_id, secret)
+        assert await stage.rollout.transactions.state_of(secrets.token_urlsafe(32)) is TransactionState.ABORTED
+
+    play(scenario, tmp_path)
+
+
+def test_a_commit_that_comes_too_late_is_refused_for_good(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        secret, episode = secrets.token_urlsafe(32), await stage.begin()
+        await prepare(stage, episode.episode_id, secret)
+        row = await stage.ledger.episode(episode.episode_id)
+        assert row.transaction_sha256 is not None
+        late = await stage.ledger.commit_episode(
+            episode.episode_id,
+            transaction_sha256=row.transaction_sha256,
+            ended_at=time.time() + COMMIT_LIMIT_S + 1,
+        )
+        assert (late.state, late.outcome) == (EpisodeState.EXPIRED, "commit_timeout")
+        with pytest.raises(EpisodeEnded, match="commit_timeout"):
+            await stage.rollout.transactions.commit(episode.episode_id, secret)
+
+    play(scenario, tmp_path)
+
+
+def test_an_abort_works_on_the_coordinator_and_ends_the_transaction(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        secret, episode = secrets.token_urlsafe(32), await stage.begin()
+        await prepare(stage, episode.episode_id, secret)
+        await stage.rollout.abort(episode.episode_id, "changed_my_mind")
+        assert await state_of(stage, episode.episode_id) == (EpisodeState.ABORTED, "changed_my_mind")
+        assert await stage.rollout.transactions.state_of(secret) is TransactionState.ABORTED
+        assert await stage.rollout.drained(0.05)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "fate"),
+    [("committed", (EpisodeState.COMPLETED, None)), ("aborted", (EpisodeState.ABORTED, "transaction_aborted"))],
+)
+def test_elsewhere_a_silent_clients_episode_does_as_its_coordinator_did(
+    tmp_path: Path, coordinator: Coordinator, answer: str, fate: tuple[EpisodeState, str | None]
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=1)
+        await prepare(stage, episode.episode_id, secret, coordinator=coordinator.url)
+        await eventually(lambda: coordinator.paths)
+        assert set(coordinator.paths) == {f"/v1/swarm/transactions/{secret}"}
+        assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
+        with pytest.raises(Conflict, match="on its coordinator"):
+            await stage.rollout.abort(episode.episode_id, "impatient")
+        coordinator.body = f'{{"state":"{answer}"}}'.encode()
+        await eventually(lambda: not stage.rollout.running_views())
+        assert await state_of(stage, episode.episode_id) == fate
+
+    play(scenario, tmp_path)
+
+
+def test_an_answer_that_is_none_decides_nothing(tmp_path: Path, coordinator: Coordinator) -> None:
+    inquirer = Inquirer()
+    url = inquirer.url(coordinator.url, secrets.token_urlsafe(32))
+    answers: list[tuple[int, bytes, dict[str, str]]] = [
+        (302, b'{"state":"committed"}', {"location": f"{coordinator.url}/elsewhere"}),
+        (503, b'{"state":"aborted"}', {}),
+        (200, b'{"state":"maybe"}', {}),
+        (200, b'{"state":"aborted"}' + b" " * 5000, {}),
+    ]
+
+    async def ask_each() -> None:
+        for coordinator.status, coordinator.body, coordinator.headers in answers:
+            assert await inquirer.ask(url) is None
+        assert all(path in url for path in coordinator.paths)
+        assert await Inquirer().ask("http://127.0.0.1:9/v1/swarm/transactions/x") is None
+        await inquirer.close()
+
+    asyncio.run(asyncio.wait_for(ask_each(), 20))
+
+
+def test_only_named_servers_are_asked_or_those_of_this_machine_by_a_server_that_is_there_alone() -> None:
+    secret = secrets.token_urlsafe(32)
+    local, exposed = Inquirer("127.0.0.1"), Inquirer("0.0.0.0", [base_url("https://gpu.example:8443/swarm/")])
+    assert local.url("http://LOCALHOST:10086/", secret) == f"http://localhost:10086/v1/swarm/transactions/{secret}"
+    assert exposed.url("https://gpu.example:8443/swarm", secret).startswith("https://gpu.example:8443/swarm/v1/")
+    for address in (
+        "http://169.254.169.254", "http://10.0.0.1:10086", "http://127.0.0.1.example", "http://127.0.0.1:1/admin",
+    ):  # fmt: skip
+        with pytest.raises(BadRequest, match="--peer"):
+            local.url(address, secret)
+    for address in ("http://127.0.0.1:10086", "http://gpu.example:8443/swarm", "https://gpu.example:8443"):
+        with pytest.raises(BadRequest, match="--peer"):
+            exposed.url(address, secret)
+    for address in (
+        "ftp://127.0.0.1", "http://", "http://user@127.0.0.1", "http://127.0.0.1/?x=", "http://127.0.0.1/#", "http://[",
+        "http://127.0.0.1:x", "http://127.0.0.1/..", "http://127.0.0.1\\@example",
+    ):  # fmt: skip
+        with pytest.raises(BadRequest, match="not the address"):
+            local.url(address, secret)
+
+
+def test_peers_come_from_flags_or_the_environment_and_must_be_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARM_PEERS", "http://a:1/, https://b")
+    assert ServerConfig.from_environment().peers == ("http://a:1", "https://b")
+    assert ServerConfig.from_environment(peers=("http://c:80",)).peers == ("http://c",)
+    monkeypatch.setenv("SWARM_PEERS", "nonsense")
+    with pytest.raises(JobInvalid, match="not the address of a server"):
+        ServerConfig.from_environment()
+
+
+def test_nobody_answers_until_the_very_end_and_the_episode_is_dropped_and_counted(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=1)
+        await prepare(stage, episode.episode_id, secret, coordinator="http://127.0.0.1:9")
+        [running] = stage.rollout.transactions.running.by_id.values()
+        assert running.row.ended_at is not None
+        long_ago = running.row.ended_at - ASK_AT_LEAST_S
+        object.__setattr__(running.row, "ended_at", long_ago)
+        object.__setattr__(running.row, "deadline_at", long_ago)
+        await eventually(lambda: not stage.rollout.running_views())
+        assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "transaction_unresolved")
+        assert await stage.ledger.failures() == {"transaction_unresolved": 1}
+
+    play(scenario, tmp_path)
+
+
+def test_prepared_episodes_outlive_a_stop_of_the_engine_and_the_server(tmp_path: Path) -> None:
+    secret, begun = secrets.token_urlsafe(32), list[str]()
+
+    async def before(stage: Stage) -> None:
+        episode = await stage.begin(task_id="task")
+        await stage.call(episode)
+        begun.append(episode.episode_id)
+        await prepare(stage, episode.episode_id, secret)
+        await stage.rollout.close("engine_stopped")
+        assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
+        assert await state_without_engine(stage.ledger, secret) is TransactionState.PENDING
+
+    async def after(stage: Stage) -> None:
+        [view] = stage.rollout.running_views()
+        assert (view.episode_id, view.state, view.turns) == (begun[0], EpisodeState.PREPARED, 1)
+        await stage.rollout.transactions.commit(begun[0], secret)
+        [finished] = stage.pool.seal("batch", 1).batch.episodes
+        assert finished.trained_tokens == 2
+
+    play(before, tmp_path, min_group=1)
+    play(after, tmp_path, min_group=1)
+
+
+def test_without_an_engine_a_transaction_whose_client_is_gone_is_aborted_when_it_is_asked_for(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        secret, episode = secrets.token_urlsafe(32), await stage.begin(idle_timeout_s=0.05)
+        await prepare(stage, episode.episode_id, secret)
+        await asyncio.sleep(0.1)
+        assert await state_without_engine(stage.ledger, secret) is TransactionState.ABORTED
+        assert (await state_of(stage, episode.episode_id))[0] is EpisodeState.EXPIRED
+
+    play(scenario, tmp_path)

@@ -222,7 +222,7 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A score that the harness measured itself on one split; one per run, `phase` and `split`.
+    """A score that the evaluator measured itself on one split; one per run, `phase` and `split`.
 
     `phase` is "base" before training, "final" after it, or a name of the caller's. `mean` is the mean of `metric` over
     `episodes` episodes and `stderr` its standard error.

@@ -113,7 +113,7 @@ def start(
 ) -> None:
     """Begin a study and work on it until its report is written."""
     with failures_in_one_line():
-        from researcher.settings import check_study, read_settings
+        from researcher.study.settings import check_study, read_settings
 
         settings = read_settings(
             {
@@ -136,7 +136,7 @@ def start(
         )
         check_study(topic, settings)
         with _open(home, db) as store:
-            from researcher.study import create_study, resume_command
+            from researcher.study.requests import create_study, resume_command
 
             study = create_study(store, topic, settings)
             go_on = f"{resume_command(study.id, home)}{_database_option(db)}"
@@ -162,7 +162,7 @@ def status(
 ) -> None:
     """Show a study and its runs as they are now."""
     with failures_in_one_line(), _open(home, db, read_only=True) as store:
-        from researcher.progress import SHOWN_EVENTS, render, take_snapshot
+        from researcher.study.progress import SHOWN_EVENTS, render, take_snapshot
 
         study = _find(store, study_id)
         snapshot = take_snapshot(store, study.id)
@@ -182,7 +182,7 @@ def watch(
     """Follow a study that another process works on; Ctrl-C ends the watching, not the study."""
     with failures_in_one_line(), _open(home, db, read_only=True) as store:
         from experiments_db import StudyStatus
-        from researcher.progress import REFRESH_S, Follower
+        from researcher.study.progress import REFRESH_S, Follower
 
         study = _find(store, study_id)
         with Follower(store, study.id, Console(stderr=True)):
@@ -282,7 +282,7 @@ def stop(study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseO
 def _ask(study_id: str, home: Path, db: str | None, wanted: str) -> None:
     with failures_in_one_line(), _open(home, db, must_exist=True) as store:
         from experiments_db import StudyStatus
-        from researcher.study import ask_to_end
+        from researcher.study.requests import ask_to_end
 
         ask_to_end(store, study_id, StudyStatus(wanted))
         typer.echo(f"study {study_id} will be {wanted} within seconds", err=True)
@@ -291,15 +291,15 @@ def _ask(study_id: str, home: Path, db: str | None, wanted: str) -> None:
 def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) -> None:
     """Carry a study on with progress on stderr, print the paths of what it made; exit 128 + signal if one ended it."""
     from experiments_db import StudyStatus
-    from researcher.study import find_study
+    from researcher.study.requests import find_study
 
     study = find_study(store, study_id)
     if study.status is StudyStatus.FINISHED:
         typer.echo(f"study {study.id} is finished already: nothing is left to do", err=True)
         _print_result(store, study, home, db, as_json)
         return
-    from researcher.progress import Follower
-    from researcher.worker import work_on
+    from researcher.loop.worker import work_on
+    from researcher.study.progress import Follower
 
     _log_to(home / "studies" / study.id / "researcher.log")
     with Follower(store, study.id, Console(stderr=True)):
@@ -317,7 +317,7 @@ def _print_result(store: Any, study: Any, home: Path, db: str | None, as_json: b
     values: dict[str, Any] = {"study": study.id, "status": study.status.value} | _paths(store, study.id, home, db)
     if study.status is StudyStatus.FINISHED:
         from researcher.report.summary import summarize
-        from researcher.study import home_option
+        from researcher.study.requests import home_option
 
         found = summarize(store, study.id)
         explorer = f"researcher ui{home_option(home)}{_database_option(db)}"
@@ -357,7 +357,7 @@ def _database_option(db: str | None) -> str:
 
 def _find(store: Any, study_id: str | None) -> Any:
     from researcher.errors import StudyNotFound
-    from researcher.study import find_study
+    from researcher.study.requests import find_study
 
     if study_id is not None:
         return find_study(store, study_id)

@@ -5,7 +5,7 @@ ResearchError            1
 ├── StudyNotFound        3
 ├── ServerProblem        5   a swarm server cannot be reached or started
 ├── StudyBusy           75   another process works on this study
-├── BrainError           1   no valid answer from the language model within the retries
+├── PlannerError           1   no valid answer from the language model within the retries
 ├── SandboxUnavailable   6   code from a language model and no sandbox to run it in
 └── BudgetExceeded       7   the next launch would exceed the budget
 """
@@ -37,7 +37,7 @@ class StudyBusy(ResearchError):
     exit_code = 75
 
 
-class BrainError(ResearchError):
+class PlannerError(ResearchError):
     exit_code = 1
 
 

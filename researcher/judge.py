@@ -1,7 +1,7 @@
 """The judge: what the scores of a study say, by statistics fixed before the first run.
 
-Place in the flow: `analyze` hands in the scores that the harness measured and gets an `Analysis`; the verdicts in it
-follow from the charter's rule alone. This module knows nothing of brains, databases or servers.
+Place in the flow: `analyze` hands in the scores that the evaluator measured and gets an `Analysis`; the verdicts in it
+follow from the charter's rule alone. This module knows nothing of planners, databases or servers.
 
 Seeds are blocks. An arm is summarized by the mean over its seeds with Student's t interval; it is compared with the
 baseline by the differences within the seeds both have (paired t test, two-sided), and the p values of all comparisons

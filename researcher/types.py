@@ -1,4 +1,4 @@
-"""What flows through a study: frozen dataclasses between the nodes, the brains, the judge and the report.
+"""What flows through a study: frozen dataclasses between the nodes, the planners, the judge and the report.
 
     Topic -> frame -> plan -> write_client -> check -> launch -> monitor -> evaluate -> analyze -> decide -> report
              Charter  Plan    ClientScript           Run rows          scores     Analysis   Decision -> plan again
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """What the charter's rule says of an arm against the baseline; a brain never chooses it."""
+    """What the charter's rule says of an arm against the baseline; a planner never chooses it."""
 
     KEEP = "keep"
     REJECT = "reject"
@@ -53,7 +53,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Charter:
-    """The frozen question. `metric` is always the mean reward of eval episodes that the harness runs itself.
+    """The frozen question. `metric` is always the mean reward of eval episodes that the evaluator runs itself.
 
     `assumptions` lists, one sentence each, what the topic did not say and was filled in.
     """
@@ -77,7 +77,7 @@ class Charter:
 class Arm:
     """One treatment: a short unique `name`, the `factors` it sets (what the study compares) and its whole `job`.
 
-    `job` is a complete set of TrainJob settings without `seed` and `experiment_name`, which the harness sets per run.
+    `job` is a complete set of TrainJob settings without `seed` and `experiment_name`, which the evaluator sets per run.
     """
 
     name: str
@@ -174,7 +174,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a brain may look at when it plans: earlier plans and analyses of this study, diagnoses of failed runs, and
+    """What a planner may look at when it plans: earlier plans and analyses of this study, diagnoses of failed runs, and
     findings (negative ones too) of earlier studies on the same task."""
 
     plans: tuple[Plan, ...] = ()
@@ -185,7 +185,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class FrameRequest:
-    """What a brain gets to frame a study. Values a person fixed by flags are not None and must be kept."""
+    """What a planner gets to frame a study. Values a person fixed by flags are not None and must be kept."""
 
     topic: str
     task: str | None = None

@@ -1,6 +1,6 @@
-"""Checks the numbers in a brain's text: a sentence whose numbers the database does not know is left out.
+"""Checks the numbers in a planner's text: a sentence whose numbers the database does not know is left out.
 
-Place in the flow: the report passes a brain's interpretation through here before it is printed. A number is known if
+Place in the flow: the report passes a planner's interpretation through here before it is printed. A number is known if
 some fact of the study, rounded to as many digits as the text gives, is that number; a percentage may also be a fact
 times 100. This module knows nothing of where texts come from.
 """
@@ -23,7 +23,7 @@ ROUNDING = 0.5 + 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence of a brain's text. `unknown` are the numbers in it that the database does not have."""
+    """A sentence of a planner's text. `unknown` are the numbers in it that the database does not have."""
 
     text: str
     unknown: tuple[str, ...]

@@ -28,11 +28,11 @@ from experiments_db import (
     hash_json,
 )
 from researcher.errors import StudyNotFound
-from researcher.harness import BASE, FINAL, SEALED
-from researcher.journal import charter_from_json
+from researcher.evaluator import BASE, FINAL, SEALED
+from researcher.execution.early_stopping import REWARD
 from researcher.judge import summarize_arm
+from researcher.study.log import charter_from_json
 from researcher.types import ArmSummary, Charter
-from researcher.watchdog import REWARD
 
 MAX_EVENTS = 10_000
 
@@ -42,8 +42,10 @@ Curve = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run with the harness's scores; None where it was not measured. `counts` if its final score is in the study's
-    means."""
+    """One run with the evaluator's scores; None where it was not measured.
+
+    `counts` if its final score is in the study's means.
+    """
 
     run: Run
     arm: str

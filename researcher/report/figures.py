@@ -64,7 +64,7 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
             _draw(
                 "final-scores",
                 "Held-out score of each arm",
-                f"Dots: one run per seed, scored by the harness on the {facts.charter.search_split} split. Bar: mean "
+                f"Dots: one run per seed, scored by the evaluator on the {facts.charter.search_split} split. Bar: mean "
                 f"with {_confidence(facts)} interval over seeds. Circles: the same runs before training.",
                 height,
                 lambda axes, theme: _draw_scores(axes, theme, facts, measured),

@@ -92,7 +92,7 @@ def format_time(seconds: float | None) -> str:
 
 
 def answer(facts: StudyFacts) -> str:
-    """The harness's verdict in one sentence; it follows from the findings alone."""
+    """The evaluator's verdict in one sentence; it follows from the findings alone."""
     baseline, rule = facts.baseline, facts.charter.rule
     if baseline is None or not baseline.search.scores:
         return f"No answer: the baseline {facts.charter.baseline} has no finished run to compare with."

@@ -1,4 +1,4 @@
-"""A study with a language model, from the command line: it writes the clients, the harness says what they are worth.
+"""A study with a language model, from the command line: it writes the clients, the evaluator says what they are worth.
 
 Researcher, swarm servers, clients in their sandbox and the model's server are processes of their own; the model's
 answers are recorded ones. The client it writes first is broken, and what it says of the results is false.
@@ -21,7 +21,7 @@ import pytest
 from scipy import stats
 
 from experiments_db import ExperimentStatus, ExperimentStore, Finding, RunStatus, StudyStatus, open_store
-from researcher.sandbox import URL_INSIDE
+from researcher.sandbox.sandbox import URL_INSIDE
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,7 +54,7 @@ class Ended:
         return self.paths["study"]
 
     def scores(self, phase: str) -> dict[str, dict[int, float]]:
-        """Arm to seed to the score that the harness measured."""
+        """Arm to seed to the score that the evaluator measured."""
         arms = {item.id: item.name for item in self.store.list_experiments(self.study_id)}
         runs = {run.id: run for run in self.store.list_runs(study_id=self.study_id)}
         found: dict[str, dict[int, float]] = {}

@@ -23,7 +23,7 @@ from explorer_study import add_study, create_database
 
 import researcher.cli
 import swarm.cli
-from researcher.settings import check_study, read_settings
+from researcher.study.settings import check_study, read_settings
 from swarm import SwarmClient, Task, TrainJob
 from swarm.config import build_job
 

@@ -1,4 +1,4 @@
-"""The `llm` brain with the real openai SDK over HTTP: against recorded replies, up to a client that trains."""
+"""The `llm` planner with the real openai SDK over HTTP: against recorded replies, up to a client that trains."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from llm_replies.server import LEARNING_RATE, ReplyServer
 
 from experiments_db import BudgetKind, ExperimentStore, open_store
-from researcher.brain.briefing import TUNABLE
-from researcher.brain.chat import Chat, Price
-from researcher.brain.llm import LLMBrain
-from researcher.budget import BudgetLedger
-from researcher.check import check_script
-from researcher.errors import BrainError, BudgetExceeded, TopicInvalid
-from researcher.sandbox import choose_sandbox
+from researcher.errors import BudgetExceeded, PlannerError, TopicInvalid
+from researcher.execution.preflight import check_script
+from researcher.planner.briefing import TUNABLE
+from researcher.planner.chat import Chat, Price
+from researcher.planner.llm import LLMPlanner
+from researcher.sandbox.sandbox import choose_sandbox
+from researcher.study.budget import BudgetLedger
 from researcher.types import Action, Analysis, Budget, Charter, Comparison, FrameRequest, History, Plan, Verdict
 from swarm import TrainJob
 
@@ -70,22 +70,22 @@ def make_brain(
     price: Price | None = None,
     pauses: list[float] | None = None,
     **options: Any,
-) -> LLMBrain:
+) -> LLMPlanner:
     ledger = BudgetLedger(store, study_id, budget or Budget())
     chat = Chat(
         model="recorded-model", base_url=url, api_key=KEY, store=store, study_id=study_id, ledger=ledger, price=price,
         pause=(pauses if pauses is not None else []).append,
     )  # fmt: skip
-    return LLMBrain(chat, engine="fake", **options)
+    return LLMPlanner(chat, engine="fake", **options)
 
 
 @pytest.fixture
-def brain(store: ExperimentStore, study_id: str, replies: ReplyServer) -> LLMBrain:
+def brain(store: ExperimentStore, study_id: str, replies: ReplyServer) -> LLMPlanner:
     return make_brain(store, study_id, replies.url)
 
 
 @pytest.fixture
-def charter(brain: LLMBrain) -> Charter:
+def charter(brain: LLMPlanner) -> Charter:
     return brain.frame(FrameRequest(topic=TOPIC))
 
 
@@ -126,7 +126,7 @@ def test_what_a_person_fixed_stays_fixed(store, study_id, replies):
 
 def test_a_task_that_contradicts_the_flag_is_asked_again_and_given_up(store, study_id, replies):
     brain = make_brain(store, study_id, replies.url)
-    with pytest.raises(BrainError, match=r"no usable answer .* 3 attempts: the task family is fixed: calc"):
+    with pytest.raises(PlannerError, match=r"no usable answer .* 3 attempts: the task family is fixed: calc"):
         brain.frame(FrameRequest(topic=TOPIC, task="calc"))
     assert len(replies.requests) == 3
 
@@ -174,7 +174,7 @@ def test_the_plan_has_the_arms_the_model_chose_as_checked_jobs(brain, charter):
 def test_a_plan_that_cannot_be_is_refused_with_the_reason(store, study_id, write_replies, charter, changes, message):
     with ReplyServer(write_replies(plan=[plan_reply(**changes)])) as replies:
         brain = make_brain(store, study_id, replies.url)
-        with pytest.raises(BrainError, match=message):
+        with pytest.raises(PlannerError, match=message):
             brain.plan(charter, History())
 
 
@@ -244,7 +244,7 @@ def test_the_planted_bug_is_caught_by_check_and_repaired_over_http(brain, charte
 def test_unchanged_is_no_answer_without_a_parent(brain, charter, replies):
     plan = brain.plan(charter, History())
     replies.asked["write_client"] = 1
-    with pytest.raises(BrainError, match="no fenced block"):
+    with pytest.raises(PlannerError, match="no fenced block"):
         brain.write_client(charter, plan.arms[0], None)
 
 
@@ -303,7 +303,7 @@ def test_no_call_is_made_that_could_exceed_the_budget(store, study_id, replies):
 
 
 def test_a_money_budget_without_prices_is_refused_at_the_start(store, study_id, replies):
-    with pytest.raises(BrainError, match="--llm-price"):
+    with pytest.raises(PlannerError, match="--llm-price"):
         make_brain(store, study_id, replies.url, budget=Budget(max_llm_usd=1.0))
 
 
@@ -321,7 +321,7 @@ def test_failures_on_the_way_are_retried_with_growing_pauses_and_recorded(store,
 
 def test_a_model_that_cannot_be_reached_is_given_up(store, study_id):
     brain = make_brain(store, study_id, "http://127.0.0.1:9/v1")
-    with pytest.raises(BrainError, match="recorded-model cannot be reached"):
+    with pytest.raises(PlannerError, match="recorded-model cannot be reached"):
         brain.frame(FrameRequest(topic=TOPIC))
     assert store.sum_llm_usage(study_id).failed_calls == 4
 
@@ -329,7 +329,7 @@ def test_a_model_that_cannot_be_reached_is_given_up(store, study_id):
 @pytest.mark.parametrize("status", [400, 401, 404])
 def test_a_refusal_is_final_and_says_why(store, study_id, replies, status):
     replies.failures = [status]
-    with pytest.raises(BrainError, match=f"refused: HTTP {status}"):
+    with pytest.raises(PlannerError, match=f"refused: HTTP {status}"):
         make_brain(store, study_id, replies.url).frame(FrameRequest(topic=TOPIC))
     assert len(replies.requests) == 1
 
@@ -338,7 +338,7 @@ def test_the_key_reaches_the_model_server_and_nothing_else(store, study_id, repl
     caplog.set_level("DEBUG", logger="researcher")
     replies.failures = [401]
     brain = make_brain(store, study_id, replies.url)
-    with pytest.raises(BrainError) as refused:
+    with pytest.raises(PlannerError) as refused:
         brain.frame(FrameRequest(topic=TOPIC))
     brain.frame(FrameRequest(topic=TOPIC))
     assert replies.keys == [f"Bearer {KEY}"] * 2

@@ -26,15 +26,15 @@ from experiments_db import (
     StudyStatus,
     open_store,
 )
-from researcher import worker as worker_module
-from researcher.brain.rules import RulesBrain
-from researcher.check import check_script
 from researcher.cli import app
-from researcher.settings import StudySettings
-from researcher.study import ask_to_end, create_study
+from researcher.execution.early_stopping import Limits
+from researcher.execution.preflight import check_script
+from researcher.loop import worker as worker_module
+from researcher.loop.worker import work_on
+from researcher.planner.rules import RulesPlanner
+from researcher.study.requests import ask_to_end, create_study
+from researcher.study.settings import StudySettings
 from researcher.types import Arm, Charter, ClientScript
-from researcher.watchdog import Limits
-from researcher.worker import work_on
 from swarm import SwarmClient
 
 CRASHING = "import sys\nsys.exit('the disk is on fire')\n"
@@ -150,7 +150,7 @@ def test_report_and_export_take_the_newest_study(done: Done, tmp_path: Path) -> 
     assert forgotten.exit_code == 2 and "where do the tables go" in forgotten.stderr
 
 
-def test_every_run_of_both_plans_is_trained_and_scored_by_the_harness(done: Done) -> None:
+def test_every_run_of_both_plans_is_trained_and_scored_by_the_evaluator(done: Done) -> None:
     runs = done.store.list_runs(study_id=done.study.id)
 
     assert done.study.status is StudyStatus.FINISHED
@@ -231,8 +231,8 @@ def test_going_on_with_a_finished_study_repeats_nothing(done: Done) -> None:
     assert done.store.list_runs(study_id=done.study.id) == before
 
 
-class BadArms(RulesBrain):
-    """The rules brain, but some arms get another program."""
+class BadArms(RulesPlanner):
+    """The rules planner, but some arms get another program."""
 
     def __init__(self, programs: Mapping[str, str]) -> None:
         super().__init__(seeds=1, steps=2, engine="fake")
@@ -249,12 +249,12 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
 ) -> None:
     unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
     programs = {**unchecked, "num_repeat=3": FORBIDDEN}
-    monkeypatch.setattr(worker_module, "_build_brain", lambda *_: BadArms(programs))
+    monkeypatch.setattr(worker_module, "_build_planner", lambda *_: BadArms(programs))
 
     def check_the_others(script: ClientScript, *given: Any, **named: Any) -> Any:
         return () if script.arm in unchecked else check_script(script, *given, **named)
 
-    monkeypatch.setattr("researcher.nodes.check.check_script", check_the_others)
+    monkeypatch.setattr("researcher.loop.nodes.check.check_script", check_the_others)
 
     done = _carry_out(store, tmp_path, "group size 2, 3, 4, 8 or 16", settings, limits=Limits(stall_s=20))
 

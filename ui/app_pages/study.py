@@ -75,7 +75,7 @@ def show_figures(contents: StudyContents) -> None:
 
 
 def show_answer(contents: StudyContents) -> None:
-    """What was asked, and what the scores and the charter's rule say to it; no word of a brain is in here."""
+    """What was asked, and what the scores and the charter's rule say to it; no word of a planner is in here."""
     with st.container(border=True):
         question = str(contents.document.get("question", contents.study.topic))
         st.markdown(f":material/help: **Question** {formats.plain(question)}")
@@ -115,7 +115,7 @@ def show_ranking(contents: StudyContents, ranked: list[ArmScore]) -> None:
         alt=f"Arms ranked by {contents.metric}, best first",
     )
     st.caption(
-        f"Diamond: mean over seeds; bar: interval of the mean; dots: seeds. Scored by the harness: "
+        f"Diamond: mean over seeds; bar: interval of the mean; dots: seeds. Scored by the evaluator: "
         f"{formats.plain(contents.metric)}, {formats.plain(contents.search_split)} split."
     )
 
@@ -299,7 +299,7 @@ def show_decisions(contents: StudyContents) -> None:
             )
             st.markdown(formats.plain(decision.reason))
             if words := str(decision.details.get("interpretation") or ""):
-                st.caption(f"In the brain's words, which nothing has checked: {formats.plain(words)}")
+                st.caption(f"In the planner's words, which nothing has checked: {formats.plain(words)}")
 
 
 def budget_text(kind: BudgetKind, amount: float) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments_db import BudgetKind, ExperimentStore, open_store
-from researcher.budget import BudgetLedger
 from researcher.errors import BudgetExceeded
+from researcher.study.budget import BudgetLedger
 from researcher.types import Budget
 
 

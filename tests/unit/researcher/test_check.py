@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import researcher.check
+import researcher.execution.preflight
 from prompts import load
-from researcher.check import check_script
 from researcher.errors import ResearchError
+from researcher.execution.preflight import check_script
 from researcher.types import ClientScript
 
 JOB = {"project_name": "research", "model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}
@@ -84,7 +84,7 @@ def test_undefined_name_is_found_without_running(tmp_path):
     ],
 )
 def test_what_a_client_may_not_use_is_named_with_its_line(line, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(researcher.check, "LINT_RULES", "E9")
+    monkeypatch.setattr(researcher.execution.preflight, "LINT_RULES", "E9")
     found = messages(f"from swarm.tasks import Split\n{line}\n", tmp_path, "imports")
     assert message in found
     assert "line 2" in found
@@ -131,7 +131,7 @@ def test_preflight_reads_only_what_the_client_printed(tmp_path, start_server):
 
 
 def test_preflight_ends_a_client_that_hangs(tmp_path, start_server, monkeypatch):
-    monkeypatch.setattr(researcher.check, "PREFLIGHT_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(researcher.execution.preflight, "PREFLIGHT_TIMEOUT_S", 3.0)
     hanging = changed("while True:", "while __name__:\n            continue")
     [problem] = check(hanging, tmp_path, url=start_server().url)
     assert "did not end within 3 s" in problem.message

@@ -1,4 +1,4 @@
-"""The decide node with a brain that has nothing to say."""
+"""The decide node with a planner that has nothing to say."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from experiments_db import ExperimentStore, Severity, open_store
-from researcher.brain.rules import RulesBrain
-from researcher.brain.scripted import Script, ScriptedBrain
-from researcher.budget import BudgetLedger
-from researcher.crew import Crew
-from researcher.deps import Deps
-from researcher.journal import Journal, charter_to_json
-from researcher.nodes.decide import decide
-from researcher.servers import ServerPool
-from researcher.state import first_state
+from researcher.execution.background import BackgroundTasks
+from researcher.execution.servers import ServerPool
+from researcher.loop.deps import Deps
+from researcher.loop.nodes.decide import decide
+from researcher.loop.state import first_state
+from researcher.planner.rules import RulesPlanner
+from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.study.budget import BudgetLedger
+from researcher.study.log import Journal, charter_to_json
 from researcher.types import Analysis, Budget, FrameRequest, History
 
 
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:
     study = store.create_study("t", brain="scripted")
-    journal, rules = Journal(store, study.id), RulesBrain()
+    journal, rules = Journal(store, study.id), RulesPlanner()
     charter = rules.frame(FrameRequest("batch size 2 or 3 on reversal"))
     store.freeze_charter(study.id, charter_to_json(charter))
     journal.write_plan(rules.plan(charter, History()), "plan")
@@ -37,9 +37,9 @@ def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: Ex
         study_id=study.id,
         store=store,
         journal=journal,
-        brain=ScriptedBrain(Script(charter, plans=(), clients={}, decisions=())),
+        planner=ScriptedPlanner(Script(charter, plans=(), clients={}, decisions=())),
         pool=ServerPool(urls=(), local=1, home=tmp_path),
-        crew=Crew(1),
+        background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study.id, Budget()),
         sandbox=None,
         home=tmp_path,
@@ -48,7 +48,7 @@ def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: Ex
     assert decide(deps, first_state(study.id))["is_halted"]
 
     (decision,) = store.list_decisions(study.id)
-    assert (decision.action, decision.reason) == ("stop", "The brain came to no decision.")
+    assert (decision.action, decision.reason) == ("stop", "The planner came to no decision.")
     warnings = [event.message for event in store.list_events(study.id) if event.severity is Severity.WARNING]
     assert warnings == [
         "No interpretation: the script has no interpretation number 1",

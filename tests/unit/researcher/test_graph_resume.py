@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 
-from researcher.graph import is_finished
+from researcher.loop.graph import is_finished
 
 CONFIG: Any = {"configurable": {"thread_id": "study"}}
 

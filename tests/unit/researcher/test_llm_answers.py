@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from researcher.brain.answers import (
+from researcher.planner.answers import (
     DecideAnswer,
     FrameAnswer,
     PlanAnswer,

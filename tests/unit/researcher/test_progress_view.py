@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from experiments_db import ExperimentStore, RunStatus, open_store
-from researcher.progress import Follower, render, take_snapshot
-from researcher.watchdog import REWARD
+from researcher.execution.early_stopping import REWARD
+from researcher.study.progress import Follower, render, take_snapshot
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def record_findings(store: ExperimentStore, study: str, run_ids: dict[str, dict[
 
 
 class Page(HTMLParser):
-    """Cells of every table row, ids, links, tags and visible text of a page."""
+    """Trials of every table row, ids, links, tags and visible text of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Page(HTMLParser):
         self.sources: list[str] = []
         self.tags: set[str] = set()
         self.text = ""
-        self._cell: list[str] | None = None
+        self._trial: list[str] | None = None
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -157,17 +157,17 @@ class Page(HTMLParser):
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
-            self._cell = []
+            self._trial = []
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th") and self._cell is not None:
-            self.rows[-1].append(" ".join("".join(self._cell).split()))
-            self._cell = None
+        if tag in ("td", "th") and self._trial is not None:
+            self.rows[-1].append(" ".join("".join(self._trial).split()))
+            self._trial = None
 
     def handle_data(self, data: str) -> None:
         self.text += data
-        if self._cell is not None:
-            self._cell.append(data)
+        if self._trial is not None:
+            self._trial.append(data)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ def test_sealed_scores_equal_sql(database, page):
         assert row[2:] == [f"{sum(values) / 3:.3f}", interval(values)]
 
 
-def test_the_answer_is_the_harness_verdict(page, report):
+def test_the_answer_is_the_evaluator_verdict(page, report):
     answer = "lr=0.003 is better than lr=0.001: +0.383 (95 % interval"
     assert answer in page.text
     assert answer in report.markdown.read_text()

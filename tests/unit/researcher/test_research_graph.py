@@ -14,8 +14,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 
 from experiments_db import LeaseLost, StoreUnavailable
-from researcher.errors import BrainError
-from researcher.graph import KEPT_CHECKPOINTS, build_graph, is_transient, prune
+from researcher.errors import PlannerError
+from researcher.loop.graph import KEPT_CHECKPOINTS, build_graph, is_transient, prune
 from researcher.types import FrameRequest
 
 
@@ -41,7 +41,7 @@ def test_loop_has_the_nodes_and_edges_of_its_picture() -> None:
         (ConnectionResetError(), True),
         (sqlite3.OperationalError("database is locked"), True),
         (LeaseLost("gone"), False),
-        (BrainError("no answer"), False),
+        (PlannerError("no answer"), False),
         (ValueError("a bug"), False),
     ],
 )

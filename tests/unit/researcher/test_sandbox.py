@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from researcher.errors import SandboxUnavailable, ServerProblem
-from researcher.sandbox import Limits, Sandbox, candidates, choose_sandbox, plain_command, probe
+from researcher.sandbox.sandbox import Limits, Sandbox, candidates, choose_sandbox, plain_command, probe
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -155,7 +155,7 @@ def test_keys_and_files_of_the_host_are_not_there(run, tmp_path, monkeypatch):
 def test_only_the_working_directory_and_temporary_files_can_be_written(run, tmp_path):
     done = run("""
         import os, sys, swarm.types
-        places = ["/usr/x", "/x", "/dev/x", "/proc/sys/kernel/hostname", "/run/swarm/link/x", "/run/swarm/relay.py",
+        places = ["/usr/x", "/x", "/dev/x", "/proc/sys/kernel/hostname", "/run/swarm/link/x", "/run/swarm/proxy.py",
                   swarm.types.__file__, sys.executable, sys.prefix + "/x", "x", "/tmp/x", os.environ["HOME"] + "/x"]
         for place in places:
             try:

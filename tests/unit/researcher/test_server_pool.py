@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from researcher.children import process_start
 from researcher.errors import ServerProblem
-from researcher.servers import MAX_RESTARTS, ServerPool, check_servers, connect
+from researcher.execution.children import process_start
+from researcher.execution.servers import MAX_RESTARTS, ServerPool, check_servers, connect
 
 
 def test_own_server_serves_is_started_again_when_killed_and_ends_with_the_pool(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from experiments_db import number_as_text
-from researcher.brain.designs import default_arms, default_job
-from researcher.brain.topic import parse_topic
+from researcher.planner.designs import default_arms, default_job
+from researcher.planner.topic import parse_topic
 from researcher.report.render import format_value
 from ui import formats
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from experiments_db import ExperimentStore, open_store
-from researcher.brain.rules import RulesBrain
 from researcher.errors import ResearchError
-from researcher.journal import (
+from researcher.planner.rules import RulesPlanner
+from researcher.study.log import (
     DIAGNOSED,
     Journal,
     analysis_from_json,
@@ -24,7 +24,7 @@ from researcher.journal import (
 )
 from researcher.types import Analysis, ArmSummary, Budget, Comparison, FrameRequest, History, Verdict
 
-BRAIN = RulesBrain()
+BRAIN = RulesPlanner()
 CHARTER = BRAIN.frame(FrameRequest("What makes agents learn fast?", budget=Budget(max_runs=7)))
 PLAN = BRAIN.plan(CHARTER, History())
 ANALYSIS = Analysis(

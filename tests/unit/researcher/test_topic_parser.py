@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from researcher.brain.topic import LONGEST_TOPIC, parse_topic
 from researcher.errors import TopicInvalid
+from researcher.planner.topic import LONGEST_TOPIC, parse_topic
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ OpenPage = Callable[..., AppTest]
 PAGES = ("studies", "study", "runs", "run", "compare")
 # Each section with something that only it shows.
 STUDY_SECTIONS = {
-    "Results": "Scored by the harness",
+    "Results": "Scored by the evaluator",
     "Plan": "SHA-256",
     "Decisions": "All arms are decided",
     "Budget": "no limit",

@@ -1,0 +1,63 @@
+"""Work that takes longer than a node may: booting engines and measuring scores, each in a thread of its own.
+
+Place in the flow: launch and evaluate submit, monitor waits and collects. This module knows nothing of what is done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+
+class Drained(BaseException):
+    """Raised inside background work once the study is asked to stop.
+
+    Not an Exception: what repeats failed attempts must not repeat this one.
+    """
+
+
+class BackgroundTasks:
+    """Background tasks by key. `stop` is the request, shared with the work itself, to end early."""
+
+    def __init__(self, workers: int) -> None:
+        self.stop = threading.Event()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="background")
+        self._tasks: dict[str, Future[Any]] = {}
+        self._changed = threading.Event()
+
+    def submit(self, key: str, task: Callable[[], Any]) -> None:
+        future = self._pool.submit(task)
+        self._tasks[key] = future
+        future.add_done_callback(lambda _: self._changed.set())
+
+    def take(self, key: str) -> Future[Any] | None:
+        """The task of this key if it has ended, which forgets it; None while it runs or if there is none."""
+        future = self._tasks.get(key)
+        if future is None or not future.done():
+            return None
+        return self._tasks.pop(key)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until a task ends, `wake` is called, or the time is over."""
+        self._changed.wait(timeout_s)
+        self._changed.clear()
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    def request_stop(self) -> None:
+        """Ask the running tasks to end; safe in a signal handler."""
+        self.stop.set()
+        self.wake()
+
+    def join(self) -> None:
+        """Drop the queued tasks and wait for the running ones."""
+        self.request_stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def check(self) -> None:
+        """Raises Drained if the work should end."""
+        if self.stop.is_set():
+            raise Drained

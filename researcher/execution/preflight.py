@@ -1,0 +1,252 @@
+"""Whether a client program may be launched: what can be found wrong with it without a real run.
+
+Place in the flow: between `write_client` and `launch`. Stages: parse, lint, imports, job, and preflight, which feeds
+one training step to a swarm server with the fake engine. This is hygiene: it saves runs and gives a planner something
+to repair; what keeps the host safe is the sandbox. It knows nothing of planners, studies or the database.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from researcher.errors import ResearchError
+from researcher.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
+from researcher.types import ClientScript, Problem
+from swarm import SwarmClient
+from swarm.config import build_job
+from swarm.errors import JobInvalid, SwarmError
+from swarm.schemas import EngineState
+
+LINT_TIMEOUT_S = 30.0
+PREFLIGHT_TIMEOUT_S = 90.0
+MAX_CODE_CHARS = 40_000
+LAST_LINES = 8
+MAX_MESSAGE_CHARS = 1200
+
+# What is wrong whatever the style: syntax, broken formats and comparisons, misplaced statements, undefined names.
+LINT_RULES = "E9,F5,F6,F7,F82"
+
+SWARM_MODULES = frozenset({"swarm", "swarm.tasks", "swarm.errors", "swarm.types"})
+ALLOWED_MODULES = frozenset(
+    {
+        "__future__", "abc", "argparse", "asyncio", "base64", "bisect", "collections", "concurrent", "contextlib",
+        "copy", "csv", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq",
+        "html", "itertools", "json", "logging", "math", "numbers", "operator", "os", "pathlib", "pprint", "queue",
+        "random", "re", "secrets", "statistics", "string", "sys", "textwrap", "threading", "time", "traceback",
+        "types", "typing", "unicodedata", "uuid", "warnings", "httpx", "openai", "pydantic", "yaml",
+    }
+)  # fmt: skip
+FORBIDDEN_NAMES = frozenset(
+    {"eval", "exec", "compile", "__import__", "globals", "locals", "vars", "breakpoint", "input"}
+)
+ALLOWED_OF_OS = frozenset({"environ", "getenv", "path", "cpu_count", "getpid", "sep", "linesep", "fspath"})
+ALLOWED_DUNDERS = frozenset({"__name__", "__file__", "__doc__", "__init__", "__post_init__", "__enter__", "__exit__"})
+HELD_OUT = frozenset({"validation", "test"})
+
+
+def check_script(
+    script: ClientScript,
+    job: Mapping[str, Any],
+    *,
+    workdir: Path,
+    sandbox: Sandbox | None,
+    preflight_url: str | None,
+) -> tuple[Problem, ...]:
+    """All problems of the first stage that has any; empty if the script may run.
+
+    `job` are the arm's settings; preflight (skipped without `preflight_url`) runs them at the smallest size on the fake
+    engine of that server, in a folder of its own below `workdir`, and takes the server for itself while it lasts.
+    """
+    problems = _check_parse(script.code)
+    if problems:
+        return problems
+    tree = ast.parse(script.code)
+    problems = (*_check_lint(script.code), *_check_imports(tree), *_check_job(job))
+    if problems or preflight_url is None:
+        return problems
+    return _check_preflight(script, job, workdir, sandbox, preflight_url)
+
+
+def _check_parse(code: str) -> tuple[Problem, ...]:
+    if len(code) > MAX_CODE_CHARS:
+        return (Problem("parse", f"the program has {len(code)} characters, at most {MAX_CODE_CHARS} are accepted"),)
+    if not code.strip():
+        return (Problem("parse", "the program is empty"),)
+    try:
+        compile(code, "client.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+        return (Problem("parse", f"{line}{getattr(error, 'msg', None) or type(error).__name__}"),)
+    return ()
+
+
+def _check_lint(code: str) -> tuple[Problem, ...]:
+    """Ruff's findings; without ruff, none: the compiler and the preflight remain."""
+    if find_spec("ruff") is None:
+        return ()
+    argv = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--target-version", "py311"]
+    argv += ["--select", LINT_RULES, "--output-format", "json", "--stdin-filename", "client.py", "-"]
+    try:
+        done = subprocess.run(argv, input=code, capture_output=True, text=True, timeout=LINT_TIMEOUT_S, check=False)
+        findings = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+        return (Problem("lint", f"the linter did not work: {type(error).__name__}: {error}"),)
+    return tuple(
+        Problem("lint", f"line {finding['location']['row']}: {finding['code']} {finding['message']}")
+        for finding in findings
+    )
+
+
+def _check_imports(tree: ast.Module) -> tuple[Problem, ...]:
+    found = (message for node in ast.walk(tree) for message in _objections(node))
+    return tuple(Problem("imports", message) for message in dict.fromkeys(found))
+
+
+def _objections(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            for alias in names:
+                yield from _object_to_module(alias.name, node.lineno)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            if level or module is None:
+                yield f"line {node.lineno}: a client is one file: relative imports find nothing"
+                return
+            yield from _object_to_module(module, node.lineno)
+            yield from _object_to_names(module, [alias.name for alias in names], node.lineno)
+        case ast.Name(id=name) if name in FORBIDDEN_NAMES:
+            yield f"line {node.lineno}: {name} is not allowed in a client"
+        case ast.Attribute(attr=name) if name.startswith("__") and name not in ALLOWED_DUNDERS:
+            yield f"line {node.lineno}: the attribute {name} is not allowed in a client"
+        case ast.Attribute(value=ast.Name(id="os"), attr=name) if name not in ALLOWED_OF_OS:
+            yield f"line {node.lineno}: os.{name} is not allowed in a client"
+        case ast.Call():
+            yield from _object_to_held_out(node)
+        case _:
+            return
+
+
+def _object_to_module(module: str, line: int) -> Iterator[str]:
+    top = module.split(".")[0]
+    if top == "swarm" and module not in SWARM_MODULES:
+        yield f"line {line}: import public names only, from {', '.join(sorted(SWARM_MODULES))}; not from {module}"
+    elif top != "swarm" and top not in ALLOWED_MODULES:
+        yield f"line {line}: a client may not import {module}"
+
+
+def _object_to_names(module: str, names: list[str], line: int) -> Iterator[str]:
+    if module == "os":
+        yield from (f"line {line}: os.{name} is not allowed in a client" for name in names if name not in ALLOWED_OF_OS)
+    if module in SWARM_MODULES:
+        public = dir(importlib.import_module(module))
+        yield from (f"line {line}: {module} has no name {name!r}" for name in names if name not in public)
+
+
+def _object_to_held_out(call: ast.Call) -> Iterator[str]:
+    """A client draws from the train split; the evaluator alone scores on the others."""
+    if not (isinstance(call.func, ast.Attribute) and call.func.attr in ("tasks", "stream")):
+        return
+    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        for part in ast.walk(argument):
+            name = part.value if isinstance(part, ast.Constant) else getattr(part, "attr", None)
+            if isinstance(name, str) and name.lower() in HELD_OUT:
+                yield f"line {call.lineno}: the {name.lower()} split is held out: train on the train split"
+
+
+def _check_job(job: Mapping[str, Any]) -> tuple[Problem, ...]:
+    try:
+        build_job(dict(job))
+    except JobInvalid as error:
+        return (Problem("job", error.message),)
+    return ()
+
+
+def _check_preflight(
+    script: ClientScript, job: Mapping[str, Any], workdir: Path, sandbox: Sandbox | None, url: str
+) -> tuple[Problem, ...]:
+    tiny = build_job({**job, **_smallest(job), "experiment_name": "preflight"})
+    workdir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="check-", dir=workdir) as name, SwarmClient(url) as server:
+        # What the client can write is a folder below: it could replace a log of its own by a link to any file.
+        folder = Path(name).resolve() / "work"
+        folder.mkdir()
+        (folder / "client.py").write_text(script.code, encoding="utf-8")
+        tiny.dump_job_as_yaml(folder / "job.yaml")
+        try:
+            server.auto_sync_train_config_and_start_engine(tiny, force_restart=True)
+            message = _run_client(folder, sandbox, url) or _missing_step(server)
+            server.stop_engine()
+        except SwarmError as error:
+            raise ResearchError(f"the preflight server at {url} does not work: {error}") from error
+    return (Problem("preflight", message),) if message else ()
+
+
+def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The same job, one task of two episodes and one step long, without a model."""
+    repeat = min(2, int(job.get("num_repeat", 2)))
+    return {
+        "engine": "fake", "batch_size": 1, "num_repeat": repeat, "min_group": None, "mini_batch_num": 1,
+        "total_steps": 1, "seed": 0, "n_gpu": 0, "save_freq": 0, "lr_warmup_steps": 0,
+    }  # fmt: skip
+
+
+def _run_client(folder: Path, sandbox: Sandbox | None, url: str) -> str:
+    """Empty if the client ended by itself with exit code 0, or what went wrong with its last words."""
+    argv = [sys.executable, "client.py", "--server", url, "--job", "job.yaml", "--seed", "0"]
+    start = plain_command if sandbox is None else partial(sandbox.command, workdir=folder)
+    command = start(argv, server_url=url)
+    log = folder.parent / "output.log"
+    try:
+        code = _run_bounded(command, folder, log)
+    finally:
+        command.cleanup()
+    if code == 0:
+        return ""
+    what = f"did not end within {PREFLIGHT_TIMEOUT_S:g} s" if code is None else f"ended with exit code {code}"
+    return f"the client {what}: {_last_words(log).replace(f'{folder}/', '')}"
+
+
+def _run_bounded(command: SandboxedCommand, folder: Path, log: Path) -> int | None:
+    """The exit code, or None after the time limit, when the whole process group was killed."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command.argv, cwd=folder, env=command.env, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            return process.wait(PREFLIGHT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None
+
+
+def _missing_step(server: SwarmClient) -> str:
+    status = server.status()
+    if status.step >= 1 or status.state is EngineState.TRAINING:
+        return ""
+    counted = ", ".join(f"{count} {reason}" for reason, count in status.failures.items()) or "none given up"
+    return f"the client ended before one batch was complete (episodes: {counted}): loop until TrainingComplete"
+
+
+def _last_words(log: Path) -> str:
+    size = log.stat().st_size
+    with log.open("rb") as file:
+        file.seek(max(0, size - 16_384))
+        text = file.read().decode("utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip(" \t~^")][-LAST_LINES:]
+    if not lines:
+        return "it printed nothing"
+    # What went wrong stands in the last line of a traceback, where in those before.
+    return " | ".join([lines[-1], *lines[:-1]])[:MAX_MESSAGE_CHARS]

@@ -1,0 +1,120 @@
+"""Which runs a plan still needs: trials of arm and seed, their attempts and their names.
+
+Place in the flow: launch takes open trials, analyze reads finished ones, resume sorts out what a crash left behind.
+Every answer is computed from the rows of the database, so it is the same in every process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
+from researcher.execution.servers import PROJECT
+from researcher.types import Plan
+
+MAX_FAILURES = 2
+"""A run that failed is tried once more; what fails twice is the arm's own fault often enough."""
+
+
+class TrialState(StrEnum):
+    OPEN = "open"
+    ACTIVE = "active"
+    FINISHED = "finished"
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One arm with one seed, and every attempt at it, oldest first."""
+
+    experiment: Experiment
+    seed: int
+    runs: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment.name} seed {self.seed}"
+
+    @property
+    def state(self) -> TrialState:
+        if self.finished is not None:
+            return TrialState.FINISHED
+        if any(not run.status.is_over and run.status is not RunStatus.PLANNED for run in self.runs):
+            return TrialState.ACTIVE
+        failures = [run for run in self.runs if run.status is RunStatus.FAILED]
+        if len(failures) >= MAX_FAILURES or any(not is_retried(run) for run in failures):
+            return TrialState.GIVEN_UP
+        return TrialState.OPEN
+
+    @property
+    def finished(self) -> Run | None:
+        return next((run for run in self.runs if run.status is RunStatus.FINISHED), None)
+
+    @property
+    def attempt(self) -> int:
+        """Number of the next launch: a claimed one that never began, or a new one."""
+        if self.runs and self.runs[-1].status is RunStatus.PLANNED:
+            return self.runs[-1].attempt
+        return max((run.attempt for run in self.runs), default=0) + 1
+
+    @property
+    def failure(self) -> str:
+        """Why it was given up, for people."""
+        reasons = [run.exit_reason or "no reason recorded" for run in self.runs if run.status is RunStatus.FAILED]
+        return reasons[-1] if reasons else "never run"
+
+
+def is_retried(run: Run) -> bool:
+    """Whether this failure was the system's, so that another attempt makes sense."""
+    return bool((run.diagnosis or {}).get("is_retried", True))
+
+
+def list_trials(store: ExperimentStore, study_id: str, plan: Plan) -> list[Trial]:
+    """Every arm of the plan that may run, with every seed; seed by seed, so that a cut leaves whole blocks."""
+    by_name = {experiment.name: experiment for experiment in store.list_experiments(study_id)}
+    wanted = [by_name[arm.name] for arm in plan.arms if arm.name in by_name]
+    ready = [experiment for experiment in wanted if experiment.status is ExperimentStatus.READY]
+    runs = _group(store.list_runs(study_id=study_id))
+    return [
+        Trial(experiment, seed, tuple(runs.get((experiment.id, seed), ())))
+        for seed in plan.seeds
+        for experiment in ready
+    ]
+
+
+def list_all_trials(store: ExperimentStore, study_id: str) -> list[Trial]:
+    """Every arm and seed that was ever claimed."""
+    experiments = {experiment.id: experiment for experiment in store.list_experiments(study_id)}
+    runs = _group(store.list_runs(study_id=study_id))
+    return [Trial(experiments[key[0]], key[1], tuple(attempts)) for key, attempts in sorted(runs.items())]
+
+
+def run_key(study_id: str, trial: Trial) -> str:
+    """The idempotency key, known before the launch and the same in every process."""
+    return f"{study_id}/{trial.experiment.name}/{trial.seed}/{trial.attempt}"
+
+
+def job_of(study_id: str, experiment: Experiment, seed: int, attempt: int) -> dict[str, Any]:
+    """The arm's settings with what only the evaluator sets: names and seed."""
+    name = f"{study_id}/{plain_name(experiment.name)}/seed-{seed}/attempt-{attempt}"
+    return {**experiment.job, "project_name": PROJECT, "experiment_name": name[-200:], "seed": seed}
+
+
+def plain_name(name: str) -> str:
+    """A name for folders and servers: letters, digits and `_ . + -`."""
+    return re.sub(r"[^\w.+-]+", "_", name, flags=re.ASCII)[:80] or "arm"
+
+
+def total_steps(job: Mapping[str, Any]) -> int:
+    return int(job["total_steps"])
+
+
+def _group(runs: Iterable[Run]) -> dict[tuple[str, int], Sequence[Run]]:
+    grouped: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        grouped.setdefault((run.experiment_id, run.seed), []).append(run)
+    return {key: sorted(attempts, key=lambda run: run.attempt) for key, attempts in grouped.items()}

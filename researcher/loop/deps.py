@@ -1,0 +1,101 @@
+"""What the nodes of one study share: the parts they call, and the runs that are under way in this process.
+
+Place in the flow: study.py builds it, every node gets it. It knows no order of nodes and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from experiments_db import Experiment, ExperimentStore
+from researcher.evaluator import Evaluator
+from researcher.execution.background import BackgroundTasks
+from researcher.execution.children import Child
+from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
+from researcher.execution.servers import ServerPool, Slot
+from researcher.planner.base import Planner
+from researcher.sandbox.sandbox import Sandbox
+from researcher.study.budget import BudgetLedger
+from researcher.study.log import Journal
+
+
+class Phase(StrEnum):
+    """Of a run under way: booting and base score; training; trained and to be measured; being measured."""
+
+    PREPARING = "preparing"
+    TRAINING = "training"
+    TRAINED = "trained"
+    MEASURING = "measuring"
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    """A run that this process works on. `copied_step` is the last step whose metrics are in the database.
+
+    `diagnosis` is set where the run was ended early.
+    """
+
+    run_id: str
+    name: str
+    experiment: Experiment
+    steps: int
+    slot: Slot
+    early_stopping: EarlyStopping
+    phase: Phase = Phase.PREPARING
+    child: Child | None = None
+    copied_step: int = 0
+    diagnosis: Diagnosis | None = None
+
+
+class ActiveRuns:
+    """The runs under way, by id. Only the graph's thread touches it."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, ActiveRun] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[ActiveRun]:
+        return iter(tuple(self._runs.values()))
+
+    def add(self, run: ActiveRun) -> None:
+        self._runs[run.run_id] = run
+
+    def remove(self, run: ActiveRun) -> None:
+        self._runs.pop(run.run_id, None)
+
+    def in_phase(self, phase: Phase) -> list[ActiveRun]:
+        return [run for run in self._runs.values() if run.phase is phase]
+
+
+@dataclass(frozen=True, slots=True)
+class Deps:
+    """One study's parts. `home` is its folder. `evaluator` needs the charter, so it is made when asked for."""
+
+    study_id: str
+    store: ExperimentStore
+    journal: Journal
+    planner: Planner
+    pool: ServerPool
+    background: BackgroundTasks
+    ledger: BudgetLedger
+    sandbox: Sandbox | None
+    home: Path
+    limits: Limits = field(default_factory=Limits)
+    active_runs: ActiveRuns = field(default_factory=ActiveRuns)
+
+    def evaluator(self) -> Evaluator:
+        return Evaluator(
+            store=self.store,
+            charter=self.journal.charter(),
+            home=self.home,
+            sandbox=self.sandbox,
+            stop=self.background.stop,
+        )
+
+    def arm_folder(self, experiment: Experiment) -> Path:
+        return self.home / "arms" / experiment.id

@@ -1,0 +1,136 @@
+"""The loop on one screen: its nodes, its edges, and how it goes on where it was left.
+
+    frame -> plan -> write_client -> check -> launch -> monitor -> evaluate -+-> launch (runs are open or under way)
+              ^                                                              +-> analyze -> decide -+-> plan (refine)
+              +-------------------------------------------------------------------------------------+
+                                                                        seal -> report <------------+ (stop)
+
+Place in the flow: study.py carries it out. LangGraph stores a checkpoint after every node, in a file of the study; a
+node that was cut short begins again from its first line, so every node can be repeated. This module knows nothing of
+what the nodes do.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import RunControl
+from langgraph.types import RetryPolicy, StateSnapshot
+
+from experiments_db import StoreUnavailable
+from researcher.loop.deps import Deps
+from researcher.loop.nodes.analyze import analyze
+from researcher.loop.nodes.check import check
+from researcher.loop.nodes.decide import decide
+from researcher.loop.nodes.evaluate import evaluate
+from researcher.loop.nodes.final_test import seal
+from researcher.loop.nodes.frame import frame
+from researcher.loop.nodes.launch import has_work, launch
+from researcher.loop.nodes.monitor import monitor
+from researcher.loop.nodes.plan import plan
+from researcher.loop.nodes.report import report
+from researcher.loop.nodes.write_client import write_client
+from researcher.loop.state import ResearchState, first_state
+from researcher.types import FrameRequest
+
+RECURSION_LIMIT = 1_000_000_000
+"""LangGraph counts steps per invocation; a study of weeks takes one every second. The budget is what ends a study."""
+
+KEPT_CHECKPOINTS = 20
+PRUNE_EVERY = 500
+"""Steps. A checkpoint is about a kilobyte, and only the newest is ever read."""
+
+Graph = CompiledStateGraph[ResearchState, None, ResearchState, ResearchState]
+
+
+def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointSaver[Any] | None) -> Graph:
+    graph = StateGraph(ResearchState)
+    nodes: dict[str, Callable[[ResearchState], ResearchState]] = {
+        "frame": partial(frame, deps, request=request),
+        "plan": partial(plan, deps),
+        "write_client": partial(write_client, deps),
+        "check": partial(check, deps),
+        "launch": partial(launch, deps),
+        "monitor": partial(monitor, deps),
+        "evaluate": partial(evaluate, deps),
+        "analyze": partial(analyze, deps),
+        "decide": partial(decide, deps),
+        "seal": partial(seal, deps),
+        "report": partial(report, deps),
+    }
+    retry = RetryPolicy(max_attempts=4, initial_interval=0.5, max_interval=10.0, retry_on=is_transient)
+    for name, node in nodes.items():
+        graph.add_node(name, cast(Any, node), retry_policy=retry)
+    graph.add_edge(START, "frame")
+    graph.add_edge("frame", "plan")
+    graph.add_conditional_edges("plan", lambda state: "seal" if state["is_halted"] else "write_client")
+    graph.add_edge("write_client", "check")
+    graph.add_edge("check", "launch")
+    graph.add_edge("launch", "monitor")
+    graph.add_edge("monitor", "evaluate")
+    graph.add_conditional_edges("evaluate", lambda state: "launch" if has_work(deps, state) else "analyze")
+    graph.add_edge("analyze", "decide")
+    graph.add_conditional_edges("decide", lambda state: "seal" if state["is_halted"] else "plan")
+    graph.add_edge("seal", "report")
+    graph.add_edge("report", END)
+    return graph.compile(checkpointer=checkpointer)
+
+
+def is_transient(error: BaseException) -> bool:
+    """What may be gone a second later. LangGraph's own choice retries programming errors and not a busy database."""
+    return isinstance(error, StoreUnavailable | httpx.TransportError | ConnectionError | sqlite3.OperationalError)
+
+
+def is_finished(snapshot: StateSnapshot) -> bool:
+    """Whether the graph has come to its end.
+
+    `snapshot.next` does not tell: it is empty too when the process was killed after a node's result was stored and
+    before the checkpoint that follows it.
+    """
+    return bool(snapshot.values) and not snapshot.tasks
+
+
+def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
+    """Begin the study's graph, or go on where it was left, to its end.
+
+    Raises GraphDrained at the next node boundary once `control` asks for it, and what a node raises.
+    """
+    config: RunnableConfig = {"configurable": {"thread_id": deps.study_id}, "recursion_limit": RECURSION_LIMIT}
+    with _open_checkpoints(deps.home / "graph.db") as (connection, saver):
+        graph = build_graph(deps, request, saver)
+        snapshot = graph.get_state(config)
+        if is_finished(snapshot):
+            return
+        start = None if snapshot.values else first_state(deps.study_id)
+        stream = graph.stream(start, config, stream_mode="updates", durability="sync", control=control)
+        for count, _ in enumerate(stream, start=1):
+            if count % PRUNE_EVERY == 0:
+                prune(connection, saver)
+
+
+@contextmanager
+def _open_checkpoints(path: Path) -> Generator[tuple[sqlite3.Connection, SqliteSaver]]:
+    with closing(sqlite3.connect(path, check_same_thread=False)) as connection:
+        # No type of the state is outside msgpack's own: anything else in the file is not ours and is not built.
+        yield connection, SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+
+
+def prune(connection: sqlite3.Connection, saver: SqliteSaver) -> None:
+    """Forget all but the newest checkpoints; the saver has no call for it."""
+    newest = f"SELECT checkpoint_id FROM checkpoints ORDER BY checkpoint_id DESC LIMIT {KEPT_CHECKPOINTS}"
+    with saver.lock:
+        for table in ("writes", "checkpoints"):
+            connection.execute(f"DELETE FROM {table} WHERE checkpoint_id NOT IN ({newest})")
+        connection.commit()

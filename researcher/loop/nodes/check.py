@@ -1,0 +1,82 @@
+"""Check: no arm is launched whose program or job was found wanting; a planner may mend it a few times."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+
+from experiments_db import Experiment, ExperimentStatus
+from researcher.errors import BudgetExceeded, PlannerError
+from researcher.execution.preflight import check_script
+from researcher.loop.deps import Deps
+from researcher.loop.nodes.write_client import TRUSTED, draft_arms, load_script, save_script
+from researcher.loop.state import ResearchState
+from researcher.types import Arm, ClientScript, Problem
+
+MAX_REPAIRS = 3
+
+
+def check(deps: Deps, state: ResearchState) -> ResearchState:
+    for arm, experiment in draft_arms(deps, state):
+        script = load_script(deps, experiment)
+        # A repeat of a program that passed needs no second trial run: only its job is new.
+        needs_preflight = not _passed_before(deps, script)
+        with _preflight_server(deps, needed=needs_preflight) as url:
+            problems = _check_and_repair(deps, arm, experiment, script, url)
+        if problems:
+            note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
+            deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
+            deps.journal.warn("arm.rejected", f"{arm.name}: {note}")
+        else:
+            deps.store.revise_experiment(experiment.id, status=ExperimentStatus.READY)
+            deps.journal.note("arm.ready", f"{arm.name}: client and job passed the check.")
+    return state
+
+
+def _check_and_repair(
+    deps: Deps, arm: Arm, experiment: Experiment, script: ClientScript, url: str | None
+) -> tuple[Problem, ...]:
+    """The problems that remain; empty once the script passes, which is then the one stored."""
+    charter = deps.journal.charter()
+    for attempt in range(MAX_REPAIRS + 1):
+        problems = check_script(
+            script,
+            dict(experiment.job),
+            workdir=deps.arm_folder(experiment),
+            sandbox=None if script.trusted else deps.sandbox,
+            preflight_url=url,
+        )
+        if not problems or attempt == MAX_REPAIRS:
+            return problems
+        deps.journal.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")
+        try:
+            script = replace(deps.planner.repair_client(charter, arm, script, problems), arm=arm.name)
+        except (PlannerError, BudgetExceeded):
+            return problems
+        save_script(deps, experiment, script)
+    raise AssertionError("the loop returns")
+
+
+def _passed_before(deps: Deps, script: ClientScript) -> bool:
+    """Whether an arm with exactly this program, ours, is ready already."""
+    if not script.trusted:
+        return False
+    digest = sha256(script.code.encode()).hexdigest()
+    known = {artifact.sha256 for artifact in deps.store.list_artifacts(deps.study_id, kind=TRUSTED)}
+    return digest in known and any(
+        experiment.status is ExperimentStatus.READY and experiment.client_code == script.code
+        for experiment in deps.store.list_experiments(deps.study_id)
+    )
+
+
+@contextmanager
+def _preflight_server(deps: Deps, *, needed: bool) -> Generator[str | None]:
+    """The address of a server for the trial run; None if none is needed."""
+    slot = deps.pool.take() if needed else None
+    try:
+        yield slot.url if slot else None
+    finally:
+        if slot is not None:
+            deps.pool.give_back(slot)

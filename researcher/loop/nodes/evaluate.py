@@ -1,0 +1,57 @@
+"""Evaluate: what has been trained is scored by the evaluator; what has been scored frees its server."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from experiments_db import RunStatus
+from researcher.evaluator import BASE, FINAL
+from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.loop.nodes.monitor import charge_work, fail_with
+from researcher.loop.state import ResearchState
+
+
+def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
+    for active in deps.active_runs.in_phase(Phase.TRAINED):
+        _begin_measuring(deps, active)
+    for active in deps.active_runs.in_phase(Phase.MEASURING):
+        task = deps.background.take(active.run_id)
+        if task is None:
+            continue
+        error = task.exception()
+        if error is None:
+            _finish(deps, active)
+        else:
+            fail_with(deps, active, error)
+    deps.ledger.charge_wall_clock()
+    return state
+
+
+def _begin_measuring(deps: Deps, active: ActiveRun) -> None:
+    assert active.slot.url is not None, "a run in training has a server"
+    run = deps.store.update_run(active.run_id, status=RunStatus.EVALUATING)
+    active.phase = Phase.MEASURING
+    is_complete = active.diagnosis is None
+    deps.background.submit(
+        active.run_id,
+        partial(deps.evaluator().measure, run, active.slot.url, active.child, is_complete=is_complete),
+    )
+
+
+def _finish(deps: Deps, active: ActiveRun) -> None:
+    """An early end that is the arm's own doing counts with the score of what had been learned."""
+    reason, diagnosis = f"all {active.steps} steps done", None
+    if active.diagnosis is not None:
+        reason = f"stopped early: {active.diagnosis.sentence}"
+        diagnosis = {"kind": active.diagnosis.kind, "sentence": active.diagnosis.sentence, "is_retried": False}
+    run = deps.store.update_run(active.run_id, status=RunStatus.FINISHED, exit_reason=reason, diagnosis=diagnosis)
+    charge_work(deps, run)
+    split = deps.journal.charter().search_split
+    scores = {item.phase: item.mean for item in deps.store.list_evaluations(run_ids=[run.id], split=split)}
+    deps.journal.note(
+        "run.finished",
+        f"{active.name}: held-out reward {scores[BASE]:.3f} -> {scores[FINAL]:.3f}; {reason}",
+        run_id=run.id,
+    )
+    deps.active_runs.remove(active)
+    deps.pool.give_back(active.slot)

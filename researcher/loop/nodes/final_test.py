@@ -1,0 +1,69 @@
+"""Seal: the winner and the baseline are scored once, on the split that nothing before has touched."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from experiments_db import Run
+from researcher.evaluator import SEALED
+from researcher.execution.runs import list_all_trials
+from researcher.execution.servers import Slot
+from researcher.loop.deps import Deps
+from researcher.loop.nodes.analyze import judge_study
+from researcher.loop.state import ResearchState
+from researcher.types import Charter
+
+WAIT_S = 1.0
+
+
+def seal(deps: Deps, state: ResearchState) -> ResearchState:
+    """Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored."""
+    charter = deps.journal.charter()
+    arms = _finalists(deps, charter)
+    pending = _unscored(deps, charter, arms)
+    if not pending:
+        return state
+    deps.store.open_test_split(deps.study_id, f"score {' and '.join(arms)}")
+    deps.journal.note("test.opened", f"The sealed {charter.sealed_split} split is opened for {' and '.join(arms)}.")
+    busy: dict[str, tuple[Run, Slot]] = {}
+    while pending or busy:
+        while pending and (slot := deps.pool.take()) is not None:
+            run = pending.pop(0)
+            busy[run.id] = (run, slot)
+            deps.background.submit(_key(run), partial(deps.evaluator().measure_sealed, run, str(slot.url)))
+        deps.background.wait(WAIT_S)
+        deps.background.check()
+        for run, slot in list(busy.values()):
+            if (task := deps.background.take(_key(run))) is None:
+                continue
+            del busy[run.id]
+            deps.pool.give_back(slot)
+            if (error := task.exception()) is not None:
+                deps.journal.warn("run.unsealed", f"{run.id} has no test score: {error}", run_id=run.id)
+    _announce(deps, charter, arms)
+    return state
+
+
+def _finalists(deps: Deps, charter: Charter) -> list[str]:
+    """The best arm by the search split, and the baseline if that is another."""
+    ranking = judge_study(deps, charter).ranking
+    return list(dict.fromkeys([*ranking[:1], *(arm for arm in ranking if arm == charter.baseline)]))
+
+
+def _unscored(deps: Deps, charter: Charter, arms: list[str]) -> list[Run]:
+    runs = [trial.finished for trial in list_all_trials(deps.store, deps.study_id) if trial.experiment.name in arms]
+    finished = [run for run in runs if run is not None]
+    return [run for run in finished if deps.store.find_evaluation(run.id, SEALED, charter.sealed_split) is None]
+
+
+def _announce(deps: Deps, charter: Charter, arms: list[str]) -> None:
+    names = {item.id: item.name for item in deps.store.list_experiments(deps.study_id)}
+    by_arm: dict[str, list[float]] = {}
+    for item in deps.store.list_evaluations(study_id=deps.study_id, phase=SEALED, split=charter.sealed_split):
+        by_arm.setdefault(names[deps.store.get_run(item.run_id).experiment_id], []).append(item.mean)
+    means = [f"{arm} {sum(by_arm[arm]) / len(by_arm[arm]):.3f}" for arm in arms if arm in by_arm]
+    deps.journal.note("test.scored", f"Test split: {', '.join(means) or 'no score'}.")
+
+
+def _key(run: Run) -> str:
+    return f"seal/{run.id}"

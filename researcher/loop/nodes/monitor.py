@@ -1,0 +1,132 @@
+"""Monitor: one brief look at every run under way: copy its curves, notice its end, stop what is not worth going on."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from typing import Any
+
+from experiments_db import BudgetKind, Run, RunStatus, Severity
+from researcher.errors import ResearchError
+from researcher.execution.background import Drained
+from researcher.execution.children import tail
+from researcher.execution.early_stopping import Diagnosis
+from researcher.execution.runs import job_of
+from researcher.execution.servers import connect
+from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.loop.state import ResearchState
+from researcher.study.log import DIAGNOSED
+from swarm import SwarmError
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+"""How long one round waits for something to happen: what a person watching takes for live."""
+
+LAST_LINES = 5
+
+
+def monitor(deps: Deps, state: ResearchState) -> ResearchState:
+    deps.background.wait(POLL_S)
+    for active in deps.active_runs.in_phase(Phase.PREPARING):
+        if (task := deps.background.take(active.run_id)) is not None:
+            _begin_training(deps, active, task)
+    for active in deps.active_runs.in_phase(Phase.TRAINING):
+        _look_at(deps, active)
+    return {**state, "polls": state["polls"] + 1}
+
+
+def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
+    error = task.exception()
+    if error is None:
+        active.child = task.result()
+        active.phase = Phase.TRAINING
+        deps.journal.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
+    else:
+        fail_with(deps, active, error)
+
+
+def _look_at(deps: Deps, active: ActiveRun) -> None:
+    assert active.child is not None and active.slot.url is not None, "a run in training has both"
+    code = active.child.poll()
+    try:
+        with connect(active.slot.url) as client:
+            status = client.status()
+            _copy_curves(deps, active, client.metrics(active.copied_step))
+    except SwarmError as error:
+        if active.slot.child is not None and active.slot.child.poll() is not None:
+            fail(deps, active, f"the server ended with exit code {active.slot.child.poll()}: {error}")
+            return
+        logger.info("%s: no look at the server: %s", active.name, error)
+        _act_on(deps, active, active.early_stopping.diagnose())
+        return
+    if status.experiment_name != _own_name(deps, active):
+        fail(deps, active, f"the server runs {status.experiment_name} instead")
+    elif status.step >= active.steps:
+        active.phase = Phase.TRAINED
+    elif status.state in ("FAILED", "OFFLINE"):
+        fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
+    elif code is not None and (code != 0 or status.state == "ROLLING"):
+        words = " | ".join(tail(deps.evaluator().folder(active.run_id) / "client.log").splitlines()[-LAST_LINES:])
+        fail(deps, active, f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}")
+    else:
+        _act_on(deps, active, active.early_stopping.diagnose())
+
+
+def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:
+    if not points:
+        return
+    deps.store.record_metrics(active.run_id, {point.step: point.metrics for point in points})
+    for point in points:
+        active.early_stopping.observe(point.step, point.metrics)
+    active.copied_step = points[-1].step
+
+
+def _act_on(deps: Deps, active: ActiveRun, diagnosis: Diagnosis | None) -> None:
+    if diagnosis is None:
+        return
+    note = deps.journal.note
+    note(DIAGNOSED, f"{active.name}: {diagnosis.sentence}", run_id=active.run_id, severity=Severity.WARNING)
+    if diagnosis.is_scored:
+        active.diagnosis = diagnosis
+        active.phase = Phase.TRAINED
+    else:
+        fail(deps, active, diagnosis.sentence, diagnosis=diagnosis)
+
+
+def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
+    """Record what background work raised; what the system did not foresee is logged with its traceback."""
+    if isinstance(error, Drained):
+        # The study stops and says itself what becomes of its runs.
+        return
+    if not isinstance(error, (SwarmError, ResearchError, OSError)):
+        logger.error("%s: unexpected failure", active.name, exc_info=error)
+    fail(deps, active, str(error) or type(error).__name__)
+
+
+def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | None = None) -> None:
+    """The run is over without a score; its server is free, the study goes on."""
+    if active.child is not None:
+        active.child.stop()
+    reason = " ".join(reason.split())[:1000]
+    found: dict[str, Any] = {"kind": "failure", "sentence": reason, "is_retried": True}
+    if diagnosis is not None:
+        found = {"kind": diagnosis.kind, "sentence": diagnosis.sentence, "is_retried": diagnosis.is_retried}
+    run = deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
+    charge_work(deps, run)
+    deps.journal.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)
+    deps.active_runs.remove(active)
+    deps.pool.give_back(active.slot)
+
+
+def charge_work(deps: Deps, run: Run) -> None:
+    """What a run that is over has cost: its time, and that of its GPUs."""
+    seconds = run.duration_s or 0.0
+    deps.ledger.charge(BudgetKind.WORKING_S, seconds, run.id, run_id=run.id)
+    if gpus := run.job.get("n_gpu"):
+        deps.ledger.charge(BudgetKind.GPU_HOURS, gpus * seconds / 3600, run.id, run_id=run.id)
+
+
+def _own_name(deps: Deps, active: ActiveRun) -> str:
+    run = deps.store.get_run(active.run_id)
+    return str(job_of(deps.study_id, active.experiment, run.seed, run.attempt)["experiment_name"])

@@ -1,0 +1,85 @@
+"""Plan: the planner's next iteration becomes hypotheses and arms in the database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from experiments_db import Severity
+from researcher.errors import BudgetExceeded
+from researcher.loop.deps import Deps
+from researcher.loop.state import ResearchState
+from researcher.types import Charter, History, Plan
+
+EARLIER_FINDINGS = 20
+"""Of other studies: what fits a prompt and a person's patience."""
+
+
+def plan(deps: Deps, state: ResearchState) -> ResearchState:
+    iteration = state["iteration"]
+    planned = deps.journal.find_plan(iteration)
+    if planned is None:
+        charter = deps.journal.charter()
+        try:
+            proposed = deps.planner.plan(charter, _history(deps, charter))
+        except BudgetExceeded as error:
+            if iteration == 0:
+                raise
+            deps.journal.note("budget.spent", f"No further plan: {error}", severity=Severity.WARNING)
+            return {**state, "is_halted": True}
+        planned = replace(proposed, iteration=iteration)
+        arms = ", ".join(arm.name for arm in planned.arms)
+        count = len(planned.arms) * len(planned.seeds)
+        deps.journal.write_plan(
+            planned, f"Plan {iteration + 1}: {arms}; seeds {', '.join(map(str, planned.seeds))}; up to {count} runs."
+        )
+    _store(deps, planned)
+    return state
+
+
+def _history(deps: Deps, charter: Charter) -> History:
+    history = deps.journal.history()
+    return replace(history, earlier_findings=_earlier_findings(deps, charter.task))
+
+
+def _earlier_findings(deps: Deps, task: str) -> tuple[str, ...]:
+    """What other studies on the same task found, refuted ideas included; newest last."""
+    found: list[str] = []
+    tasks: dict[str, bool] = {}
+    for finding in deps.store.list_findings():
+        if finding.study_id == deps.study_id:
+            continue
+        if finding.study_id not in tasks:
+            charter = deps.store.find_charter(finding.study_id)
+            tasks[finding.study_id] = charter is not None and charter.document.get("task") == task
+        if tasks[finding.study_id]:
+            found.append(finding.summary)
+    return tuple(found[-EARLIER_FINDINGS:])
+
+
+def _store(deps: Deps, planned: Plan) -> None:
+    """Keyed writes: a repeat after a crash adds nothing."""
+    hypothesis_of: dict[str, str] = {}
+    for index, item in enumerate(planned.hypotheses):
+        stored = deps.store.create_hypothesis(
+            deps.study_id,
+            f"h{planned.iteration}.{index}",
+            item.statement,
+            rationale=item.prediction,
+            iteration=planned.iteration,
+        )
+        for arm in item.arms:
+            hypothesis_of.setdefault(arm, stored.id)
+    # Parents first, or they could not be referred to.
+    for arm in sorted(planned.arms, key=lambda arm: not arm.is_baseline):
+        parent = deps.store.find_experiment(deps.study_id, arm.parent) if arm.parent else None
+        deps.store.create_experiment(
+            deps.study_id,
+            arm.name,
+            factors=dict(arm.factors),
+            job=dict(arm.job),
+            hypothesis_id=hypothesis_of.get(arm.name),
+            parent_id=parent.id if parent else None,
+            iteration=planned.iteration,
+            is_baseline=arm.is_baseline,
+            note=arm.rationale,
+        )

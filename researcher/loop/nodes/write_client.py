@@ -1,0 +1,63 @@
+"""Write client: the program of every new arm, as a change of its parent's."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from experiments_db import Experiment, ExperimentStatus
+from researcher.evaluator import keep_file
+from researcher.loop.deps import Deps
+from researcher.loop.state import ResearchState
+from researcher.study.log import Journal
+from researcher.types import Arm, ClientScript, Plan
+
+TRUSTED, UNTRUSTED = "client.trusted", "client.untrusted"
+"""Kinds of the artifact that holds an arm's program: written by us, or by a language model."""
+
+
+def write_client(deps: Deps, state: ResearchState) -> ResearchState:
+    charter = deps.journal.charter()
+    for arm, experiment in draft_arms(deps, state):
+        if experiment.client_code:
+            continue
+        parent = deps.store.find_experiment(deps.study_id, arm.parent) if arm.parent else None
+        inherited = load_script(deps, parent) if parent and parent.client_code else None
+        save_script(deps, experiment, deps.planner.write_client(charter, arm, inherited))
+    return state
+
+
+def draft_arms(deps: Deps, state: ResearchState) -> list[tuple[Arm, Experiment]]:
+    """The arms of the present plan that `check` has not decided on yet, parents first."""
+    planned = planned_iteration(deps.journal, state)
+    pairs = [(arm, deps.store.find_experiment(deps.study_id, arm.name)) for arm in planned.arms]
+    drafts = [(arm, found) for arm, found in pairs if found and found.status is ExperimentStatus.DRAFT]
+    return sorted(drafts, key=lambda pair: not pair[0].is_baseline)
+
+
+def planned_iteration(journal: Journal, state: ResearchState) -> Plan:
+    planned = journal.find_plan(state["iteration"])
+    assert planned is not None, "the plan node has written it"
+    return planned
+
+
+def save_script(deps: Deps, experiment: Experiment, script: ClientScript) -> None:
+    folder = deps.arm_folder(experiment)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "client.py"
+    path.write_text(script.code, encoding="utf-8")
+    # Who wrote it is recorded before the code: a crash in between leaves an arm without code, which is written again.
+    keep_file(deps.store, deps.study_id, path, TRUSTED if script.trusted else UNTRUSTED)
+    deps.store.revise_experiment(experiment.id, client_code=script.code)
+
+
+def load_script(deps: Deps, experiment: Experiment) -> ClientScript:
+    return ClientScript(experiment.name, experiment.client_code, trusted=is_trusted(deps, experiment))
+
+
+def is_trusted(deps: Deps, experiment: Experiment) -> bool:
+    """Only code that is recorded as ours, byte by byte, runs without a sandbox."""
+    digest = sha256(experiment.client_code.encode()).hexdigest()
+    return any(
+        artifact.sha256 == digest and artifact.path == str((deps.arm_folder(experiment) / "client.py").resolve())
+        for artifact in deps.store.list_artifacts(deps.study_id, kind=TRUSTED)
+    )

@@ -1,0 +1,124 @@
+"""What a language model is shown of a study, as text: settings, results, history, and foreign text as marked data.
+
+Place in the flow: the `llm` planner fills its prompts with these. Everything is capped. This module asks nobody and
+decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from researcher.types import Analysis, Budget, FrameRequest, History
+from swarm import TrainJob
+from swarm.tasks import TASK_FAMILIES
+
+MAX_DATA_CHARS = 6_000
+MAX_ITEM_CHARS = 400
+MAX_ITEMS = 20
+
+TUNABLE = (
+    "algorithm", "batch_size", "num_repeat", "lr", "lr_warmup_steps", "weight_decay", "grad_clip", "ppo_epochs",
+    "mini_batch_num", "norm_adv_by_std_in_grpo", "policy_loss", "clip_ratio", "clip_ratio_low", "clip_ratio_high",
+    "loss_agg_mode", "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature",
+)  # fmt: skip
+"""What an arm may set. Not among them: model, engine and names, which the study fixes; steps and response length, by
+which an arm would buy a better score with more training or compute; the seed, which is a block."""
+
+
+def list_settings() -> str:
+    """One line per tunable setting: name, what it takes, default."""
+    schema = TrainJob.model_json_schema()["properties"]
+    return "\n".join(f"- {name}: {_describe(schema[name])}" for name in TUNABLE)
+
+
+def list_tasks() -> str:
+    return "\n".join(f"- {family.name}: {family.description}" for family in TASK_FAMILIES.values())
+
+
+def list_fixed(request: FrameRequest) -> str:
+    """What a person has decided already."""
+    fixed = {
+        "task family": request.task,
+        "runs per arm": request.seeds,
+        "training steps per run": request.steps,
+        "held-out episodes per score": request.eval_episodes,
+    }
+    lines = [f"- {name}: {value}" for name, value in fixed.items() if value is not None]
+    return "\n".join(["Already fixed by the person:", *lines]) if lines else "Nothing else was fixed by the person."
+
+
+def show_job(job: Mapping[str, Any]) -> str:
+    return json.dumps(dict(job), indent=1)
+
+
+def show_results(analysis: Analysis) -> str:
+    """The judge's numbers, and why runs have none."""
+    lines = ["Held-out scores, measured by the evaluator (mean over seeds, interval, before training):"]
+    for arm in analysis.arms:
+        before = list(arm.base_scores.values())
+        base = _number(sum(before) / len(before)) if before else "n/a"
+        scores = f"{_number(arm.mean)} [{_number(arm.ci_low)}, {_number(arm.ci_high)}], before {base}"
+        lines.append(f"- {arm.arm}: {scores if arm.scores else 'no score'}; {len(arm.scores)} seeds")
+    lines.append("Comparisons with the baseline (difference, interval, corrected p, verdict):")
+    lines += [
+        f"- {item.arm} against {item.baseline}: {_number(item.difference)} [{_number(item.ci_low)}, "
+        f"{_number(item.ci_high)}], p {_number(item.p_adjusted)}, {item.verdict.value}"
+        for item in analysis.comparisons
+    ] or ["- none"]
+    failed = [f"{arm}: {reason}" for arm, reasons in analysis.failed.items() for reason in reasons]
+    return "\n".join([*lines, *(["Runs without a score:", quote_data(failed)] if failed else [])])
+
+
+def show_history(history: History) -> str:
+    """Earlier plans with their results, diagnoses of runs, and findings of earlier studies."""
+    parts: list[str] = []
+    for plan in history.plans:
+        arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
+        parts.append(f"Iteration {plan.iteration + 1} ran with {len(plan.seeds)} seeds: {arms}")
+    if history.analyses:
+        parts.append(show_results(history.analyses[-1]))
+    if history.diagnoses:
+        parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
+    if history.earlier_findings:
+        parts.append("Findings of earlier studies on this task:\n" + quote_data(history.earlier_findings))
+    return "\n\n".join(parts) if parts else "Nothing has been run yet."
+
+
+def show_budget(budget: Budget, history: History) -> str:
+    if budget.max_runs is None:
+        return "The number of runs is not limited; still, ask for no more than the question needs."
+    planned = sum(len(plan.arms) * len(plan.seeds) for plan in history.plans)
+    return f"Budget: {budget.max_runs} runs in all, of which up to {planned} are planned already."
+
+
+def quote_data(items: Iterable[str]) -> str:
+    """Text of others between delimiters that it cannot contain, each item on one capped line, the newest kept."""
+    lines = [" ".join(item.split())[:MAX_ITEM_CHARS] for item in items][-MAX_ITEMS:]
+    return quote_text("\n".join(lines))
+
+
+def quote_text(text: str) -> str:
+    """As it is but for its length; the end is kept, where programs say what went wrong."""
+    mark = secrets.token_hex(6)
+    return f"BEGIN DATA {mark}\n{text[-MAX_DATA_CHARS:]}\nEND DATA {mark}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "n/a"
+
+
+def _describe(schema: Mapping[str, Any]) -> str:
+    options = [schema, *schema.get("anyOf", [])]
+    choices = next((option["enum"] for option in options if "enum" in option), None)
+    kind = ", ".join(map(str, choices)) if choices else " or ".join(
+        option["type"] for option in options if option.get("type") not in (None, "null")
+    )  # fmt: skip
+    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    bounds = [f"{word} {option[key]}" for option in options for key, word in words.items() if key in option]
+    default = schema.get("default")
+    usual = "automatic" if default is None else json.dumps(default)
+    return f"{kind}{''.join(f', {bound}' for bound in bounds)}; default {usual}"

@@ -1,0 +1,184 @@
+"""Layouts of arms: the settings every job starts from, and which arms an iteration of the `rules` planner compares.
+
+Place in the flow: rules.py calls these with the factors of a topic or with the history of the study. This module knows
+nothing of how a topic is read, of files or of servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+from experiments_db import number_as_text
+from researcher.planner.factors import EPISODES_PER_STEP, KL_COEFFICIENT, Factor, Level
+from researcher.types import Arm, History, Verdict
+from swarm import TrainJob
+
+LARGEST_FACTORIAL = 12
+"""Arms. Above that, two factors are varied one at a time: what a laptop trains in an hour."""
+
+BASE_JOB: Mapping[str, Any] = MappingProxyType(
+    {
+        "algorithm": "grpo",
+        "project_name": "research",
+        "model": "nano",
+        "batch_size": 16,
+        "num_repeat": 8,
+        # With four optimizer steps per batch, 1e-3 takes the bundled model from chance to skill in thirty steps.
+        "lr": 1e-3,
+        "mini_batch_num": 4,
+        "temperature": 1.0,
+    }
+)
+
+STEPS: Mapping[str, int] = MappingProxyType(
+    {"reverse": 30, "copy": 30, "sort": 40, "add": 40, "count": 30, "calc": 30, "guess": 50, "chain": 40}
+)
+"""Training steps in which the bundled model's curve bends on each task; the multi-turn ones learn later."""
+
+DEFAULT_STEPS = 30
+BASELINE = "baseline"
+
+
+def default_job(task: str, *, steps: int | None, engine: str) -> dict[str, Any]:
+    """The settings of a job whose topic says nothing of them."""
+    return {**BASE_JOB, "engine": engine, "total_steps": steps or STEPS.get(task, DEFAULT_STEPS)}
+
+
+def lay_out(factors: Sequence[Factor], job: Mapping[str, Any]) -> tuple[Arm, ...]:
+    """Exactly the levels of one factor; of several, all combinations if they are few, else one factor at a time.
+
+    The baseline is the arm whose levels are all the usual ones, or the first arm.
+    """
+    job = dict(job)
+    for factor in factors:
+        job |= factor.base
+    crossed = len(factors) > 1 and all(factor.explicit or len(factor.levels) == 2 for factor in factors)
+    count = 1
+    for factor in factors:
+        count *= len(factor.levels)
+    if len(factors) == 1 or (crossed and count <= LARGEST_FACTORIAL):
+        choices = list(product(*(factor.levels for factor in factors)))
+    else:
+        usual = tuple(_usual_level(factor, job) for factor in factors)
+        choices = [usual]
+        for index, factor in enumerate(factors):
+            others = (level for level in factor.levels if level != usual[index])
+            choices.extend((*usual[:index], level, *usual[index + 1 :]) for level in others)
+    arms = [_make_arm(levels, job) for levels in choices]
+    usual_names = {_usual_level(factor, job).name for factor in factors}
+    baseline = next(
+        (index for index, levels in enumerate(choices) if {level.name for level in levels} <= usual_names), 0
+    )
+    parent = arms[baseline].name
+    return tuple(
+        _with_role(arm, is_baseline=index == baseline, parent=None if index == baseline else parent)
+        for index, arm in enumerate(arms)
+    )
+
+
+def default_arms(job: Mapping[str, Any]) -> tuple[Arm, ...]:
+    """The baseline and four single changes: a larger and a smaller learning rate, larger groups, a KL term."""
+    lr, steps_tasks = job["lr"], EPISODES_PER_STEP // 16
+    higher, lower = float(number_as_text(3 * lr)), float(number_as_text(0.3 * lr))
+    changes: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+        f"lr={number_as_text(higher)}": ({"lr": higher}, {"lr": higher}, "three times the learning rate"),
+        f"lr={number_as_text(lower)}": ({"lr": lower}, {"lr": lower}, "a third of the learning rate"),
+        "num_repeat=16": (
+            {"num_repeat": 16},
+            {"num_repeat": 16, "batch_size": steps_tasks},
+            "groups twice as large, at the same number of episodes per step",
+        ),
+        "kl": (
+            {"use_kl_loss": True},
+            {"use_kl_loss": True, "kl_loss_coef": KL_COEFFICIENT},
+            "a loss term towards the base model",
+        ),
+    }
+    usual = {"lr": lr, "num_repeat": job["num_repeat"], "use_kl_loss": False}
+    baseline = Arm(BASELINE, usual, dict(job), "the default settings", is_baseline=True)
+    return (
+        baseline,
+        *(
+            Arm(name, {**usual, **factors}, {**job, **settings}, why, parent=BASELINE)
+            for name, (factors, settings, why) in changes.items()
+        ),
+    )
+
+
+def combine_kept(history: History) -> tuple[Arm, ...] | None:
+    """The baseline and one arm with every kept change, of one setting the best; None if fewer than two were kept."""
+    first = history.plans[0]
+    baseline = _baseline_of(first.arms)
+    verdicts = {item.arm: item for item in history.analyses[-1].comparisons}
+    kept = [arm for arm in first.arms if arm.name in verdicts and verdicts[arm.name].verdict is Verdict.KEEP]
+    kept.sort(key=lambda arm: verdicts[arm.name].difference)
+    changes: dict[str, Any] = {}
+    factors: dict[str, Any] = {}
+    for arm in kept:
+        # The best comes last and wins where two arms change the same setting.
+        changes |= {key: value for key, value in arm.job.items() if baseline.job.get(key) != value}
+        factors |= {key: value for key, value in arm.factors.items() if baseline.factors.get(key) != value}
+    if len(factors) < 2:
+        return None
+    name = "+".join(arm.name for arm in reversed(kept))
+    combined = Arm(
+        name,
+        {**baseline.factors, **factors},
+        {**baseline.job, **changes},
+        "every kept change together",
+        parent=BASELINE,
+    )
+    return baseline, combined
+
+
+def confirm_best(history: History) -> tuple[Arm, ...]:
+    """The baseline and the arm that leads the last ranking."""
+    arms = _all_arms(history)
+    baseline = _baseline_of(tuple(arms.values()))
+    leaders = [name for name in history.analyses[-1].ranking if name != baseline.name]
+    return (baseline, arms[leaders[0]]) if leaders else (baseline,)
+
+
+def repeat_inconclusive(history: History) -> tuple[Arm, ...]:
+    """The baseline and every arm that the last analysis left open."""
+    arms = _all_arms(history)
+    baseline = _baseline_of(tuple(arms.values()))
+    open_arms = [arms[item.arm] for item in history.analyses[-1].comparisons if item.verdict is Verdict.INCONCLUSIVE]
+    return (baseline, *open_arms)
+
+
+def _all_arms(history: History) -> dict[str, Arm]:
+    return {arm.name: arm for plan in history.plans for arm in plan.arms}
+
+
+def _baseline_of(arms: tuple[Arm, ...]) -> Arm:
+    return next((arm for arm in arms if arm.is_baseline), arms[0])
+
+
+def _usual_level(factor: Factor, job: Mapping[str, Any]) -> Level:
+    """The level that leaves the job as it is, or the first one."""
+    for level in factor.levels:
+        if all(_present(job, key) == value for key, value in level.settings.items() if key != "kl_loss_coef" or value):
+            return level
+    return factor.levels[0]
+
+
+def _present(job: Mapping[str, Any], key: str) -> Any:
+    return job.get(key, TrainJob.model_fields[key].default)
+
+
+def _make_arm(levels: Sequence[Level], job: Mapping[str, Any]) -> Arm:
+    factors: dict[str, Any] = {}
+    settings: dict[str, Any] = dict(job)
+    for level in levels:
+        factors |= level.factors
+        settings |= level.settings
+    name = " ".join(level.name for level in levels)
+    return Arm(name, factors, settings, rationale=f"named by the topic: {name}")
+
+
+def _with_role(arm: Arm, *, is_baseline: bool, parent: str | None) -> Arm:
+    return Arm(arm.name, arm.factors, arm.job, arm.rationale, is_baseline=is_baseline, parent=parent)

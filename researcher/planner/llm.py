@@ -1,0 +1,298 @@
+"""The planner that asks a language model: it frames, plans, writes and repairs clients, interprets and decides.
+
+Place in the flow: one of the planners of base.py. Prompts come from prompts/, the calls go through chat.py. A model
+only chooses among what exists: task families, settings of a training job, a number of seeds; metric, splits, rule,
+steps and budget are set here. Whatever it answers is checked before it becomes part of a study.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from prompts import load
+from researcher.errors import TopicInvalid
+from researcher.planner.answers import (
+    MAX_ARMS,
+    ArmAnswer,
+    DecideAnswer,
+    FrameAnswer,
+    PlanAnswer,
+    Unusable,
+    parse_answer,
+    parse_program,
+    parse_prose,
+)
+from researcher.planner.briefing import (
+    TUNABLE,
+    list_fixed,
+    list_settings,
+    list_tasks,
+    quote_text,
+    show_budget,
+    show_history,
+    show_job,
+    show_results,
+)
+from researcher.planner.chat import Chat
+from researcher.planner.designs import default_job
+from researcher.planner.rules import DEFAULT_SEEDS, EVAL_EPISODES
+from researcher.types import (
+    Action,
+    Analysis,
+    Arm,
+    Charter,
+    ClientScript,
+    Decision,
+    DecisionRule,
+    FrameRequest,
+    History,
+    Hypothesis,
+    Plan,
+    Problem,
+)
+from swarm import TrainJob
+from swarm.config import build_job
+from swarm.errors import JobInvalid
+from swarm.tasks import TASK_FAMILIES, task_family
+
+METRIC = "mean reward of held-out episodes"
+MAX_TOPIC_CHARS = 4_000
+MAX_SEEDS = 10
+MAX_EPISODES_PER_STEP = 2_048
+"""Tasks times repeats: sixteen times the usual, beyond which an arm would simply buy its score with data."""
+
+UNCHANGED = "UNCHANGED"
+
+
+class LLMPlanner:
+    """`seeds` and `steps` are what a person fixed by flags; `engine` is the engine of every job."""
+
+    def __init__(
+        self, chat: Chat, *, seeds: int | None = None, steps: int | None = None, engine: str = "local"
+    ) -> None:
+        self._chat = chat
+        self._seeds = seeds
+        self._steps = steps
+        self._engine = engine
+        # Arms mostly share one program: what was mended for the first needs no second call for the next.
+        self._mended: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        return f"llm:{self._chat.model}"
+
+    def frame(self, request: FrameRequest) -> Charter:
+        topic = " ".join(request.topic.split())
+        _check_request(topic, request.task)
+        question = load("frame", topic=topic, tasks=list_tasks(), settings=list_settings(), fixed=list_fixed(request))
+        answer = self._chat.ask("frame", question, partial(_parse_frame, task=request.task))
+        return Charter(
+            topic=topic,
+            question=answer.question,
+            task=answer.task,
+            metric=METRIC,
+            direction="maximize",
+            baseline=answer.baseline,
+            search_split="validation",
+            sealed_split="test",
+            eval_episodes=request.eval_episodes or EVAL_EPISODES,
+            rule=DecisionRule(),
+            budget=request.budget,
+            brain=self.name,
+            assumptions=tuple(answer.assumptions),
+        )
+
+    def plan(self, charter: Charter, history: History) -> Plan:
+        least = self._seeds or DecisionRule().min_seeds
+        question = load(
+            "plan",
+            question=charter.question,
+            topic=charter.topic,
+            task=charter.task,
+            description=task_family(charter.task).description,
+            baseline=charter.baseline,
+            iteration=str(len(history.plans) + 1),
+            base_job=show_job(self._base_job(charter)),
+            settings=list_settings(),
+            history=show_history(history),
+            budget=show_budget(charter.budget, history),
+            seeds=str(self._seeds or DEFAULT_SEEDS),
+            min_seeds=str(least),
+            max_seeds=str(self._seeds or MAX_SEEDS),
+            max_arms=str(MAX_ARMS),
+            max_episodes=str(MAX_EPISODES_PER_STEP),
+        )
+        return self._chat.ask("plan", question, lambda text: self._parse_plan(text, charter, history))
+
+    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
+        question = load(
+            "write_client",
+            arm=arm.name,
+            task=charter.task,
+            description=task_family(charter.task).description,
+            job=show_job(arm.job),
+            contract=_contract(charter),
+            parent=_show_parent(parent),
+        )
+
+        def parse(text: str) -> str:
+            if parent is not None and text.strip().strip("`.\"'*").upper() == UNCHANGED:
+                return parent.code
+            return parse_program(text)
+
+        return ClientScript(arm.name, self._chat.ask("write_client", question, parse), trusted=False)
+
+    def repair_client(
+        self, charter: Charter, arm: Arm, script: ClientScript, problems: tuple[Problem, ...]
+    ) -> ClientScript:
+        if script.code not in self._mended:
+            question = load(
+                "repair_client",
+                arm=arm.name,
+                task=charter.task,
+                problems=quote_text("\n".join(f"{problem.stage}: {problem.message}" for problem in problems)),
+                code=quote_text(script.code),
+                contract=_contract(charter),
+            )
+            self._mended[script.code] = self._chat.ask("repair_client", question, parse_program)
+        return ClientScript(arm.name, self._mended[script.code], trusted=False)
+
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+        question = load(
+            "interpret",
+            question=charter.question,
+            results=show_results(analysis),
+            history=show_history(_without_analyses(history)),
+        )
+        return self._chat.ask("interpret", question, parse_prose)
+
+    def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
+        question = load(
+            "decide",
+            question=charter.question,
+            iterations=str(len(history.plans)),
+            results=show_results(analysis),
+            history=show_history(_without_analyses(history)),
+            budget=show_budget(charter.budget, history),
+        )
+        answer = self._chat.ask("decide", question, partial(parse_answer, model=DecideAnswer))
+        return Decision(Action(answer.action), answer.reason)
+
+    def _base_job(self, charter: Charter) -> dict[str, Any]:
+        return default_job(charter.task, steps=self._steps, engine=self._engine)
+
+    def _parse_plan(self, text: str, charter: Charter, history: History) -> Plan:
+        answer = parse_answer(text, PlanAnswer)
+        seeds = self._parse_seeds(answer.seeds)
+        earlier = {arm.name: arm for plan in history.plans for arm in plan.arms}
+        if len({item.name for item in answer.arms}) < len(answer.arms):
+            raise Unusable("two arms have the same name")
+        jobs = {item.name: self._parse_job(item, charter) for item in answer.arms}
+        if charter.baseline in earlier:
+            jobs = {charter.baseline: {}} | jobs | {charter.baseline: dict(earlier[charter.baseline].job)}
+        _check_arms(jobs, earlier, charter.baseline)
+        factors = _find_factors(jobs, earlier)
+        reasons = {item.name: item.rationale for item in answer.arms}
+        arms = tuple(
+            Arm(
+                name=name,
+                factors={factor: _setting(job, factor) for factor in factors},
+                job=job,
+                rationale=reasons.get(name, "the baseline"),
+                is_baseline=name == charter.baseline,
+                parent=None if name == charter.baseline else charter.baseline,
+            )
+            for name, job in jobs.items()
+        )
+        hypotheses = tuple(
+            Hypothesis(item.statement, item.prediction, tuple(name for name in item.arms if name in jobs))
+            for item in answer.hypotheses
+        )
+        return Plan(len(history.plans), hypotheses, arms, tuple(range(seeds)), answer.rationale)
+
+    def _parse_seeds(self, asked: int) -> int:
+        if self._seeds is not None:
+            return self._seeds
+        least = DecisionRule().min_seeds
+        if not least <= asked <= MAX_SEEDS:
+            raise Unusable(f"seeds must be from {least} to {MAX_SEEDS}, got {asked}")
+        return asked
+
+    def _parse_job(self, item: ArmAnswer, charter: Charter) -> dict[str, Any]:
+        if foreign := sorted(item.settings.keys() - set(TUNABLE)):
+            raise Unusable(f"arm {item.name}: {', '.join(foreign)} cannot be set; choose from {', '.join(TUNABLE)}")
+        job = self._base_job(charter) | item.settings
+        try:
+            checked = build_job(job)
+        except JobInvalid as error:
+            raise Unusable(f"arm {item.name}: {error.message}") from error
+        if checked.batch_size * checked.num_repeat > MAX_EPISODES_PER_STEP:
+            raise Unusable(f"arm {item.name}: batch_size * num_repeat is above {MAX_EPISODES_PER_STEP}")
+        # As the job understood them: "1e-3" in quotes becomes a number, a list a tuple of numbers.
+        return {**job, **{name: checked.model_dump(mode="json")[name] for name in item.settings}}
+
+
+def _check_request(topic: str, task: str | None) -> None:
+    if not topic:
+        raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
+    if len(topic) > MAX_TOPIC_CHARS:
+        raise TopicInvalid(f"the topic has {len(topic)} characters, at most {MAX_TOPIC_CHARS} are read: shorten it")
+    if task is not None and task not in TASK_FAMILIES:
+        raise TopicInvalid(f"unknown task {task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+
+
+def _parse_frame(text: str, task: str | None) -> FrameAnswer:
+    answer = parse_answer(text, FrameAnswer)
+    if answer.task not in TASK_FAMILIES:
+        raise Unusable(f"there is no task family {answer.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if task is not None and answer.task != task:
+        raise Unusable(f"the task family is fixed: {task}")
+    return answer
+
+
+def _check_arms(jobs: Mapping[str, Mapping[str, Any]], earlier: Mapping[str, Arm], baseline: str) -> None:
+    if baseline not in jobs:
+        raise Unusable(f"one arm must be called exactly {baseline!r}, the baseline")
+    if len(jobs) < 2:
+        raise Unusable("at least one arm besides the baseline is needed")
+    for name, job in jobs.items():
+        if name in earlier and dict(earlier[name].job) != dict(job):
+            raise Unusable(f"arm {name!r} has run with other settings: use another name, or its settings as they were")
+    everything = {**{name: arm.job for name, arm in earlier.items()}, **jobs}
+    seen: dict[str, str] = {}
+    for name, job in everything.items():
+        key = json.dumps(build_job(dict(job)).resolve().model_dump(mode="json"), sort_keys=True)
+        if key in seen:
+            raise Unusable(f"arms {seen[key]!r} and {name!r} have the same settings")
+        seen[key] = name
+
+
+def _find_factors(jobs: Mapping[str, Mapping[str, Any]], earlier: Mapping[str, Arm]) -> list[str]:
+    """The settings in which the arms of the study differ; what it compares, whatever a model says it does."""
+    everything = [*jobs.values(), *(arm.job for arm in earlier.values())]
+    return [name for name in TUNABLE if len({json.dumps(_setting(job, name)) for job in everything}) > 1]
+
+
+def _setting(job: Mapping[str, Any], name: str) -> Any:
+    return job.get(name, TrainJob.model_fields[name].default)
+
+
+def _contract(charter: Charter) -> str:
+    return load("client_contract", task=charter.task, example=load("client", task=charter.task))
+
+
+def _show_parent(parent: ClientScript | None) -> str:
+    if parent is None:
+        return "This is the first program of the study."
+    return (
+        f"The program of the arm that this one is derived from:\n\n{quote_text(parent.code)}\n\n"
+        f"If it serves this arm as it is, answer with the one word {UNCHANGED}."
+    )
+
+
+def _without_analyses(history: History) -> History:
+    """The last analysis stands above already."""
+    return History(history.plans, (), history.diagnoses, history.earlier_findings)

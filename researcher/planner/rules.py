@@ -1,0 +1,262 @@
+"""The planner without a language model: a designed experiment from what the topic says, and from defaults elsewhere.
+
+Place in the flow: one of the planners of base.py, the default where no language model is configured. topic.py reads the
+topic, designs.py lays out the arms; this module decides in which order that happens and says what it assumed.
+
+A topic that names values or a factor gets one iteration with exactly those arms. A topic that names nothing known gets
+three: one factor at a time, then the kept changes combined, then the best arm confirmed on fresh seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from prompts import load
+from researcher.errors import PlannerError, TopicInvalid
+from researcher.planner.designs import (
+    combine_kept,
+    confirm_best,
+    default_arms,
+    default_job,
+    lay_out,
+    repeat_inconclusive,
+)
+from researcher.planner.topic import ParsedTopic, parse_topic
+from researcher.types import (
+    Action,
+    Analysis,
+    Arm,
+    Budget,
+    Charter,
+    ClientScript,
+    Decision,
+    DecisionRule,
+    FrameRequest,
+    History,
+    Hypothesis,
+    Plan,
+    Problem,
+    Verdict,
+)
+from swarm import TrainJob
+from swarm.tasks import TASK_FAMILIES
+
+DEFAULT_TASK = "reverse"
+DEFAULT_SEEDS = 3
+"""The fewest that give an interval worth printing; on the bundled model they separate the usual settings."""
+
+EXTRA_SEEDS = 3
+EVAL_EPISODES = 200
+"""Standard error at most 0.035 per run, below the differences between settings that matter."""
+
+
+class RulesPlanner:
+    """`seeds` and `steps` are what a person fixed by flags; None leaves them to the topic, then to the defaults.
+
+    `engine` is the engine of every job: `fake` tries the whole loop without a model.
+    """
+
+    name = "rules"
+
+    def __init__(self, *, seeds: int | None = None, steps: int | None = None, engine: str = "local") -> None:
+        self._seeds = seeds
+        self._steps = steps
+        self._engine = engine
+
+    def frame(self, request: FrameRequest) -> Charter:
+        topic = parse_topic(request.topic)
+        task = self._choose_task(topic, request.task)
+        arms = self._first_arms(topic, task)
+        for arm in arms:
+            _check_job(arm)
+        baseline = next(arm.name for arm in arms if arm.is_baseline)
+        seeds = self._count_seeds(topic)
+        return Charter(
+            topic=topic.text,
+            question=_question(topic, task),
+            task=task,
+            metric="mean reward of held-out episodes",
+            direction="maximize",
+            baseline=baseline,
+            search_split="validation",
+            sealed_split="test",
+            eval_episodes=request.eval_episodes or EVAL_EPISODES,
+            rule=DecisionRule(),
+            budget=request.budget,
+            brain=self.name,
+            assumptions=self._assumptions(topic, task, request, seeds),
+        )
+
+    def plan(self, charter: Charter, history: History) -> Plan:
+        topic = parse_topic(charter.topic)
+        seeds = tuple(range(self._count_seeds(topic)))
+        if not history.plans:
+            arms = self._first_arms(topic, charter.task)
+            return Plan(0, _hypotheses(arms, charter), arms, seeds, _rationale(topic))
+        iteration = len(history.plans)
+        more_seeds = tuple(range(len(history.plans[-1].seeds) + EXTRA_SEEDS))
+        if topic.factors:
+            arms = repeat_inconclusive(history)
+            return Plan(iteration, _hypotheses(arms, charter), arms, more_seeds, "Inconclusive arms get fresh seeds.")
+        combined = combine_kept(history) if iteration == 1 else None
+        if combined is not None:
+            _check_job(combined[-1])
+            why = "The changes that were kept one at a time are tried together."
+            return Plan(iteration, _hypotheses(combined, charter), combined, history.plans[-1].seeds, why)
+        arms = confirm_best(history)
+        return Plan(iteration, _hypotheses(arms, charter), arms, more_seeds, "The best arm is repeated on fresh seeds.")
+
+    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
+        return ClientScript(arm=arm.name, code=load("client", task=charter.task), trusted=True)
+
+    def repair_client(
+        self, charter: Charter, arm: Arm, script: ClientScript, problems: tuple[Problem, ...]
+    ) -> ClientScript:
+        """The program is a template, so what is wrong with it no rule can mend. Raises PlannerError."""
+        first = problems[0].message if problems else "no reason given"
+        raise PlannerError(f"the client template of arm {arm.name} was rejected: {first}")
+
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+        if not analysis.ranking:
+            return f"No run on {charter.task} gave a score, so the question stays open."
+        summaries = {summary.arm: summary for summary in analysis.arms}
+        best = summaries[analysis.ranking[0]]
+        sentences = [
+            f"On {charter.task}, {best.arm} has the highest mean: {best.mean:.3f} over {len(best.scores)} seeds."
+        ]
+        for verdict, phrase in _PHRASES.items():
+            named = [
+                f"{comparison.arm} ({comparison.difference:+.3f})"
+                for comparison in analysis.comparisons
+                if comparison.verdict == verdict
+            ]
+            if named:
+                sentences.append(f"Against {charter.baseline}, {phrase}: {', '.join(named)}.")
+        if analysis.failed:
+            sentences.append(f"Runs without a score: {', '.join(sorted(analysis.failed))}.")
+        return " ".join(sentences)
+
+    def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
+        topic = parse_topic(charter.topic)
+        iteration = len(history.plans) - 1
+        kept = [comparison.arm for comparison in analysis.comparisons if comparison.verdict is Verdict.KEEP]
+        if topic.factors:
+            return _decide_named(charter, analysis, history)
+        if not kept:
+            return Decision(Action.STOP, f"No change beats {charter.baseline}: there is nothing to combine or confirm.")
+        if iteration == 0 and len(kept) > 1:
+            return Decision(Action.REFINE, f"Kept one at a time: {', '.join(kept)}. Next they are combined.")
+        if iteration <= 1:
+            return Decision(Action.REFINE, f"{analysis.ranking[0]} is best: it is confirmed on fresh seeds.")
+        return Decision(Action.STOP, f"{analysis.ranking[0]} was confirmed on fresh seeds.")
+
+    def _choose_task(self, topic: ParsedTopic, fixed: str | None) -> str:
+        if fixed is not None and fixed not in TASK_FAMILIES:
+            raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+        return fixed or topic.task or DEFAULT_TASK
+
+    def _first_arms(self, topic: ParsedTopic, task: str) -> tuple[Arm, ...]:
+        job = default_job(task, steps=self._steps or topic.steps, engine=self._engine)
+        if topic.algorithm is not None:
+            job |= topic.algorithm.settings
+        return lay_out(topic.factors, job) if topic.factors else default_arms(job)
+
+    def _count_seeds(self, topic: ParsedTopic) -> int:
+        return self._seeds or topic.seeds or DEFAULT_SEEDS
+
+    def _assumptions(self, topic: ParsedTopic, task: str, request: FrameRequest, seeds: int) -> tuple[str, ...]:
+        said: list[str] = []
+        if request.task is None and topic.task is None:
+            said.append(f"The topic names no known task: {task} is used (others: {', '.join(TASK_FAMILIES)}).")
+        if request.task is None and topic.other_tasks:
+            said.append(f"The topic names several tasks: this study is on {task}, not {', '.join(topic.other_tasks)}.")
+        if not topic.factors:
+            said.append(
+                "The topic names no known setting: the default design is used, which varies learning rate, group size "
+                "and KL one at a time, then combines what helped, then confirms it."
+            )
+        said.extend(f"{factor.name}: {factor.note}." for factor in topic.factors if factor.note)
+        said.extend(
+            f"{factor.name}: the topic gives no values, so these are compared: "
+            f"{', '.join(level.name for level in factor.levels)}."
+            for factor in topic.factors
+            if not factor.explicit
+        )
+        if seeds < DecisionRule().min_seeds:
+            said.append(f"With {seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
+        if topic.factors and request.budget.max_runs is None:
+            said.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
+        return tuple(said)
+
+
+_PHRASES: Mapping[Verdict, str] = {
+    Verdict.KEEP: "clearly better",
+    Verdict.REJECT: "not better",
+    Verdict.INCONCLUSIVE: "not decided",
+}
+
+
+def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
+    """Stop after the arms a topic named, or add seeds once, where the budget of runs has room for them."""
+    open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]
+    if not open_arms or len(history.plans) > 1:
+        return Decision(Action.STOP, "The arms that the topic names have been compared.")
+    spent = sum(len(plan.arms) * len(plan.seeds) for plan in history.plans)
+    wanted = (len(open_arms) + 1) * EXTRA_SEEDS
+    if not _has_room(charter.budget, spent + wanted):
+        return Decision(
+            Action.STOP,
+            f"Not decided: {', '.join(open_arms)}. {wanted} more runs would be needed; allow them with --max-runs.",
+        )
+    return Decision(Action.REFINE, f"Not decided: {', '.join(open_arms)}. They get {EXTRA_SEEDS} more seeds.")
+
+
+def _has_room(budget: Budget, runs: int) -> bool:
+    return budget.max_runs is not None and runs <= budget.max_runs
+
+
+def _question(topic: ParsedTopic, task: str) -> str:
+    if not topic.factors:
+        return f"Which change to the default settings trains {task} best?"
+    names = " and ".join(factor.name for factor in topic.factors)
+    return f"How {'does' if len(topic.factors) == 1 else 'do'} {names} change what is learned on {task}?"
+
+
+def _rationale(topic: ParsedTopic) -> str:
+    if not topic.factors:
+        return "Default design: the baseline, and one change at a time."
+    notes = [factor.note for factor in topic.factors if factor.note]
+    return "; ".join(["The arms that the topic names", *notes]) + "."
+
+
+def _hypotheses(arms: tuple[Arm, ...], charter: Charter) -> tuple[Hypothesis, ...]:
+    """One per factor that differs from the baseline; an arm belongs to the first one that names it."""
+    grouped: dict[str, list[str]] = {}
+    baseline = next((arm for arm in arms if arm.is_baseline), arms[0])
+    for arm in arms:
+        if arm is not baseline:
+            changed = " and ".join(name for name in arm.factors if arm.factors[name] != baseline.factors.get(name))
+            grouped.setdefault(changed or arm.name, []).append(arm.name)
+    return tuple(
+        Hypothesis(
+            statement=f"Another {factor} than that of {baseline.name} trains {charter.task} better.",
+            prediction=f"{' or '.join(names)} beats {baseline.name} on held-out episodes.",
+            arms=tuple(names),
+        )
+        for factor, names in grouped.items()
+    )
+
+
+def _check_job(arm: Arm) -> None:
+    """Raises TopicInvalid naming the setting that cannot take its value."""
+    try:
+        TrainJob.model_validate(dict(arm.job))
+    except ValidationError as error:
+        first: Any = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the settings"
+        reason = first["msg"].removeprefix("Value error, ")
+        value = f" (got {first['input']!r})" if first["loc"] else ""
+        raise TopicInvalid(f"arm {arm.name}: {where} {reason[:1].lower()}{reason[1:]}{value}") from error

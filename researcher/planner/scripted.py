@@ -1,0 +1,69 @@
+"""A planner that replays what it was given: for tests and for repeating a study's decisions exactly.
+
+Place in the flow: one of the planners of base.py. Which answer is due follows from the history, so a study that is
+resumed in another process goes on at the right place. It knows nothing of what it replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from researcher.errors import PlannerError
+from researcher.types import Analysis, Arm, Charter, ClientScript, Decision, FrameRequest, History, Plan, Problem
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Answers in the order of the iterations. `clients` maps arm to its program, `repairs` arm to the next ones."""
+
+    charter: Charter
+    plans: Sequence[Plan]
+    clients: Mapping[str, str]
+    decisions: Sequence[Decision]
+    interpretations: Sequence[str] = ()
+    repairs: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    trusted: bool = False
+
+
+class ScriptedPlanner:
+    """Raises PlannerError where the script has no answer."""
+
+    name = "scripted"
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def frame(self, request: FrameRequest) -> Charter:
+        return self._script.charter
+
+    def plan(self, charter: Charter, history: History) -> Plan:
+        return _entry(self._script.plans, len(history.plans), "plan")
+
+    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
+        if arm.name not in self._script.clients:
+            raise PlannerError(f"the script has no client for arm {arm.name}")
+        return ClientScript(arm.name, self._script.clients[arm.name], self._script.trusted)
+
+    def repair_client(
+        self, charter: Charter, arm: Arm, script: ClientScript, problems: tuple[Problem, ...]
+    ) -> ClientScript:
+        programs = [self._script.clients.get(arm.name), *self._script.repairs.get(arm.name, ())]
+        position = programs.index(script.code) + 1 if script.code in programs else len(programs)
+        code = _entry(programs, position, f"repair of arm {arm.name},")
+        return ClientScript(arm.name, str(code), self._script.trusted)
+
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+        return _entry(self._script.interpretations, len(history.analyses) - 1, "interpretation")
+
+    def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
+        return _entry(self._script.decisions, len(history.analyses) - 1, "decision")
+
+
+def _entry(entries: Sequence[T], position: int, what: str) -> T:
+    if not 0 <= position < len(entries):
+        raise PlannerError(f"the script has no {what} number {position + 1}")
+    return entries[position]

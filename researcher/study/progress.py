@@ -1,0 +1,196 @@
+"""What a person sees of a study at work: a live table on a terminal, one line per event elsewhere.
+
+Place in the flow: the CLI runs a `Follower` beside the work and shows snapshots for status and watch. All of it is read
+from the database. This module knows nothing of graphs, servers or brains.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError, Study
+from researcher.evaluator import BASE, FINAL
+from researcher.execution.early_stopping import REWARD
+
+REFRESH_S = 1.0
+PLAIN_EVERY_S = 15.0
+"""How often a log gets a line on the runs under way: often enough to see life, rarely enough to read later."""
+
+SHOWN_EVENTS = 8
+SHOWN_RUNS = 30
+_STYLES = {Severity.INFO: "", Severity.WARNING: "yellow", Severity.ERROR: "red"}
+_STATUS_STYLES = {RunStatus.FINISHED: "green", RunStatus.FAILED: "red", RunStatus.STOPPED: "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run as shown: step, last train reward and the evaluator's scores; None where there is none yet."""
+
+    run_id: str
+    arm: str
+    seed: int
+    attempt: int
+    status: str
+    step: int
+    steps: int | None
+    train_reward: float | None
+    base: float | None
+    final: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    study: Study
+    runs: tuple[RunView, ...]
+    now: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"study": asdict(self.study), "runs": [asdict(run) for run in self.runs]}
+
+
+def take_snapshot(store: ExperimentStore, study_id: str) -> Snapshot:
+    """The study as the database has it now."""
+    now = time.time()
+    arms = {item.id: item.name for item in store.list_experiments(study_id)}
+    scores = {(item.run_id, item.phase): item.mean for item in store.list_evaluations(study_id=study_id)}
+    views: list[RunView] = []
+    for run in store.list_runs(study_id=study_id):
+        point = store.latest_metrics(run.id).get(REWARD)
+        steps = run.job.get("total_steps")
+        views.append(
+            RunView(
+                run_id=run.id,
+                arm=arms[run.experiment_id],
+                seed=run.seed,
+                attempt=run.attempt,
+                status=run.status.value,
+                step=point.step if point else 0,
+                steps=steps if isinstance(steps, int) else None,
+                train_reward=point.value if point else None,
+                base=scores.get((run.id, BASE)),
+                final=scores.get((run.id, FINAL)),
+                seconds=(run.finished_at or now) - run.started_at if run.started_at else None,
+            )
+        )
+    return Snapshot(store.get_study(study_id), tuple(views), now)
+
+
+def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType:
+    """A study as a table of its newest runs, with the last events below."""
+    study = snapshot.study
+    until = study.finished_at or snapshot.now
+    title = Text(f"{study.id}  {study.status}  {until - study.created_at:.0f} s\n", style="bold")
+    title.append(study.topic, style="italic")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in ("arm", "seed", "status", "step", "train reward", "held-out before", "after"):
+        table.add_column(column, justify="left" if column in ("arm", "status") else "right", no_wrap=column != "arm")
+    hidden = len(snapshot.runs) - SHOWN_RUNS
+    for run in snapshot.runs[-SHOWN_RUNS:]:
+        table.add_row(
+            run.arm if run.attempt == 1 else f"{run.arm} (attempt {run.attempt})",
+            str(run.seed),
+            Text(run.status, style=_STATUS_STYLES.get(RunStatus(run.status), "")),
+            f"{run.step}/{run.steps or '?'}",
+            *(_format_score(value) for value in (run.train_reward, run.base, run.final)),
+        )
+    lines = [Text(_format_event(event), style=_STYLES[event.severity]) for event in events]
+    above = [Text(f"({hidden} earlier runs not shown)", style="dim")] if hidden > 0 else []
+    return Group(table, *above, Text(), *lines)
+
+
+class Follower:
+    """Shows a study while a block runs: live if `console` is a terminal, else one line per new event."""
+
+    def __init__(self, store: ExperimentStore, study_id: str, console: Console) -> None:
+        self._store = store
+        self._study_id = study_id
+        self._console = console
+        self._recent: deque[Event] = deque(maxlen=SHOWN_EVENTS)
+        newest = store.list_events(study_id, newest_first=True, limit=1)
+        self._last_id = newest[0].id if newest else 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        if not self._console.is_terminal:
+            self._follow_plainly()
+            return
+        with Live(console=self._console, refresh_per_second=4, transient=False) as live:
+            while not self._ended.wait(REFRESH_S):
+                self._draw(live)
+            self._draw(live)
+
+    def _follow_plainly(self) -> None:
+        shown_at = time.monotonic()
+        while not self._ended.wait(REFRESH_S):
+            self._print_new()
+            if time.monotonic() - shown_at >= PLAIN_EVERY_S:
+                shown_at = time.monotonic()
+                self._print_runs()
+        self._print_new()
+
+    def _print_runs(self) -> None:
+        try:
+            runs = take_snapshot(self._store, self._study_id).runs
+        except StoreError:
+            # Shown with the next round, like events.
+            return
+        for run in runs:
+            if run.status == RunStatus.RUNNING and run.train_reward is not None:
+                line = f"{run.arm} seed {run.seed}: step {run.step}/{run.steps}, train reward {run.train_reward:.3f}"
+                self._console.print(f"{_clock(time.time())}  {line}", markup=False, highlight=False, soft_wrap=True)
+
+    def _print_new(self) -> None:
+        for event in self._new_events():
+            self._console.print(_format_event(event), markup=False, highlight=False, soft_wrap=True)
+
+    def _draw(self, live: Live) -> None:
+        self._recent.extend(self._new_events())
+        try:
+            live.update(render(take_snapshot(self._store, self._study_id), tuple(self._recent)), refresh=True)
+        except StoreError as error:
+            live.update(Text(f"the database cannot be read just now: {error}", style="red"))
+
+    def _new_events(self) -> list[Event]:
+        try:
+            events = self._store.list_events(self._study_id, after_id=self._last_id)
+        except StoreError:
+            # Shown with the next refresh; the work itself reports what is wrong with the database.
+            return []
+        if events:
+            self._last_id = events[-1].id
+        return events
+
+
+def _format_event(event: Event) -> str:
+    return f"{_clock(event.created_at)}  {event.message}"
+
+
+def _clock(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds):%H:%M:%S}"
+
+
+def _format_score(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -1,0 +1,45 @@
+"""A study from outside: begin one, find one, ask one to stop, say how to go on with one.
+
+Place in the flow: the CLI calls these; worker.py does the work. It loads no graph.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from experiments_db import ExperimentStore, NotFound, Study, StudyStatus
+from researcher.errors import ResearchError, StudyNotFound
+from researcher.study.settings import StudySettings
+
+DEFAULT_HOME = Path("runs")
+
+
+def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:
+    """Store a study that `check_study` has passed."""
+    return store.create_study(topic.strip(), brain=settings.brain, settings=settings.model_dump(mode="json"))
+
+
+def find_study(store: ExperimentStore, study_id: str) -> Study:
+    """Raises StudyNotFound."""
+    try:
+        return store.get_study(study_id)
+    except NotFound as error:
+        raise StudyNotFound(f"there is no study {study_id}: `researcher list` shows them all") from error
+
+
+def ask_to_end(store: ExperimentStore, study_id: str, status: StudyStatus) -> Study:
+    """Pause or stop a study. A process that works on it sees this at its next heartbeat and drains."""
+    study = find_study(store, study_id)
+    if study.status not in (StudyStatus.RUNNING, StudyStatus.PAUSED):
+        raise ResearchError(f"study {study_id} is {study.status} already")
+    return store.set_study_status(study_id, status, f"{status} on request")
+
+
+def resume_command(study_id: str, home: Path) -> str:
+    """What to type to go on with a study, wherever its home is."""
+    return f"researcher resume {study_id}{home_option(home)}"
+
+
+def home_option(home: Path) -> str:
+    return "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"

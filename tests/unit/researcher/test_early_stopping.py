@@ -1,0 +1,93 @@
+"""When a run is given up, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pytest
+
+from researcher.execution.early_stopping import REWARD, EarlyStopping, Limits
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _watch(rewards: Iterable[float], **limits: float) -> EarlyStopping:
+    early_stopping = EarlyStopping(Limits(**limits), clock=Clock())  # pyright: ignore[reportArgumentType]
+    for step, reward in enumerate(rewards, start=1):
+        early_stopping.observe(step, {REWARD: reward, "actor/entropy": 0.5})
+    return early_stopping
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [[], [0.0] * 11, [0.0] * 11 + [0.1] * 5, [0.1, 0.2, 0.5, 0.9, 1.0] * 4, [1.0] * 40, [0.05] * 5 + [0.0] * 6],
+)
+def test_run_that_may_still_learn_goes_on(rewards: list[float]) -> None:
+    assert _watch(rewards).diagnose() is None
+
+
+def test_dead_reward_is_scored_and_not_tried_again() -> None:
+    diagnosis = _watch([0.0] * 12).diagnose()
+
+    assert diagnosis is not None and diagnosis.kind == "dead_reward"
+    assert diagnosis.is_scored and not diagnosis.is_retried
+    assert "12 steps" in diagnosis.sentence
+
+
+def test_collapse_names_the_fall_and_its_context() -> None:
+    diagnosis = _watch([0.2, 0.4, 0.6, 0.8, 0.8] + [0.01] * 8).diagnose()
+
+    assert diagnosis is not None and diagnosis.kind == "collapse" and diagnosis.is_scored
+    assert "0.010" in diagnosis.sentence and "entropy 0.5" in diagnosis.sentence
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_not_finite_metric_ends_the_run_without_a_score(value: float | None) -> None:
+    early_stopping = EarlyStopping(Limits(), clock=Clock())
+    early_stopping.observe(3, {REWARD: 0.5, "actor/pg_loss": value})
+
+    diagnosis = early_stopping.diagnose()
+
+    assert diagnosis is not None and not diagnosis.is_scored and not diagnosis.is_retried
+    assert "actor/pg_loss" in diagnosis.sentence and "step 3" in diagnosis.sentence
+
+
+def test_leap_of_the_policy_is_a_divergence() -> None:
+    early_stopping = EarlyStopping(Limits(), clock=Clock())
+    early_stopping.observe(1, {REWARD: 0.5, "actor/ppo_kl": 25.0})
+
+    diagnosis = early_stopping.diagnose()
+
+    assert diagnosis is not None and diagnosis.kind == "kl_divergence"
+
+
+def test_stall_is_the_systems_fault_and_a_step_resets_it() -> None:
+    clock = Clock()
+    early_stopping = EarlyStopping(Limits(stall_s=10), clock=clock)
+    clock.now = 9.0
+    early_stopping.observe(1, {REWARD: 0.1})
+    clock.now = 18.0
+    assert early_stopping.diagnose() is None
+
+    clock.now = 20.0
+    diagnosis = early_stopping.diagnose()
+
+    assert diagnosis is not None and diagnosis.kind == "stall" and diagnosis.is_retried and not diagnosis.is_scored
+
+
+def test_overrun_is_not_tried_again() -> None:
+    clock = Clock()
+    early_stopping = EarlyStopping(Limits(overrun_s=100), clock=clock)
+    clock.now = 101.0
+    early_stopping.observe(1, {REWARD: 0.1})
+
+    diagnosis = early_stopping.diagnose()
+
+    assert diagnosis is not None and diagnosis.kind == "overrun" and not diagnosis.is_retried

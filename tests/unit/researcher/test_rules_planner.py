@@ -1,0 +1,228 @@
+"""The rules planner: arms of named topics, the default design and its three iterations, what it decides."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from researcher.errors import PlannerError, TopicInvalid
+from researcher.planner.rules import RulesPlanner
+from researcher.types import (
+    Action,
+    Analysis,
+    ArmSummary,
+    Budget,
+    Charter,
+    Comparison,
+    FrameRequest,
+    History,
+    Plan,
+    Problem,
+    Verdict,
+)
+from swarm import TrainJob
+
+
+def _begin(topic: str, **flags: object) -> tuple[RulesPlanner, Charter, Plan]:
+    brain = RulesPlanner(seeds=flags.pop("seeds", None), steps=flags.pop("steps", None))  # pyright: ignore[reportArgumentType]
+    charter = brain.frame(FrameRequest(topic, **flags))  # pyright: ignore[reportArgumentType]
+    return brain, charter, brain.plan(charter, History())
+
+
+def _analysis(charter: Charter, gains: dict[str, tuple[float, Verdict]]) -> Analysis:
+    """An analysis in which each arm gains what is given over a baseline of 0.5."""
+    names = {charter.baseline: 0.5} | {arm: 0.5 + gain for arm, (gain, _) in gains.items()}
+    return Analysis(
+        arms=tuple(
+            ArmSummary(arm, {0: mean, 1: mean, 2: mean}, {0: 0.2}, mean, mean, mean, ()) for arm, mean in names.items()
+        ),
+        comparisons=tuple(
+            Comparison(arm, charter.baseline, gain, math.nan, math.nan, 0.01, 0.01, (0, 1, 2), verdict, ())
+            for arm, (gain, verdict) in gains.items()
+        ),
+        ranking=tuple(sorted(names, key=lambda arm: -names[arm])),
+        failed={},
+    )
+
+
+def test_named_values_become_exactly_those_arms() -> None:
+    _, charter, plan = _begin("Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?")
+
+    assert [arm.job["lr"] for arm in plan.arms] == [1e-4, 1e-3, 1e-2]
+    assert (charter.task, charter.baseline) == ("reverse", "lr=0.001")
+    assert [arm.name for arm in plan.arms if arm.is_baseline] == ["lr=0.001"]
+    assert plan.seeds == (0, 1, 2)
+
+
+def test_group_sizes_are_compared_at_equal_episodes_per_step() -> None:
+    _, charter, plan = _begin("Does group size matter for the guessing game?")
+
+    assert [arm.job["num_repeat"] for arm in plan.arms] == [2, 4, 8, 16]
+    assert {arm.job["num_repeat"] * arm.job["batch_size"] for arm in plan.arms} == {128}
+    assert charter.baseline == "num_repeat=8"
+    assert any("128 episodes per step" in assumption for assumption in charter.assumptions)
+
+
+def test_or_no_gives_two_arms() -> None:
+    _, charter, plan = _begin("tool use: KL or no KL?")
+
+    assert [arm.job["use_kl_loss"] for arm in plan.arms] == [False, True]
+    assert (charter.task, charter.baseline) == ("calc", "no-kl")
+
+
+def test_two_named_factors_are_crossed() -> None:
+    _, _, plan = _begin("learning rate 1e-4 or 1e-3 with KL or no KL for copying")
+
+    assert {(arm.job["lr"], arm.job["use_kl_loss"]) for arm in plan.arms} == {
+        (1e-4, False),
+        (1e-4, True),
+        (1e-3, False),
+        (1e-3, True),
+    }
+
+
+def test_two_factors_without_values_are_varied_one_at_a_time() -> None:
+    _, charter, plan = _begin("minibatches or epochs: which matters more for sorting?")
+
+    assert len(plan.arms) == 5
+    baseline = next(arm for arm in plan.arms if arm.name == charter.baseline)
+    for arm in plan.arms:
+        assert sum(arm.factors[name] != baseline.factors[name] for name in baseline.factors) <= 1
+
+
+def test_unknown_topic_gets_the_default_design_and_says_so() -> None:
+    _, charter, plan = _begin("What makes agents learn fast?")
+
+    assert charter.task == "reverse"
+    assert [arm.name for arm in plan.arms] == ["baseline", "lr=0.003", "lr=0.0003", "num_repeat=16", "kl"]
+    assert any("default design" in assumption for assumption in charter.assumptions)
+    assert any("no known task" in assumption for assumption in charter.assumptions)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?",
+        "Does group size matter for the guessing game?",
+        "GRPO, Dr.GRPO, RLOO, reinforce++, GSPO, CISPO, OPO, GPG, DAPO, SAPO or DPPO on addition?",
+        "What makes agents learn fast?",
+        "loss aggregation for tool use",
+        "KL estimator k1, k2 or k3",
+    ],
+)
+def test_every_arm_is_a_job_that_the_service_accepts(topic: str) -> None:
+    _, _, plan = _begin(topic)
+
+    for arm in plan.arms:
+        TrainJob.model_validate(dict(arm.job))
+        assert {"seed", "experiment_name"}.isdisjoint(arm.job)
+
+
+@pytest.mark.parametrize(
+    ("topic", "setting"),
+    [("learning rate -0.1 or 0.1", "lr"), ("group size 2.5 or 3", "num_repeat"), ("temperature 20", "temperature")],
+)
+def test_value_out_of_range_is_refused_by_name(topic: str, setting: str) -> None:
+    with pytest.raises(TopicInvalid, match=setting):
+        RulesPlanner().frame(FrameRequest(topic))
+
+
+def test_flags_win_over_the_topic() -> None:
+    _, charter, plan = _begin(
+        "temperature 0.5 vs 1.0 in the guessing game with 5 seeds and 20 steps",
+        task="sort",
+        seeds=2,
+        steps=7,
+        eval_episodes=11,
+    )
+
+    assert (charter.task, charter.eval_episodes, plan.seeds) == ("sort", 11, (0, 1))
+    assert {arm.job["total_steps"] for arm in plan.arms} == {7}
+
+
+def test_unknown_task_lists_the_known_ones() -> None:
+    with pytest.raises(TopicInvalid, match=r"juggle.*reverse.*guess"):
+        RulesPlanner().frame(FrameRequest("x", task="juggle"))
+
+
+def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
+    brain, charter, first = _begin("What makes agents learn fast?")
+    kept = _analysis(
+        charter,
+        {
+            "lr=0.003": (0.2, Verdict.KEEP),
+            "lr=0.0003": (-0.1, Verdict.REJECT),
+            "num_repeat=16": (0.1, Verdict.KEEP),
+            "kl": (0.0, Verdict.INCONCLUSIVE),
+        },
+    )
+    history = History(plans=(first,), analyses=(kept,))
+
+    assert brain.decide(charter, kept, history).action is Action.REFINE
+    second = brain.plan(charter, history)
+    assert [arm.name for arm in second.arms] == ["baseline", "lr=0.003+num_repeat=16"]
+    assert second.arms[1].job["lr"] == 0.003 and second.arms[1].job["num_repeat"] == 16
+    assert second.arms[1].job["batch_size"] * 16 == 128
+
+    best = _analysis(charter, {"lr=0.003+num_repeat=16": (0.3, Verdict.KEEP)})
+    history = History(plans=(first, second), analyses=(kept, best))
+    assert brain.decide(charter, best, history).action is Action.REFINE
+    third = brain.plan(charter, history)
+    assert [arm.name for arm in third.arms] == ["baseline", "lr=0.003+num_repeat=16"]
+    assert third.seeds == (0, 1, 2, 3, 4, 5)
+
+    history = History(plans=(first, second, third), analyses=(kept, best, best))
+    assert brain.decide(charter, best, history).action is Action.STOP
+
+
+def test_default_design_skips_combining_a_single_kept_change() -> None:
+    brain, charter, first = _begin("What makes agents learn fast?")
+    kept = _analysis(charter, {"lr=0.003": (0.2, Verdict.KEEP), "kl": (0.0, Verdict.REJECT)})
+    history = History(plans=(first,), analyses=(kept,))
+
+    assert brain.decide(charter, kept, history).action is Action.REFINE
+    second = brain.plan(charter, history)
+
+    assert [arm.name for arm in second.arms] == ["baseline", "lr=0.003"]
+    assert second.seeds == (0, 1, 2, 3, 4, 5)
+
+
+def test_default_design_stops_where_nothing_was_kept() -> None:
+    brain, charter, first = _begin("What makes agents learn fast?")
+    nothing = _analysis(charter, {"kl": (0.0, Verdict.REJECT)})
+
+    assert brain.decide(charter, nothing, History((first,), (nothing,))).action is Action.STOP
+
+
+@pytest.mark.parametrize(("max_runs", "action"), [(None, Action.STOP), (11, Action.STOP), (12, Action.REFINE)])
+def test_open_comparison_gets_more_seeds_only_if_the_budget_has_room(max_runs: int | None, action: Action) -> None:
+    brain, charter, first = _begin("tool use: KL or no KL?", budget=Budget(max_runs=max_runs))
+    open_result = _analysis(charter, {"kl": (0.05, Verdict.INCONCLUSIVE)})
+    history = History((first,), (open_result,))
+
+    assert brain.decide(charter, open_result, history).action is action
+    again = brain.plan(charter, history)
+    assert again.seeds == (0, 1, 2, 3, 4, 5)
+    assert brain.decide(charter, open_result, History((first, again), (open_result,) * 2)).action is Action.STOP
+
+
+def test_interpretation_names_best_arm_verdicts_and_failures() -> None:
+    brain, charter, first = _begin("learning rate 1e-4, 1e-3 or 1e-2 for reversal")
+    result = _analysis(charter, {"lr=0.0001": (-0.2, Verdict.REJECT), "lr=0.01": (0.1, Verdict.KEEP)})
+
+    text = brain.interpret(charter, result, History((first,), (result,)))
+
+    assert "lr=0.01 has the highest mean: 0.600" in text
+    assert "clearly better: lr=0.01 (+0.100)" in text
+
+
+def test_client_is_ours_and_for_the_task_of_the_charter() -> None:
+    brain, charter, plan = _begin("tool use: KL or no KL?")
+
+    script = brain.write_client(charter, plan.arms[0], None)
+
+    assert script.trusted and 'task_family("calc")' in script.code
+    compile(script.code, "client.py", "exec")
+    with pytest.raises(PlannerError, match="rejected"):
+        brain.repair_client(charter, plan.arms[0], script, (Problem("lint", "x is undefined"),))

@@ -1,0 +1,71 @@
+"""The scripted brain gives the answer that the history calls for, in any process."""
+
+from __future__ import annotations
+
+import pytest
+
+from researcher.errors import PlannerError
+from researcher.planner.base import Planner
+from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.types import (
+    Action,
+    Analysis,
+    Arm,
+    Budget,
+    Charter,
+    Decision,
+    DecisionRule,
+    FrameRequest,
+    History,
+    Plan,
+    Problem,
+)
+
+CHARTER = Charter(
+    topic="t", question="q?", task="reverse", metric="m", direction="maximize", baseline="a", search_split="validation",
+    sealed_split="test", eval_episodes=8, rule=DecisionRule(), budget=Budget(), brain="scripted",
+)  # fmt: skip
+ARM = Arm("a", {}, {}, "r", is_baseline=True)
+PLANS = tuple(Plan(number, (), (ARM,), (0,), "r") for number in range(2))
+ANALYSIS = Analysis((), (), (), {})
+PROBLEMS = (Problem("lint", "bad"),)
+
+
+@pytest.fixture
+def brain() -> Planner:
+    return ScriptedPlanner(
+        Script(
+            charter=CHARTER,
+            plans=PLANS,
+            clients={"a": "first"},
+            decisions=(Decision(Action.REFINE, "more"), Decision(Action.STOP, "enough")),
+            interpretations=("one", "two"),
+            repairs={"a": ("second", "third")},
+        )
+    )
+
+
+def test_answers_follow_the_history(brain):
+    assert brain.frame(FrameRequest(topic="anything")) == CHARTER
+    first, second = History(analyses=(ANALYSIS,)), History(plans=PLANS[:1], analyses=(ANALYSIS,) * 2)
+    assert brain.plan(CHARTER, History()) == PLANS[0]
+    assert brain.plan(CHARTER, second) == PLANS[1]
+    assert [brain.interpret(CHARTER, ANALYSIS, history) for history in (first, second)] == ["one", "two"]
+    assert [brain.decide(CHARTER, ANALYSIS, history).action for history in (first, second)] == ["refine", "stop"]
+
+
+def test_repairs_follow_the_program_they_replace(brain):
+    script = brain.write_client(CHARTER, ARM, None)
+    assert (script.code, script.trusted) == ("first", False)
+    for expected in ("second", "third"):
+        script = brain.repair_client(CHARTER, ARM, script, PROBLEMS)
+        assert script.code == expected
+    with pytest.raises(PlannerError, match="no repair of arm a, number 4"):
+        brain.repair_client(CHARTER, ARM, script, PROBLEMS)
+
+
+def test_where_the_script_ends_the_brain_says_so(brain):
+    with pytest.raises(PlannerError, match="no plan number 3"):
+        brain.plan(CHARTER, History(plans=PLANS))
+    with pytest.raises(PlannerError, match="no client for arm b"):
+        brain.write_client(CHARTER, Arm("b", {}, {}, "r"), None)

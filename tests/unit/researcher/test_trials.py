@@ -1,0 +1,104 @@
+"""Trials of arm and seed: which are open, under way, finished or given up, and what their next attempt is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
+from researcher.execution.runs import TrialState, job_of, list_all_trials, list_trials, plain_name, run_key
+from researcher.types import Arm, Plan
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ExperimentStore]:
+    with open_store(tmp_path / "research.db") as store:
+        yield store
+
+
+@pytest.fixture
+def arm(store: ExperimentStore) -> Experiment:
+    study = store.create_study("t", brain="rules")
+    created = store.create_experiment(study.id, "lr=0.1", factors={"lr": 0.1}, job={"lr": 0.1, "total_steps": 3})
+    return store.revise_experiment(created.id, status=ExperimentStatus.READY)
+
+
+def _plan(*arms: str, seeds: tuple[int, ...] = (0,)) -> Plan:
+    return Plan(0, (), tuple(Arm(name, {}, {}, "") for name in arms), seeds, "")
+
+
+def _attempt(store: ExperimentStore, arm: Experiment, *, moves: tuple[RunStatus, ...], retried: bool = True) -> Run:
+    trial = list_trials(store, arm.study_id, _plan(arm.name))[0]
+    run = store.claim_run(arm.id, 0, run_key(arm.study_id, trial), attempt=trial.attempt)
+    for status in moves:
+        diagnosis = {"is_retried": retried} if status is RunStatus.FAILED else None
+        run = store.update_run(run.id, status=status, diagnosis=diagnosis, exit_reason="because")
+    return run
+
+
+TRAINING = (RunStatus.LAUNCHING, RunStatus.RUNNING)
+FAILED = (*TRAINING, RunStatus.FAILED)
+FINISHED = (*TRAINING, RunStatus.EVALUATING, RunStatus.FINISHED)
+INTERRUPTED = (*TRAINING, RunStatus.STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "state", "next_attempt"),
+    [
+        ([], TrialState.OPEN, 1),
+        ([()], TrialState.OPEN, 1),
+        ([TRAINING], TrialState.ACTIVE, 2),
+        ([FAILED], TrialState.OPEN, 2),
+        ([FAILED, FAILED], TrialState.GIVEN_UP, 3),
+        ([INTERRUPTED, INTERRUPTED, FAILED], TrialState.OPEN, 4),
+        ([FAILED, FINISHED], TrialState.FINISHED, 3),
+    ],
+)
+def test_state_of_a_trial_follows_from_its_attempts(
+    store: ExperimentStore,
+    arm: Experiment,
+    attempts: list[tuple[RunStatus, ...]],
+    state: TrialState,
+    next_attempt: int,
+) -> None:
+    for moves in attempts:
+        _attempt(store, arm, moves=moves)
+
+    trial = list_trials(store, arm.study_id, _plan(arm.name))[0]
+
+    assert (trial.state, trial.attempt) == (state, next_attempt)
+
+
+def test_failure_that_is_the_arms_own_is_not_tried_again(store: ExperimentStore, arm: Experiment) -> None:
+    _attempt(store, arm, moves=FAILED, retried=False)
+
+    trial = list_trials(store, arm.study_id, _plan(arm.name))[0]
+
+    assert trial.state is TrialState.GIVEN_UP
+    assert trial.failure == "because"
+
+
+def test_trials_go_seed_by_seed_and_leave_out_rejected_arms(store: ExperimentStore, arm: Experiment) -> None:
+    other = store.create_experiment(arm.study_id, "b", factors={}, job={})
+    store.revise_experiment(other.id, status=ExperimentStatus.READY)
+    bad = store.create_experiment(arm.study_id, "bad", factors={}, job={})
+    store.revise_experiment(bad.id, status=ExperimentStatus.INVALID)
+
+    trials = list_trials(store, arm.study_id, _plan(arm.name, "b", "bad", seeds=(0, 1)))
+
+    assert [trial.name for trial in trials] == ["lr=0.1 seed 0", "b seed 0", "lr=0.1 seed 1", "b seed 1"]
+    assert list_all_trials(store, arm.study_id) == []
+
+
+def test_only_the_evaluator_sets_names_and_seed(arm: Experiment) -> None:
+    job = job_of(arm.study_id, arm, seed=7, attempt=2)
+
+    assert job["seed"] == 7 and job["lr"] == 0.1
+    assert job["experiment_name"] == f"{arm.study_id}/lr_0.1/seed-7/attempt-2"
+
+
+@pytest.mark.parametrize(("name", "plain"), [("lr=0.1 kl", "lr_0.1_kl"), ("../../etc", ".._.._etc"), ("", "arm")])
+def test_plain_names_have_no_separators(name: str, plain: str) -> None:
+    assert plain_name(name) == plain

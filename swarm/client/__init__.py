@@ -6,7 +6,7 @@ from swarm.client.connections import AsyncConnectionStack, ConnectionStack
 from swarm.client.credentials import Credentials
 from swarm.client.episode import OpenEpisode
 from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate
-from swarm.client.rollout import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
+from swarm.client.runner import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
 from swarm.client.team import AsyncSwarmTeam, OpenEpisodes, SwarmTeam
 from swarm.client.throttler import Throttler
 

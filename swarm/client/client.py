@@ -18,7 +18,6 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from swarm.client import calls, episode_calls, transaction_calls
 from swarm.client.connections import ConnectionStack
 from swarm.client.credentials import Credentials
 from swarm.client.episode import (
@@ -34,9 +33,10 @@ from swarm.client.episode import (
     name_task,
 )
 from swarm.client.events import EventFeed
-from swarm.client.exchange import Outcome, Pause, Plan
 from swarm.client.heartbeat import HeartbeatThread
 from swarm.client.leases import DEFAULT_LEASE_S, Leases
+from swarm.client.plans import calls, episode_calls, transaction_calls
+from swarm.client.plans.exchange import Outcome, Pause, Plan
 from swarm.errors import SwarmError
 from swarm.schemas import (
     Acknowledged,

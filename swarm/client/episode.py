@@ -17,8 +17,8 @@ from typing import Protocol
 import httpx
 
 from swarm.client.credentials import Credentials
-from swarm.client.exchange import Server
 from swarm.client.leases import Leases
+from swarm.client.plans.exchange import Server
 from swarm.config import complete_address
 from swarm.errors import BadRequest, EpisodeEnded, SwarmError
 from swarm.schemas import EndEpisodeResponse

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from swarm.client.client import SwarmClient
 from swarm.client.episode import DEFAULT_WAIT_S
-from swarm.client.rollout import RunAgent, backoff_s
+from swarm.client.runner import RunAgent, backoff_s
 from swarm.errors import BadRequest
 from swarm.types import EpisodeType, Task
 

@@ -12,7 +12,7 @@ import time
 import httpx
 from pydantic import ValidationError
 
-from swarm.client.exchange import FIRST_PAUSE_S, MAX_PAUSE_S, Server, error_of, spread, unreachable
+from swarm.client.plans.exchange import FIRST_PAUSE_S, MAX_PAUSE_S, Server, error_of, spread, unreachable
 from swarm.errors import SwarmError, Unavailable
 from swarm.schemas import API_PREFIX, EventView
 

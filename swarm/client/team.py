@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from swarm.client import team_calls
 from swarm.client.async_client import AsyncSwarmClient
 from swarm.client.client import SwarmClient
 from swarm.client.credentials import Credentials
 from swarm.client.episode import DEFAULT_END_WAIT_S, DEFAULT_WAIT_S, abort_reason
 from swarm.client.leases import DEFAULT_LEASE_S
-from swarm.client.team_calls import Begun, TeamPlan
+from swarm.client.plans import team_calls
+from swarm.client.plans.team_calls import Begun, TeamPlan
 from swarm.errors import BadRequest, ServerUnreachable, Unavailable
 from swarm.schemas import EndEpisodeResponse
 from swarm.types import EpisodeType, Task, WorkflowOutput

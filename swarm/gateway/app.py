@@ -38,7 +38,7 @@ from swarm.gateway.http.audit import AuditLog
 from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, TokenGuard
 from swarm.gateway.http.errors import install_error_handlers
 from swarm.gateway.http.limits import InputLimits
-from swarm.gateway.http.middleware import Edge
+from swarm.gateway.http.middleware import RequestMiddleware
 from swarm.gateway.http.openapi import SwarmApi
 from swarm.gateway.http.path_keys import PathKeys
 from swarm.gateway.http.routes import Gate
@@ -82,7 +82,7 @@ def create_app(deps: Deps) -> SwarmApi:
     install_error_handlers(app)
     # In place of FastAPI's own stack, which adds a second net for errors and a third limit, at a fifth of the time.
     routes = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), handlers=app.exception_handlers)
-    app.middleware_stack = Edge(PathKeys(routes), InputLimits(deps.max_body_bytes), traffic)
+    app.middleware_stack = RequestMiddleware(PathKeys(routes), InputLimits(deps.max_body_bytes), traffic)
     return app
 
 

@@ -1,8 +1,8 @@
 """Writes and reads of episodes that end together with episodes of other servers, or not at all.
 
 Place in the flow: as operations.py, whose statements these complete. A prepared episode has its result on record and
-waits for one word; which word, rollout/transactions.py finds out. An episode without `inquiry_url` is the one whose
-commit decides.
+waits for one word; which word, rollout/transactions/two_phase.py finds out. An episode without `inquiry_url` is the one
+whose commit decides.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 from swarm.config import TrainJob
 from swarm.errors import BadRequest, ContextLengthExceeded, UnknownParameter
 from swarm.ledger import Ledger
-from swarm.rollout.call_counts import CallCounts, Oddity
+from swarm.rollout.call_metrics import CallCounts, Oddity
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Rollout, RunningEpisode
 from swarm.rollout.held_sampling import Draft, Sampler

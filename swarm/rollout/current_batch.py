@@ -10,14 +10,23 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 from swarm.batch import BatchPool
-from swarm.config import TrainJob
+from swarm.batch.policy import BatchPolicy
+from swarm.config import TrainJob, build_job
+from swarm.errors import BadRequest, JobInvalid
 from swarm.ledger import EpisodeRow, Ledger
-from swarm.rollout.batch_policy import merge_policy, view_policy
 from swarm.rollout.clients import Clients
 from swarm.rollout.results import align_turn_rewards, finished_episode, require_revisable, sealed_already
-from swarm.schemas import BatchPolicies, PoolView, ReviseRewardRequest, SourceView, UpdateBatchPolicyRequest
+from swarm.schemas import (
+    BatchPolicies,
+    BatchPolicyView,
+    PoolView,
+    ReviseRewardRequest,
+    SourceView,
+    UpdateBatchPolicyRequest,
+)
 
 
 class CurrentBatch:
@@ -123,3 +132,22 @@ class CurrentBatch:
         if self._pool.policy.stop_rule != "all_clients_agree" or not self._pool.agreed:
             return {}
         return self._clients.awaited(now, self._pool.clients)
+
+
+def merge_policy(job: TrainJob, present: BatchPolicy, request: UpdateBatchPolicyRequest) -> BatchPolicy:
+    """`present` with what the request names changed; a mixture of {} ends the mixture.
+
+    Raises BadRequest if the whole is not a policy that `job` could have been given.
+    """
+    changes: dict[str, Any] = request.model_dump(exclude_none=True)
+    if request.mixture == {}:
+        changes["mixture"] = None
+    try:
+        merged = build_job({**job.model_dump(), **asdict(present), **changes}, source="batch policy")
+    except JobInvalid as error:
+        raise BadRequest(error.message, param=error.param) from error
+    return BatchPolicy.of(merged)
+
+
+def view_policy(policy: BatchPolicy) -> BatchPolicyView:
+    return BatchPolicyView.model_validate(asdict(policy))

@@ -22,16 +22,13 @@ from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
 from swarm.ledger import ClosedEpisode, CompletedEpisode, EndReceipt, EpisodeRow, Ledger
 from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.rollout.admission import Admission
-from swarm.rollout.client_warnings import ClientWarnings
-from swarm.rollout.clients import Client, Clients
-from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.clients import Client, Clients, ClientWarnings
 from swarm.rollout.current_batch import CurrentBatch
-from swarm.rollout.deadline_timer import Alarm
-from swarm.rollout.deadlines import LeaseQueue
-from swarm.rollout.keys import key_digest, new_key
+from swarm.rollout.deadlines import DeadlineQueue, DeadlineTimer
 from swarm.rollout.results import align_turn_rewards, payload_digest, salvaged_episode
-from swarm.rollout.running import RunningEpisode, RunningEpisodes, new_row
-from swarm.rollout.transactions import Transactions
+from swarm.rollout.running import RunningEpisode, RunningEpisodes, key_digest, new_key, new_row
+from swarm.rollout.transactions.coordinator_client import CoordinatorClient
+from swarm.rollout.transactions.two_phase import Transactions
 from swarm.sampler import EngineInfo
 from swarm.schemas import (
     BatchPolicies,
@@ -84,15 +81,15 @@ class Rollout:
     batch_ready: asyncio.Event
     max_running: int
     _is_open: bool = False
-    inquirer: Inquirer = field(default_factory=Inquirer)
+    coordinator_client: CoordinatorClient = field(default_factory=CoordinatorClient)
     preflight: Preflight = field(default_factory=Preflight)
     _running: RunningEpisodes = field(default_factory=RunningEpisodes)
     _clients: Clients = field(default_factory=Clients)
-    _alarm: Alarm = field(default_factory=Alarm)
+    _timer: DeadlineTimer = field(default_factory=DeadlineTimer)
     _warnings: ClientWarnings = field(init=False)
     _batch: CurrentBatch = field(init=False)
     _admission: Admission = field(init=False)
-    _leases: LeaseQueue = field(init=False)
+    _deadlines: DeadlineQueue = field(init=False)
     transactions: Transactions = field(init=False)
     _unsubscribe: Callable[[], None] = field(init=False)
 
@@ -100,8 +97,10 @@ class Rollout:
         self._warnings = ClientWarnings(self.preflight, self.ledger)
         self._batch = CurrentBatch(self.job, self.pool, self.ledger, self._clients)
         self._admission = Admission(self.job, self.lifecycle, self.pool, self.max_running)
-        self._leases = LeaseQueue(self._running.by_id)
-        self.transactions = Transactions(self.ledger, self._running, self.inquirer, self._complete, self._lose)
+        self._deadlines = DeadlineQueue(self._running.by_id)
+        self.transactions = Transactions(
+            self.ledger, self._running, self.coordinator_client, self._complete, self._lose
+        )
         self._unsubscribe = self.lifecycle.subscribe(self._follow_state)
 
     async def begin(self, request: BeginEpisodeRequest) -> BegunEpisode:
@@ -296,9 +295,9 @@ class Rollout:
     async def _expire_and_tidy(self) -> None:
         tidy_at = 0.0
         while True:
-            await self._alarm.sleep_until(self._next_due())
+            await self._timer.sleep_until(self._next_due())
             now = time.monotonic()
-            await _in_groups([self._expire(episode, reason) for episode, reason in self._leases.overdue(now)])
+            await _in_groups([self._expire(episode, reason) for episode, reason in self._deadlines.overdue(now)])
             if self.pool.expire(lambda key: self._admission.awaits(*key)):
                 self._admission.release()
             self._announce_if_ready()
@@ -331,8 +330,8 @@ class Rollout:
         due, _ = episode.expiry(now)
         self._running.add(episode)
         self._clients.began(episode.client_id, episode.episode_type)
-        self._leases.watch(episode, due)
-        self._alarm.ring_by(due)
+        self._deadlines.watch(episode, due)
+        self._timer.ring_by(due)
 
     async def _complete(self, episode: RunningEpisode, row: EpisodeRow) -> None:
         """Hand an ended episode on, once."""
@@ -384,7 +383,7 @@ class Rollout:
         except SwarmError as error:
             logger.warning("episode %s not expired: %s", episode.episode_id, error.message)
         if episode.episode_id in self._running:
-            self._leases.watch(episode, time.monotonic() + RETRY_EXPIRY_S)
+            self._deadlines.watch(episode, time.monotonic() + RETRY_EXPIRY_S)
 
     async def _settle(self, episode: RunningEpisode) -> None:
         """Follow the ledger, which knows of an end whose caller was cut off before it was answered."""
@@ -438,12 +437,12 @@ class Rollout:
         if ready:
             self.batch_ready.set()
         elif (due := self._batch.next_due(time.monotonic())) is not None:
-            self._alarm.ring_by(due)
+            self._timer.ring_by(due)
         return ready
 
     def _next_due(self) -> float:
         now = time.monotonic()
-        dues = (now + HOUSEKEEPING_S, self._leases.next_due, self._batch.next_due(now))
+        dues = (now + HOUSEKEEPING_S, self._deadlines.next_due, self._batch.next_due(now))
         return max(now + LEAST_PAUSE_S, min(due for due in dues if due is not None))
 
 

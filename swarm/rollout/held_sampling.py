@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused
 from swarm.lifecycle import SERVING, EngineLifecycle
-from swarm.rollout.token_rate import TokenRate
+from swarm.rollout.call_metrics import TokenRate
 from swarm.sampler import Engine, EngineLost
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta

@@ -8,8 +8,10 @@ ends an episode; points in time that others see are seconds since the epoch.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import logging
+import secrets
 import time
 import uuid
 from collections import OrderedDict
@@ -24,6 +26,19 @@ from swarm.rollout.deduplication import EpisodeCalls
 from swarm.schemas import BeginEpisodeRequest, EpisodeState, RunningEpisodeView
 from swarm.tracker.tree import EpisodeTree
 from swarm.types import EpisodeType
+
+KEY_PREFIX = "sk-swarm-"
+
+
+def new_key() -> str:
+    """An unguessable episode key (192 bits)."""
+    return KEY_PREFIX + secrets.token_urlsafe(24)
+
+
+def key_digest(key: str) -> str:
+    """What is kept of a key: enough to recognize it, not to use it."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
 
 logger = logging.getLogger(__name__)
 

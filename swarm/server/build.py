@@ -21,11 +21,11 @@ from swarm.imports import collector_paused
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
-from swarm.rollout.coordinator_client import Inquirer
 from swarm.rollout.episodes import Rollout
 from swarm.rollout.held_sampling import Sampler
 from swarm.rollout.results import finished_episode, salvaged_episode
 from swarm.rollout.running import REMEMBERED_EPISODES
+from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.sampler import EngineInfo
 from swarm.server.run import Run
 from swarm.tracker.codec import Codec
@@ -70,7 +70,7 @@ class Assembly:
     ledger: Ledger
     lifecycle: EngineLifecycle
     backends: Backends
-    inquirer: Inquirer
+    coordinator_client: CoordinatorClient
     fail: Callable[[str], Awaitable[None]]
     on_engine_failure: Callable[[EngineFailure], None]
 
@@ -142,7 +142,7 @@ class Assembly:
             lifecycle=self.lifecycle,
             batch_ready=batch_ready,
             max_running=self.config.max_running_episodes,
-            inquirer=self.inquirer,
+            coordinator_client=self.coordinator_client,
         )
         rollout.remember(await self.ledger.closed_episodes(REMEMBERED_EPISODES))
         if work is not None:

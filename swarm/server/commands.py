@@ -19,7 +19,7 @@ from swarm.gateway.control.server_routes import Control
 from swarm.ledger import JobRow, Ledger, OpenWork, StateRow
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
-from swarm.rollout.coordinator_client import Inquirer
+from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.schemas import CheckpointResponse, EngineState, Status
 from swarm.server.build import Assembly
 from swarm.server.run import Run
@@ -49,13 +49,13 @@ class SwarmServer:
         self._commands = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lifecycle = EngineLifecycle(ledger.record_state)
-        self._inquirer = Inquirer(config.host, config.peers)
+        self._coordinator_client = CoordinatorClient(config.host, config.peers)
         self._assembly = Assembly(
             config=config,
             ledger=ledger,
             lifecycle=self.lifecycle,
             backends=backends,
-            inquirer=self._inquirer,
+            coordinator_client=self._coordinator_client,
             fail=self._fail,
             on_engine_failure=self._report_failure,
         )
@@ -169,7 +169,7 @@ class SwarmServer:
         else:
             await self._suspend()
         await self._backends.close()
-        await self._inquirer.close()
+        await self._coordinator_client.close()
 
     async def status(self) -> Status:
         return build_status(

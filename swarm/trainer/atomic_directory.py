@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 @contextmanager
-def draft_of(directory: Path) -> Generator[Path]:
+def written_atomically(directory: Path) -> Generator[Path]:
     """An empty directory to fill, which then takes the place of `directory`. Raises OSError.
 
     On an exception what was there stays. Killed at any point, `directory` is either the old one, the new one or,

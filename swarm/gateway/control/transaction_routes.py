@@ -1,6 +1,6 @@
 """Routes of episodes that count on several servers or on none: prepare, commit, and what became of a transaction.
 
-Place in the flow: HTTP to transactions.py. It holds no state.
+Place in the flow: HTTP to rollout/transactions/two_phase.py. It holds no state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from swarm.errors import EpisodeEnded
 from swarm.gateway.control.server_routes import Served, require_service
 from swarm.gateway.http.openapi import errors
 from swarm.ledger import EndReceipt, Ledger
-from swarm.rollout.transactions import GIVEN_UP, state_without_engine, transaction_digest
+from swarm.rollout.transactions.two_phase import GIVEN_UP, state_without_engine, transaction_digest
 from swarm.schemas import (
     API_PREFIX,
     CommitEpisodeRequest,

@@ -70,7 +70,7 @@ class Dialect(Generic[Asked]):
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class ModelEndpoint:
     """Answers model calls with whatever service runs."""
 
     served: Callable[[], ModelService | None]

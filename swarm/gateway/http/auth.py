@@ -15,7 +15,7 @@ from fastapi import Request
 
 from swarm.config import is_loopback
 from swarm.errors import Forbidden, Unauthorized
-from swarm.rollout.keys import KEY_PREFIX
+from swarm.rollout.running import KEY_PREFIX
 
 PATH_KEY = "swarm.path_key"
 """Where in a request's scope the key stands that its path named, if it did."""

@@ -40,7 +40,7 @@ def request_id_of(scope: Scope) -> str:
     return scope[_REQUEST_ID_KEY]
 
 
-class Edge:
+class RequestMiddleware:
     """ASGI middleware. Echoes a sane `x-request-id` of the caller, or makes one."""
 
     def __init__(self, app: ASGIApp, limits: InputLimits, traffic: Traffic) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swarm.client import AsyncSwarmClient, SwarmClient
-from swarm.client.exchange import FIRST_PAUSE_S
+from swarm.client.plans.exchange import FIRST_PAUSE_S
 from swarm.errors import (
     BadRequest,
     Conflict,

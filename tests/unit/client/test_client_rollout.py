@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from swarm.client import Credentials, SwarmClient, rollout, run_episodes_until_all_complete
-from swarm.client.rollout import MAX_ATTEMPTS, is_transient
+from swarm.client import Credentials, SwarmClient, run_episodes_until_all_complete
+from swarm.client import runner as rollout
+from swarm.client.runner import MAX_ATTEMPTS, is_transient
 from swarm.errors import BadRequest, EngineNotReady, EpisodeEnded, RolloutPaused, ServerUnreachable, TrainingComplete
 from swarm.types import Task, WorkflowOutput
 

@@ -11,7 +11,7 @@ import pytest
 
 from swarm.gateway.http import middleware as edge
 from swarm.gateway.http.limits import InputLimits
-from swarm.gateway.http.middleware import Edge
+from swarm.gateway.http.middleware import RequestMiddleware
 from swarm.gateway.http.traffic import BUCKETS_S, Latencies, Traffic
 
 Messages = list[dict[str, Any]]
@@ -34,7 +34,7 @@ def run(app: Any, traffic: Traffic, scope: dict[str, Any] | None = None, send: A
 
     async def call() -> None:
         async with asyncio.timeout(60):
-            await Edge(app, InputLimits(1000), traffic)(scope or scope_of(), receive, send or take)
+            await RequestMiddleware(app, InputLimits(1000), traffic)(scope or scope_of(), receive, send or take)
 
     asyncio.run(call())
     return sent

@@ -11,8 +11,7 @@ import pytest
 from rollout_support import Stage, eventually, rolling
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, NotFound
-from swarm.rollout.client_warnings import MAX_SHOWN
-from swarm.rollout.clients import LIVE_S, MEMORY_S, Clients
+from swarm.rollout.clients import LIVE_S, MAX_SHOWN, MEMORY_S, Clients
 from swarm.schemas import EpisodeState, ReviseRewardRequest, UpdateBatchPolicyRequest
 from swarm.types import EpisodeType
 

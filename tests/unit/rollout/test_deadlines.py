@@ -9,8 +9,7 @@ import pytest
 from rollout_support import sampled_turn
 
 from swarm.ledger import CompletedEpisode, EpisodeRow
-from swarm.rollout.deadline_timer import Alarm
-from swarm.rollout.deadlines import SLACK, LeaseQueue
+from swarm.rollout.deadlines import SLACK, DeadlineQueue, DeadlineTimer
 from swarm.rollout.running import REMEMBERED_EPISODES, RunningEpisode, RunningEpisodes
 from swarm.types import EpisodeType
 
@@ -67,9 +66,9 @@ def test_a_restored_episode_has_its_turns_a_fresh_lease_and_the_old_deadline() -
     assert episode.last_seen_at == pytest.approx(time.time(), abs=0.5)
 
 
-def watched(*episodes: RunningEpisode) -> tuple[LeaseQueue, RunningEpisodes]:
+def watched(*episodes: RunningEpisode) -> tuple[DeadlineQueue, RunningEpisodes]:
     running = RunningEpisodes()
-    queue = LeaseQueue(running.by_id)
+    queue = DeadlineQueue(running.by_id)
     for episode in episodes:
         running.add(episode)
         queue.watch(episode, episode.expiry(time.monotonic())[0])
@@ -140,13 +139,13 @@ def test_the_longest_silent_come_first() -> None:
     assert silent == pytest.approx([19, 18, 17, 16, 15], abs=0.5)
 
 
-def test_an_alarm_rings_when_due_or_as_soon_as_something_is_due_earlier() -> None:
+def test_the_timer_rings_when_due_or_as_soon_as_something_is_due_earlier() -> None:
     async def measure(earlier_by: float) -> float:
-        alarm = Alarm()
+        timer = DeadlineTimer()
         began = time.monotonic()
-        sleeping = asyncio.create_task(alarm.sleep_until(began + 0.5))
+        sleeping = asyncio.create_task(timer.sleep_until(began + 0.5))
         await asyncio.sleep(0.05)
-        alarm.ring_by(began + 0.5 - earlier_by)
+        timer.ring_by(began + 0.5 - earlier_by)
         await asyncio.wait_for(sleeping, 5)
         return time.monotonic() - began
 

@@ -17,8 +17,8 @@ from rollout_support import Stage, eventually, rolling
 from swarm.config import ServerConfig, base_url
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, IdempotencyMismatch, JobInvalid
 from swarm.ledger.transactions import COMMIT_LIMIT_S
-from swarm.rollout.coordinator_client import Inquirer
-from swarm.rollout.transactions import ASK_AT_LEAST_S, state_without_engine
+from swarm.rollout.transactions.coordinator_client import CoordinatorClient
+from swarm.rollout.transactions.two_phase import ASK_AT_LEAST_S, state_without_engine
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
 
 Scenario = Callable[[Stage], Awaitable[None]]
@@ -194,8 +194,8 @@ def test_elsewhere_a_silent_clients_episode_does_as_its_coordinator_did(
 
 
 def test_an_answer_that_is_none_decides_nothing(tmp_path: Path, coordinator: Coordinator) -> None:
-    inquirer = Inquirer()
-    url = inquirer.url(coordinator.url, secrets.token_urlsafe(32))
+    coordinator_client = CoordinatorClient()
+    url = coordinator_client.url(coordinator.url, secrets.token_urlsafe(32))
     answers: list[tuple[int, bytes, dict[str, str]]] = [
         (302, b'{"state":"committed"}', {"location": f"{coordinator.url}/elsewhere"}),
         (503, b'{"state":"aborted"}', {}),
@@ -205,17 +205,20 @@ def test_an_answer_that_is_none_decides_nothing(tmp_path: Path, coordinator: Coo
 
     async def ask_each() -> None:
         for coordinator.status, coordinator.body, coordinator.headers in answers:
-            assert await inquirer.ask(url) is None
+            assert await coordinator_client.ask(url) is None
         assert all(path in url for path in coordinator.paths)
-        assert await Inquirer().ask("http://127.0.0.1:9/v1/swarm/transactions/x") is None
-        await inquirer.close()
+        assert await CoordinatorClient().ask("http://127.0.0.1:9/v1/swarm/transactions/x") is None
+        await coordinator_client.close()
 
     asyncio.run(asyncio.wait_for(ask_each(), 20))
 
 
 def test_only_named_servers_are_asked_or_those_of_this_machine_by_a_server_that_is_there_alone() -> None:
     secret = secrets.token_urlsafe(32)
-    local, exposed = Inquirer("127.0.0.1"), Inquirer("0.0.0.0", [base_url("https://gpu.example:8443/swarm/")])
+    local, exposed = (
+        CoordinatorClient("127.0.0.1"),
+        CoordinatorClient("0.0.0.0", [base_url("https://gpu.example:8443/swarm/")]),
+    )
     assert local.url("http://LOCALHOST:10086/", secret) == f"http://localhost:10086/v1/swarm/transactions/{secret}"
     assert exposed.url("https://gpu.example:8443/swarm", secret).startswith("https://gpu.example:8443/swarm/v1/")
     for address in (

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from swarm.errors import CheckpointError
-from swarm.trainer.atomic_directory import draft_of, fingerprint
+from swarm.trainer.atomic_directory import fingerprint, written_atomically
 
 MANIFEST = "manifest.json"
 TRAINER_STATE = "trainer_state.pt"
@@ -57,7 +57,7 @@ def write_checkpoint(
     the old one beside it as `.<name>.replaced`.
     """
     try:
-        with draft_of(directory) as draft:
+        with written_atomically(directory) as draft:
             model.save_pretrained(str(draft))
             tokenizer.save_pretrained(str(draft))
             torch.save(trainer_state, draft / TRAINER_STATE)

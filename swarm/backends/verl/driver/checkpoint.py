@@ -23,7 +23,7 @@ from typing import Any, Final
 from ray.exceptions import RayError
 
 from swarm.errors import CheckpointError
-from swarm.trainer.atomic_directory import draft_of, fingerprint
+from swarm.trainer.atomic_directory import fingerprint, written_atomically
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "verl-1"
@@ -75,7 +75,7 @@ def write_checkpoint(
     Raises CheckpointError and leaves what was there.
     """
     try:
-        with draft_of(directory) as draft:
+        with written_atomically(directory) as draft:
             save(draft)
             for path in sorted(model_directory.iterdir()):
                 if path.is_file() and not path.name.endswith(NOT_COPIED):

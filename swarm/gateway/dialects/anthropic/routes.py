@@ -27,7 +27,7 @@ from swarm.gateway.dialects.anthropic.request import (
     parse_count_request,
     parse_message_request,
 )
-from swarm.gateway.dialects.endpoint import Answers, Dialect, check_model, opened, report_ignored
+from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened, report_ignored
 from swarm.gateway.http.bodies import read_object
 from swarm.gateway.http.errors import internal_error
 from swarm.gateway.http.middleware import request_id_of
@@ -139,7 +139,7 @@ class _AnthropicClientsRoute(AnthropicRoute):
 def anthropic_router(served: Callable[[], ModelService | None]) -> APIRouter:
     """Open to the key of a running episode, for that episode. To be tried before the routes of OpenAI's API."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=AnthropicRoute)
-    answers = Answers(served)
+    endpoint = ModelEndpoint(served)
 
     @router.post(
         "/messages",
@@ -157,7 +157,7 @@ def anthropic_router(served: Callable[[], ModelService | None]) -> APIRouter:
     async def create_message(request: Request) -> Response:
         """Held while weights change; 529 with `Retry-After` if no token comes for long. Its turn is on record before
         the reply is complete."""
-        return await answers.answer(request, _dialect(*opened(request, served)))
+        return await endpoint.answer(request, _dialect(*opened(request, served)))
 
     @router.post(
         "/messages/count_tokens",

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
 from swarm.gateway.dialects.chat.request import CHAT_FIELDS, parse_chat_request
-from swarm.gateway.dialects.endpoint import Answers, Dialect, check_model, opened
+from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
@@ -76,7 +76,7 @@ class ModelList(BaseModel):
 def model_router(served: Callable[[], ModelService | None]) -> APIRouter:
     """Open to the key of a running episode, for that episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
-    answers = Answers(served)
+    endpoint = ModelEndpoint(served)
 
     @router.post(
         "/chat/completions",
@@ -88,7 +88,7 @@ def model_router(served: Callable[[], ModelService | None]) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before
         the reply is complete."""
-        return await answers.answer(request, CHAT)
+        return await endpoint.answer(request, CHAT)
 
     @router.get("/models", summary="The model of this episode, as a list", responses=errors(401, 409, 503))
     async def list_models(request: Request) -> ModelList:

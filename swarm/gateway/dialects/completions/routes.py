@@ -14,7 +14,7 @@ from fastapi.responses import Response
 
 from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
 from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS, parse_completion_request
-from swarm.gateway.dialects.endpoint import Answers, Dialect
+from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
@@ -73,7 +73,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 def completions_router(served: Callable[[], ModelService | None]) -> APIRouter:
     """Open to the key of a running episode, for that episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
-    answers = Answers(served)
+    endpoint = ModelEndpoint(served)
 
     @router.post(
         "/completions",
@@ -85,6 +85,6 @@ def completions_router(served: Callable[[], ModelService | None]) -> APIRouter:
     async def completions(request: Request) -> Response:
         """The prompt goes to the model as it is: no template, no special tokens but those that it spells out. One that
         begins with an earlier prompt of the episode and all that was sampled from it keeps those very tokens."""
-        return await answers.answer(request, COMPLETIONS)
+        return await endpoint.answer(request, COMPLETIONS)
 
     return router

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from swarm.errors import BadRequest, NotFound, UnknownParameter
-from swarm.gateway.dialects.endpoint import Answers, Dialect, opened
+from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, opened
 from swarm.gateway.dialects.fields import shown
 from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
 from swarm.gateway.dialects.responses.reply import ResponseStream, render_response, show_response
@@ -112,7 +112,7 @@ class _Keeper:
 def responses_router(served: Callable[[], ModelService | None]) -> APIRouter:
     """Open to the key of a running episode, for that episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
-    answers = Answers(served)
+    endpoint = ModelEndpoint(served)
     keeper = _Keeper()
 
     @router.post(
@@ -126,7 +126,7 @@ def responses_router(served: Callable[[], ModelService | None]) -> APIRouter:
         """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before
         the reply is complete."""
         service, episode = opened(request, served)
-        return await answers.answer(request, _dialect(service, episode, keeper.of(episode)))
+        return await endpoint.answer(request, _dialect(service, episode, keeper.of(episode)))
 
     @router.get(
         "/responses/{response_id}",

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from swarm.client.exchange import Call, Pause, Plan, Server, T, dump_any, exchange
+from swarm.client.plans.exchange import Call, Pause, Plan, Server, T, dump_any, exchange
 from swarm.config import TrainJob, build_job
 from swarm.errors import (
     BadRequest,

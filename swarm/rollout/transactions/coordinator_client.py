@@ -1,6 +1,6 @@
 """Asks another server how a transaction was decided there: the only calls that a server makes by itself.
 
-Place in the flow: transactions.py asks here when a client is silent. Whom to ask is said by a client, so that only
+Place in the flow: two_phase.py asks here when a client is silent. Whom to ask is said by a client, so that only
 servers that the operator named may be asked; or, if nobody but this machine can call, those of this machine. It knows
 nothing of episodes.
 """
@@ -26,7 +26,7 @@ MAX_ANSWER_BYTES = 1000
 ASKED_TOGETHER = 20
 
 
-class Inquirer:
+class CoordinatorClient:
     """Used from one event loop. `host` is what this server listens on, `peers` are base URLs in one spelling."""
 
     def __init__(self, host: str = "127.0.0.1", peers: Collection[str] = ()) -> None:

@@ -21,9 +21,9 @@ from swarm.errors import Conflict, EpisodeEnded, SwarmError
 from swarm.ledger import Ending, EndReceipt, EpisodeRow, Ledger
 from swarm.ledger.operations import to_json
 from swarm.ledger.transactions import COMMIT_LIMIT_S
-from swarm.rollout.coordinator_client import Inquirer
 from swarm.rollout.results import align_turn_rewards, payload_digest
 from swarm.rollout.running import RunningEpisode, RunningEpisodes
+from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Transactions:
 
     ledger: Ledger
     running: RunningEpisodes
-    inquirer: Inquirer
+    coordinator_client: CoordinatorClient
     complete: Callable[[RunningEpisode, EpisodeRow], Awaitable[None]]
     lose: Callable[[RunningEpisode, str], None]
     _asking: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
@@ -59,7 +59,7 @@ class Transactions:
         for another transaction, EpisodeEnded.
         """
         secret, coordinator = request.transaction_id, request.coordinator
-        inquiry_url = None if coordinator is None else self.inquirer.url(coordinator, secret)
+        inquiry_url = None if coordinator is None else self.coordinator_client.url(coordinator, secret)
         episode = self.running.get(episode_id)
         turn_rewards: tuple[float, ...] | None = None
         is_closing = False
@@ -181,7 +181,7 @@ class Transactions:
         """Do as the coordinator did. Without an answer it is asked again, until the episode's own time is over."""
         row = episode.row
         assert row.inquiry_url is not None and row.transaction_sha256 is not None and row.ended_at is not None
-        match await self.inquirer.ask(row.inquiry_url):
+        match await self.coordinator_client.ask(row.inquiry_url):
             case TransactionState.COMMITTED:
                 await self._commit(episode.episode_id, row.transaction_sha256)
             case TransactionState.ABORTED:

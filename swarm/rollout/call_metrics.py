@@ -1,11 +1,13 @@
-"""What was out of the ordinary about model calls, counted since the engine was started for its job.
+"""What is counted about the model calls of a job: what was out of the ordinary, and how fast tokens are sampled.
 
-Place in the flow: completion.py and the model routes count, the status shows. Knows nothing of calls themselves.
+Place in the flow: completion.py, held_sampling.py and the model routes count, the status shows. This module knows
+nothing of calls themselves.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,3 +42,29 @@ class CallCounts:
         for name in names:
             known = name in self.ignored_fields or len(self.ignored_fields) < MAX_NAMES
             self.ignored_fields[name if known else OTHER] += 1
+
+
+RATE_WINDOW_S = 10.0
+
+
+class TokenRate:
+    """Tokens per second over the last seconds; `total` counts them all."""
+
+    def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
+        self.total = 0
+        self._window_s = window_s
+        self._counts: deque[tuple[float, int]] = deque()
+
+    def add(self, tokens: int) -> None:
+        self.total += tokens
+        self._counts.append((time.monotonic(), tokens))
+        self._forget()
+
+    def per_second(self) -> float:
+        self._forget()
+        return sum(tokens for _, tokens in self._counts) / self._window_s
+
+    def _forget(self) -> None:
+        horizon = time.monotonic() - self._window_s
+        while self._counts and self._counts[0][0] < horizon:
+            self._counts.popleft()

@@ -17,8 +17,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.decoding.grammar import GrammarCompiler
-from swarm.backends.local.decoding.penalties import LogitEdits
-from swarm.backends.local.decoding.sampling import Draw, sample
+from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.verl.layout import SamplerLayout, SamplerSettings, WeightFile
 from swarm.backends.verl.replicas.plan import SamplerLimits
 from swarm.backends.verl.sampler import VerlEngine

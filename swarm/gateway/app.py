@@ -37,12 +37,10 @@ from swarm.gateway.dialects.tokenize.routes import tokenize_router
 from swarm.gateway.http.audit import AuditLog
 from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, TokenGuard
 from swarm.gateway.http.errors import install_error_handlers
-from swarm.gateway.http.limits import InputLimits
-from swarm.gateway.http.middleware import RequestMiddleware
+from swarm.gateway.http.middleware import InputLimits, RequestMiddleware, Traffic
 from swarm.gateway.http.openapi import SwarmApi
 from swarm.gateway.http.path_keys import PathKeys
 from swarm.gateway.http.routes import Gate
-from swarm.gateway.http.traffic import Traffic
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 

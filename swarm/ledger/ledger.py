@@ -38,8 +38,7 @@ from swarm.ledger.rows import (
     OpenWork,
     StateRow,
 )
-from swarm.ledger.watchers import EventWatchers
-from swarm.ledger.writer import CommitCount, Operation, Writer
+from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import EpisodeType, StepReport, Turn
 

@@ -1,8 +1,8 @@
-"""Writer: the one thread that changes the database, committing whatever waits as one group.
+"""Writer: the one thread that changes the database, committing whatever waits as one group; and who is told of it.
 
 Place in the flow: the ledger submits operations, the writer runs them in order and reports once they are on disk: to
-each event loop once for a whole group, since waking a loop costs more than most writes. It knows nothing of what an
-operation does.
+each event loop once for a whole group, since waking a loop costs more than most writes. Watchers of events are woken
+the same way. The writer knows nothing of what an operation does.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -181,3 +181,39 @@ def _settle(done: Sequence[_Pending]) -> None:
             pending.future.set_exception(pending.error)
         else:
             pending.future.set_result(pending.result)
+
+
+class EventWatchers:
+    """`notify` is called by one thread, `watch` by any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        self._newest = 0
+
+    @contextmanager
+    def watch(self) -> Generator[asyncio.Event]:
+        """An event that is set when there may be something new; to be used in the running loop."""
+        arrived = asyncio.Event()
+        with self._lock:
+            self._waiting[arrived] = asyncio.get_running_loop()
+        try:
+            yield arrived
+        finally:
+            with self._lock:
+                del self._waiting[arrived]
+
+    def notify(self, connection: sqlite3.Connection) -> None:
+        """Wake those who wait if something was added since the last call. Without them this costs nothing."""
+        if not self._waiting:
+            return
+        newest = connection.execute("SELECT coalesce(max(event_id), 0) FROM events").fetchone()[0]
+        if newest == self._newest:
+            return
+        self._newest = newest
+        with self._lock:
+            waiting = list(self._waiting.items())
+        for arrived, loop in waiting:
+            # A loop that was closed meanwhile has nobody left who waits.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(arrived.set)

@@ -23,13 +23,11 @@ from jinja2 import TemplateError
 
 from swarm.config import ReasoningParser, ToolParser
 from swarm.errors import BadRequest, JobInvalid
-from swarm.tracker.bounds import encode_within
 from swarm.tracker.conversation import canonical_message, prefix_fingerprints, same_tools
-from swarm.tracker.reply import ReplyRules, ReplyStream
-from swarm.tracker.syntax import ReplySyntax
+from swarm.tracker.reply import ReplyRules, ReplyStream, ReplySyntax
 from swarm.tracker.template import template_options
 from swarm.tracker.text import TextStream
-from swarm.tracker.tokenizer import generation_stops, read_tokenizer, special_ids
+from swarm.tracker.tokenizer import encode_within, generation_stops, read_tokenizer, special_ids
 from swarm.types import FinishReason, ForkReason, Grammar, Message, ToolChoice, ToolSpec, Turn
 
 # Stands for a reply when the text around replies is wanted; no template contains or trims it.

@@ -1,15 +1,16 @@
-"""A model's tokenizer, read from local files.
+"""A model's tokenizer, read from local files, and the encoding of text that may be too long for the model.
 
-Place in the flow: below codec.py. Knows nothing of chat templates.
+Place in the flow: below codec.py. This module knows nothing of chat templates.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from swarm.errors import JobInvalid
+from swarm.errors import ContextLengthExceeded, JobInvalid
 
 
 def read_tokenizer(directory: Path) -> Any:
@@ -55,3 +56,28 @@ def _tokenizer_class(directory: Path) -> Any:
     if named in {"TokenizersBackend", "PreTrainedTokenizerFast"}:
         return untyped.PreTrainedTokenizerFast
     return untyped.AutoTokenizer
+
+
+FIRST_LOOK = 8
+"""Characters per token of the context: about twice as many as fit."""
+
+WIDENING = 4
+MARGIN = 2
+"""The beginning of a text may have a few tokens more by itself than in the whole, never twice as many."""
+
+
+def encode_within(encode: Callable[[str], tuple[int, ...]], text: str, context_length: int) -> tuple[int, ...]:
+    """The ids of a text; 0 for a `context_length` that is not known.
+
+    Raises ContextLengthExceeded if the beginning of the text alone has more than twice as many tokens.
+    """
+    if context_length:
+        size = FIRST_LOOK * context_length
+        while size < len(text):
+            if len(encode(text[:size])) > MARGIN * context_length:
+                raise ContextLengthExceeded(
+                    f"the text has {len(text)} characters, far more than the context of {context_length} tokens holds:"
+                    " shorten it"
+                )
+            size *= WIDENING
+    return encode(text)

@@ -1,13 +1,14 @@
 """How a model call is answered over HTTP, whatever its API: one body, or server-sent events as tokens come.
 
-Place in the flow: between the model routes and completion.py. What bodies and events look like is each dialect's.
+Place in the flow: between the routes of a dialect and completion.py. What bodies and events say is each dialect's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,14 +17,35 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from swarm.errors import EngineFailure, EngineNotReady, NotFound, SwarmError
 from swarm.gateway.dialects.fields import FieldTable, shown
-from swarm.gateway.dialects.sse import Frame, encode_frames
 from swarm.gateway.http.auth import bearer
-from swarm.gateway.http.bodies import read_object
+from swarm.gateway.http.routes import read_object
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
 from swarm.rollout.episodes import RunningEpisode
 from swarm.rollout.model_request import ModelRequest, SamplingDefaults
 from swarm.tracker.codec import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One event: JSON, or text as it is. `event` is its name, if the API gives it one."""
+
+    data: Mapping[str, Any] | str
+    event: str | None = None
+
+    def encode(self) -> bytes:
+        text = (
+            self.data
+            if isinstance(self.data, str)
+            else json.dumps(self.data, ensure_ascii=False, separators=(",", ":"))
+        )
+        name = "" if self.event is None else f"event: {self.event}\n"
+        return f"{name}data: {text}\n\n".encode()
+
+
+def encode_frames(frames: Iterable[Frame]) -> bytes:
+    return b"".join(frame.encode() for frame in frames)
+
 
 CLIENT_CLOSED_REQUEST = 499
 MODEL_ALIASES = frozenset({"default", ""})

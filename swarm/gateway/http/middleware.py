@@ -1,7 +1,9 @@
-"""The outermost layer of the app: every request gets an id, is measured, and is answered whatever happens.
+"""The outermost layer of the app: every request gets an id, is bounded and measured, and is answered whatever happens.
 
-Place in the flow: between the HTTP server and the routes. Plain ASGI, because a wrapper that buffers would end
-streaming and one that makes tasks would cost more than most routes. It knows nothing of routes but their templates.
+Place in the flow: between the HTTP server and the routes; prometheus.py reads what was measured. The size of a request
+is judged by its head alone, and its body is counted as it comes. The layer is plain ASGI, because a wrapper that
+buffers would end streaming and one that makes tasks would cost more than most routes. It knows nothing of routes but
+their templates, and is used from one event loop.
 """
 
 from __future__ import annotations
@@ -11,14 +13,96 @@ import logging
 import re
 import time
 import uuid
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarm.errors import BadRequest
 from swarm.gateway.http.errors import error_response, internal_error
-from swarm.gateway.http.limits import InputLimits
-from swarm.gateway.http.traffic import Traffic
+
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds. A begin is held for up to a minute, a model call for longer while weights change."""
+
+
+@dataclass(slots=True)
+class Latencies:
+    """`counts` has one entry per bucket and one for what took longer than the last, none of them cumulative."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    total_s: float = 0.0
+
+    def cumulative(self) -> Iterator[tuple[float, int]]:
+        """Upper bound and number of requests within it, as Prometheus wants them; the last bound is infinite."""
+        count = 0
+        for bound, within in zip((*BUCKETS_S, float("inf")), self.counts, strict=True):
+            count += within
+            yield bound, count
+
+
+@dataclass(slots=True)
+class Traffic:
+    """By method, route template and class of the answer: "2xx" to "5xx", or "none" if the caller left before it.
+
+    Templates are bounded by the routes there are, whatever callers send.
+    """
+
+    latencies: dict[tuple[str, str, str], Latencies] = field(default_factory=dict[tuple[str, str, str], Latencies])
+
+    def count(self, method: str, route: str, answer: str, seconds: float) -> None:
+        key = (method, route, answer)
+        latencies = self.latencies.get(key)
+        if latencies is None:
+            latencies = self.latencies[key] = Latencies()
+        latencies.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        latencies.total_s += seconds
+
+
+MAX_PATH_BYTES = 8192
+"""Path and query together; ids and cursors of this server have less than 100."""
+
+MAX_HEADERS = 100
+MAX_HEADER_BYTES = 32_768
+"""Names and values together. Stock clients send less than 2,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    max_body_bytes: int
+
+    def check_head(self, scope: Scope) -> None:
+        """Raises BadRequest naming the limit that the request line, the headers or the declared body exceed."""
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_PATH_BYTES:
+            raise BadRequest(f"path and query exceed {MAX_PATH_BYTES} bytes")
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if len(headers) > MAX_HEADERS:
+            raise BadRequest(f"the request has more than {MAX_HEADERS} headers")
+        total = 0
+        for name, value in headers:
+            total += len(name) + len(value)
+            if name == b"content-length" and value.isdigit() and int(value) > self.max_body_bytes:
+                raise self._body_too_large()
+        if total > MAX_HEADER_BYTES:
+            raise BadRequest(f"the headers exceed {MAX_HEADER_BYTES} bytes")
+
+    def bound_body(self, receive: Receive) -> Receive:
+        """`receive`, which then raises BadRequest once more than the allowed bytes have come."""
+        received = 0
+
+        async def receive_within_limit() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.max_body_bytes:
+                raise self._body_too_large()
+            return message
+
+        return receive_within_limit
+
+    def _body_too_large(self) -> BadRequest:
+        return BadRequest(f"the request body exceeds {self.max_body_bytes} bytes")
+
 
 logger = logging.getLogger(__name__)
 

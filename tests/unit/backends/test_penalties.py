@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_sampling import plain_logprobs
 
-from swarm.backends.local.decoding.penalties import LogitEdits
-from swarm.backends.local.decoding.sampling import Draw, sample
+from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.types import Grammar, GrammarKind, SamplingParams
 
 VOCABULARY = 12

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from swarm.backends.local.decoding import prefixes
-from swarm.backends.local.decoding.cache import SlotCache, Window
-from swarm.backends.local.decoding.prefixes import PrefixStore
+from swarm.backends.local.decoding.cache import PrefixStore, SlotCache, Window
 
 HEADS, DIM = 2, 4
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_sampling import plain_logprobs
 
-from swarm.backends.local.decoding.penalties import LogitEdits
-from swarm.backends.local.decoding.sampling import Draw, sample
+from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.types import SamplingParams
 
 LOGITS = torch.tensor([2.0, 0.5, 1.0, -1.0, 0.0, 1.5])

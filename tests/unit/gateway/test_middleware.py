@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from swarm.gateway.http import middleware as edge
-from swarm.gateway.http.limits import InputLimits
-from swarm.gateway.http.middleware import RequestMiddleware
-from swarm.gateway.http.traffic import BUCKETS_S, Latencies, Traffic
+from swarm.gateway.http.middleware import BUCKETS_S, InputLimits, Latencies, RequestMiddleware, Traffic
 
 Messages = list[dict[str, Any]]
 

@@ -9,8 +9,8 @@ from tests_support import examples
 
 from swarm.errors import ContextLengthExceeded
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.tracker.bounds import encode_within
 from swarm.tracker.codec import Codec
+from swarm.tracker.tokenizer import encode_within
 
 CONTEXT = 16
 

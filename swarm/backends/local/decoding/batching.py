@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from swarm.backends.local.decoding.cache import SHORTEST_MATCH, Prefix, PrefixStore, shared_length
 from swarm.backends.local.decoding.forward import Piece, SlotForward
 from swarm.backends.local.decoding.grammar import Constraint, GrammarCompiler
-from swarm.backends.local.decoding.penalties import LogitEdits
-from swarm.backends.local.decoding.prefixes import SHORTEST_MATCH, Prefix, PrefixStore, shared_length
-from swarm.backends.local.decoding.sampling import Draw, sample
+from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.stopping import Decode, StopRule
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError
 from swarm.types import FinishReason, SamplingParams, TokenLogprobs

@@ -12,7 +12,7 @@ from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.anthropic.errors import anthropic_error
 from swarm.gateway.dialects.anthropic.messages import input_json, tool_input
 from swarm.gateway.dialects.anthropic.request import MessageRequest
-from swarm.gateway.dialects.sse import Frame
+from swarm.gateway.dialects.endpoint import Frame
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Opened, Piece, parts_of
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, ToolCallPart, Turn

@@ -28,11 +28,10 @@ from swarm.gateway.dialects.anthropic.request import (
     parse_message_request,
 )
 from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened, report_ignored
-from swarm.gateway.http.bodies import read_object
 from swarm.gateway.http.errors import internal_error
 from swarm.gateway.http.middleware import request_id_of
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, event_stream
-from swarm.gateway.http.routes import DirectRoute, Handler
+from swarm.gateway.http.routes import DirectRoute, Handler, read_object
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import RunningEpisode
 

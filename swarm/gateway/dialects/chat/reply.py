@@ -11,7 +11,7 @@ from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.chat.request import ChatRequest
-from swarm.gateway.dialects.sse import Frame
+from swarm.gateway.dialects.endpoint import Frame
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, Message, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs

@@ -11,7 +11,7 @@ from typing import Any
 from swarm.errors import SwarmError
 from swarm.gateway.dialects.chat.reply import DONE, finish_reason
 from swarm.gateway.dialects.completions.request import CompletionRequest
-from swarm.gateway.dialects.sse import Frame
+from swarm.gateway.dialects.endpoint import Frame
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import ReplyPart, TextPart, TokenDelta, TokenLogprobs

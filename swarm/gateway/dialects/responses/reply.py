@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
+from swarm.gateway.dialects.endpoint import Frame
 from swarm.gateway.dialects.responses.items import ResponseId
 from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
-from swarm.gateway.dialects.sse import Frame
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs, ToolCallPart, Turn

@@ -15,9 +15,8 @@ from fastapi.responses import JSONResponse, Response
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.endpoint import opened, report_ignored
 from swarm.gateway.dialects.tokenize.request import TokenizeRequest, parse_detokenize_request, parse_tokenize_request
-from swarm.gateway.http.bodies import read_object
 from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors
-from swarm.gateway.http.routes import DirectRoute
+from swarm.gateway.http.routes import DirectRoute, read_object
 from swarm.rollout.completion import ModelService
 from swarm.tracker.codec import Codec
 

@@ -20,6 +20,8 @@ from swarm.rollout.running import RunningEpisode
 from swarm.schemas import ClientView, WarningView
 from swarm.types import EpisodeType, FinishedEpisode, TrainBatch
 
+logger = logging.getLogger(__name__)
+
 MEMORY_S = 600.0
 """How long a client without episodes stays in the status."""
 
@@ -114,9 +116,7 @@ class Clients:
         ]
 
 
-logger = logging.getLogger(__name__)
-
-MAX_SHOWN = 100
+MAX_SHOWN_WARNINGS = 100
 
 
 class ClientWarnings:
@@ -158,6 +158,6 @@ class ClientWarnings:
             self._recorded.add((warning.code, warning.client_id))
 
     def views(self) -> list[WarningView]:
-        """The newest `MAX_SHOWN`, newest first; all are on record as events."""
+        """The newest `MAX_SHOWN_WARNINGS`, newest first; all are on record as events."""
         newest = sorted(self._preflight.warnings(), key=lambda warning: warning.last_at, reverse=True)
-        return [WarningView.model_validate(asdict(warning)) for warning in newest[:MAX_SHOWN]]
+        return [WarningView.model_validate(asdict(warning)) for warning in newest[:MAX_SHOWN_WARNINGS]]

@@ -3,7 +3,7 @@
 Place in the flow: between the chat messages of the gateway and the token ids of the engine. Works with any Hugging Face
 tokenizer that has a chat template; which template it is, it does not know: all it needs is the text that the template
 renders for a conversation and for the beginning of that conversation. Knows nothing of episodes or HTTP, nor how models
-write tool calls and reasoning, which syntax.py says.
+write tool calls and reasoning, which reply.py says.
 """
 
 from __future__ import annotations

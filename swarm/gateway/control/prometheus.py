@@ -1,6 +1,6 @@
 """/metrics: the server's state and traffic in Prometheus' text format.
 
-Place in the flow: a snapshot is taken at each scrape; between scrapes only traffic.py counts. All of it lives in a
+Place in the flow: a snapshot is taken at each scrape; between scrapes only the middleware counts. All of it lives in a
 registry of its own, so that two servers in one process stay apart. What belongs to a job starts anew with the job.
 """
 

@@ -16,7 +16,7 @@ from swarm.gateway.http.errors import error_response
 
 HEAD_TIMEOUT_S = 20.0
 MAX_HEAD_BYTES = 65_536
-"""Above what limits.py allows, so that it is refused there, with a request id, unless it is absurd."""
+"""Above what middleware.py allows, so that it is refused there, with a request id, unless it is absurd."""
 
 
 class GuardedConnection(HttpToolsProtocol):

@@ -11,7 +11,7 @@ import pytest
 from rollout_support import Stage, eventually, rolling
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, NotFound
-from swarm.rollout.clients import LIVE_S, MAX_SHOWN, MEMORY_S, Clients
+from swarm.rollout.clients import LIVE_S, MAX_SHOWN_WARNINGS, MEMORY_S, Clients
 from swarm.schemas import EpisodeState, ReviseRewardRequest, UpdateBatchPolicyRequest
 from swarm.types import EpisodeType
 
@@ -245,11 +245,11 @@ def test_warnings_about_a_client_reach_the_status(tmp_path: Path) -> None:
 
 def test_status_shows_the_newest_warnings_only(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        for number in range(MAX_SHOWN + 1):
+        for number in range(MAX_SHOWN_WARNINGS + 1):
             for _ in range(2):
                 await stage.finish(task_id="none", client_id=f"careless-{number}")
         shown = stage.rollout.warnings()
-        assert len(shown) == MAX_SHOWN
+        assert len(shown) == MAX_SHOWN_WARNINGS
         assert "careless-0" not in {warning.client_id for warning in shown}
 
     play(scenario, tmp_path, stop_rule="all_clients_agree")

@@ -29,8 +29,8 @@ from swarm.gateway.control.server_routes import (
     health_router,
 )
 from swarm.gateway.control.transaction_routes import add_transaction_routes, transaction_router
-from swarm.gateway.dialects.anthropic.routes import anthropic_router
-from swarm.gateway.dialects.chat.routes import model_router
+from swarm.gateway.dialects.anthropic.routes import anthropic_models_router, messages_router
+from swarm.gateway.dialects.chat.routes import chat_router, models_router
 from swarm.gateway.dialects.completions.routes import completions_router
 from swarm.gateway.dialects.responses.routes import responses_router
 from swarm.gateway.dialects.tokenize.routes import tokenize_router
@@ -66,10 +66,12 @@ def create_app(deps: Deps) -> SwarmApi:
     traffic = Traffic()
     # Most frequent first: they are tried in this order.
     routers = (
-        anthropic_router(deps.served),
-        model_router(deps.served),
+        chat_router(deps.served),
+        messages_router(deps.served),
         completions_router(deps.served),
         responses_router(deps.served),
+        anthropic_models_router(deps.served),
+        models_router(deps.served),
         tokenize_router(deps.served),
         *_guarded(deps, traffic),
         health_router(deps.lifecycle),

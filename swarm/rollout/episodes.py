@@ -269,6 +269,10 @@ class Rollout:
         self._warnings.sealed(batch)
         self._admission.release()
 
+    def context_length(self) -> int:
+        """In tokens; 0 while the engine boots."""
+        return self.info.context_length
+
     def running(self, episode_type: EpisodeType) -> int:
         return self._admission.running(episode_type)
 

@@ -155,7 +155,7 @@ class Assembly:
         return ModelService(
             rollout=rollout,
             sampler=Sampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
-            codec=codec.bounded(lambda: rollout.info.context_length),
+            codec=codec.bounded(rollout.context_length),
             ledger=self.ledger,
         )
 

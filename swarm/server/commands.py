@@ -70,8 +70,7 @@ class SwarmServer:
             shutdown=self.shutdown_requested.set,
         )
 
-    @property
-    def service(self) -> ModelService | None:
+    def find_service(self) -> ModelService | None:
         """None while no engine runs or boots."""
         return self._run.service if self._run else None
 

@@ -122,7 +122,7 @@ async def _serve(
     app = create_app(
         Deps(
             control=server.control,
-            served=lambda: server.service,
+            served=server.find_service,
             lifecycle=server.lifecycle,
             ledger=ledger,
             guard=TokenGuard(config.token, config.rollout_token, config.observer_token),

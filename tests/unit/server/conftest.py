@@ -18,6 +18,7 @@ from swarm.config import ServerConfig, TrainJob
 from swarm.gateway.dialects.chat.reply import render_completion
 from swarm.gateway.dialects.chat.request import parse_chat_request
 from swarm.ledger import Ledger
+from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallIdentity, CallResult
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.server.commands import SwarmServer
@@ -126,14 +127,18 @@ class Hosted:
                 )
                 await asyncio.sleep(0.005)
 
+    @property
+    def service(self) -> ModelService:
+        service = self.server.find_service()
+        assert service is not None
+        return service
+
     async def begin(self, **body: Any) -> Episode:
-        assert self.server.service is not None
-        begun = await self.server.service.rollout.begin(BeginEpisodeRequest(**body))
+        begun = await self.service.rollout.begin(BeginEpisodeRequest(**body))
         return Episode(begun.episode_id, begun.api_key)
 
     async def call(self, episode: Episode, text: str = "Hello", **body: Any) -> dict[str, Any]:
-        service = self.server.service
-        assert service is not None
+        service = self.service
         messages = [{"role": "user", "content": text}]
         request = parse_chat_request({"model": "default", "messages": messages} | body, service.defaults())
         identity = CallIdentity(uuid.uuid4().hex)
@@ -143,8 +148,7 @@ class Hosted:
         return render_completion(request, result, service.codec)
 
     async def end(self, episode: Episode, task_id: str, reward: float) -> None:
-        assert self.server.service is not None
-        await self.server.service.rollout.end(episode.episode_id, EndEpisodeRequest(task_id=task_id, reward=reward))
+        await self.service.rollout.end(episode.episode_id, EndEpisodeRequest(task_id=task_id, reward=reward))
 
     async def run_batch(self, name: str, *, tasks: int = 2, repeats: int = 2) -> None:
         for task in range(tasks):

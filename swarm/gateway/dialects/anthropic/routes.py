@@ -135,8 +135,8 @@ class _AnthropicClientsRoute(AnthropicRoute):
         return super().matches(scope)
 
 
-def anthropic_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """Open to the key of a running episode, for that episode. To be tried before the routes of OpenAI's API."""
+def messages_router(served: Callable[[], ModelService | None]) -> APIRouter:
+    """Open to the key of a running episode, for that episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=AnthropicRoute)
     endpoint = ModelEndpoint(served)
 
@@ -175,7 +175,6 @@ def anthropic_router(served: Callable[[], ModelService | None]) -> APIRouter:
         prompt = episode.tree.preview(where.messages, where.tools, service.codec, where.template_options)
         return JSONResponse({"input_tokens": len(prompt.prompt_ids)}, headers=headers)
 
-    router.routes.extend(_models_router(served).routes)
     return router
 
 
@@ -186,7 +185,8 @@ def _dialect(service: ModelService, episode: RunningEpisode) -> Dialect[MessageR
     return Dialect("messages", MESSAGE_FIELDS, parse, render_message, MessageStream)
 
 
-def _models_router(served: Callable[[], ModelService | None]) -> APIRouter:
+def anthropic_models_router(served: Callable[[], ModelService | None]) -> APIRouter:
+    """As `messages_router`, for the questions about the model. To be tried before those of OpenAI's API."""
     router = APIRouter(prefix="/v1", route_class=_AnthropicClientsRoute, include_in_schema=False)
 
     @router.get("/models")

@@ -73,7 +73,7 @@ class ModelList(BaseModel):
     data: list[ModelView]
 
 
-def model_router(served: Callable[[], ModelService | None]) -> APIRouter:
+def chat_router(served: Callable[[], ModelService | None]) -> APIRouter:
     """Open to the key of a running episode, for that episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
     endpoint = ModelEndpoint(served)
@@ -89,6 +89,13 @@ def model_router(served: Callable[[], ModelService | None]) -> APIRouter:
         """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before
         the reply is complete."""
         return await endpoint.answer(request, CHAT)
+
+    return router
+
+
+def models_router(served: Callable[[], ModelService | None]) -> APIRouter:
+    """As `chat_router`, for the questions about the model."""
+    router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
 
     @router.get("/models", summary="The model of this episode, as a list", responses=errors(401, 409, 503))
     async def list_models(request: Request) -> ModelList:

@@ -105,19 +105,6 @@ class EpisodeState(StrEnum):
     DROPPED = "dropped"
 
 
-LEGAL_EPISODE_MOVES: dict[EpisodeState, frozenset[EpisodeState]] = {
-    EpisodeState.RUNNING: frozenset(
-        {EpisodeState.PREPARED, EpisodeState.COMPLETED, EpisodeState.ABORTED, EpisodeState.EXPIRED}
-    ),
-    EpisodeState.PREPARED: frozenset({EpisodeState.COMPLETED, EpisodeState.ABORTED, EpisodeState.EXPIRED}),
-    EpisodeState.COMPLETED: frozenset({EpisodeState.TRAINED, EpisodeState.DROPPED}),
-    EpisodeState.ABORTED: frozenset(),
-    EpisodeState.EXPIRED: frozenset(),
-    EpisodeState.TRAINED: frozenset(),
-    EpisodeState.DROPPED: frozenset(),
-}
-
-
 class Body(BaseModel):
     """Base of all bodies: unknown fields are refused by name."""
 

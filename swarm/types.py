@@ -138,24 +138,6 @@ class SamplingParams:
     grammar: Grammar | None = None
     top_logprobs: int = 0
 
-    @property
-    def is_trainable(self) -> bool:
-        """Whether a trainer can compute the recorded logprobs anew, and their gradient, from the weights alone.
-
-        That takes tokens drawn from the model's own distribution at `temperature`, over all tokens or those that the
-        grammar allowed: what it allows depends on the tokens before, never on the weights.
-        """
-        return not (
-            self.top_p < 1
-            or self.top_k
-            or self.min_p
-            or self.presence_penalty
-            or self.frequency_penalty
-            or self.repetition_penalty != 1
-            or self.logit_bias
-            or self.min_tokens
-        )
-
 
 TokenLogprobs = tuple[tuple[int, float], ...]
 """Tokens with their natural log-probabilities, likeliest first."""

@@ -47,7 +47,7 @@ class Stage:
         running = self.rollout.authorize(episode.api_key)
         turn = sampled_turn(episode.episode_id, len(running.tree.turns), **changes)
         running.tree.add(turn)
-        await self.ledger.add_turn(turn)
+        await self.ledger.add_turns([turn])
         return turn
 
     async def end(self, episode_id: str, **request: Any) -> EndReceipt:

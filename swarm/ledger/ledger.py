@@ -151,20 +151,15 @@ class Ledger:
         """The batch policy that the newest job has from its next batch on."""
         await self._write(partial(operations.insert_policy, policy=operations.to_json(policy), at=time.time()))
 
-    async def latest_policy(self) -> Mapping[str, Any] | None:
-        """What was last recorded for the newest job; None if nothing was."""
-        return await self._read(queries.latest_policy)
-
     async def begin_episode(self, row: EpisodeRow) -> None:
         """Record a RUNNING episode of the newest job. Raises LedgerError if no job is recorded or the id is taken."""
         await self._write(partial(operations.insert_episode, row=row))
 
-    async def add_turn(self, turn: Turn) -> None:
-        """Record one model call. Raises LedgerError if its episode is not on record or the turn is there already."""
-        await self._write(partial(operations.insert_turn, turn=operations.EncodedTurn.of(turn)))
-
     async def add_turns(self, turns: Sequence[Turn]) -> None:
-        """Record the choices of one model call, all or none. Raises as `add_turn`."""
+        """Record the choices of one model call, all or none.
+
+        Raises LedgerError if their episode is not on record or one of them is there already.
+        """
         encoded = [operations.EncodedTurn.of(turn) for turn in turns]
         await self._write(partial(operations.insert_turns, turns=encoded))
 

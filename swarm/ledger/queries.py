@@ -60,13 +60,6 @@ def audit(connection: sqlite3.Connection, after_id: int, limit: int) -> list[Aud
     return [AuditRow(**dict(row)) for row in rows]
 
 
-def latest_policy(connection: sqlite3.Connection) -> dict[str, Any] | None:
-    row = connection.execute(
-        f"SELECT policy FROM policies WHERE job_id = {NEWEST_JOB} ORDER BY policy_id DESC LIMIT 1"
-    ).fetchone()
-    return None if row is None else json.loads(row["policy"])
-
-
 def episode(connection: sqlite3.Connection, episode_id: str) -> EpisodeRow:
     row = connection.execute("SELECT * FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
     if row is None:

@@ -6,27 +6,9 @@ tokenizers or models.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from swarm.types import ConstrainedTurn, FinishReason, ForkReason, Sample, Turn
-
-
-@dataclass(frozen=True, slots=True)
-class MergeReport:
-    """What merging saved. `forks` counts the turns that start a sample of their own, without the episode's first.
-
-    `turns` are those with something to train; `branches` counts further continuations of an already continued turn;
-    `tokens_before` are the lengths of one sample per turn.
-    """
-
-    turns: int
-    samples: int
-    tokens_before: int
-    tokens_after: int
-    branches: int
-    forks: Mapping[ForkReason, int]
+from swarm.types import ConstrainedTurn, FinishReason, Sample, Turn
 
 
 def merge(turns: Iterable[Turn]) -> tuple[Sample, ...]:
@@ -44,30 +26,6 @@ def merge(turns: Iterable[Turn]) -> tuple[Sample, ...]:
         trained.update(turn.index for turn in path)
         samples.append(_sample(leaf, path))
     return tuple(samples)
-
-
-def unmerged(turns: Iterable[Turn]) -> tuple[Sample, ...]:
-    """One sample per turn that trains: its whole prompt as context, its sampled tokens trained."""
-    by_index = _by_index(turns)
-    return tuple(_sample(turn, [turn]) for turn in by_index.values() if _trains(turn))
-
-
-def report(turns: Iterable[Turn]) -> MergeReport:
-    """Counts for one episode. Raises ValueError as `merge` does."""
-    by_index = _by_index(turns)
-    before, after = unmerged(by_index.values()), merge(by_index.values())
-    trained = [turn for turn in by_index.values() if _trains(turn)]
-    roots = {_path(leaf, by_index)[0].index for leaf in _leaves(by_index)}
-    return MergeReport(
-        turns=len(trained),
-        samples=len(after),
-        tokens_before=sum(len(sample.token_ids_T) for sample in before),
-        tokens_after=sum(len(sample.token_ids_T) for sample in after),
-        branches=len(after) - len(roots),
-        forks=Counter(
-            turn.fork_reason for index in sorted(roots)[1:] if (turn := by_index[index]).fork_reason is not None
-        ),
-    )
 
 
 def _by_index(turns: Iterable[Turn]) -> dict[int, Turn]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plain_sampling import plain_logprobs
 
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
-from swarm.types import Grammar, GrammarKind, SamplingParams
+from swarm.types import SamplingParams
 
 VOCABULARY = 12
 END_IDS = (0, 1)
@@ -64,19 +64,3 @@ def test_a_long_history_is_counted_whole() -> None:
     chosen, logprobs, _ = sample(logits, [Draw(params, 0.3, edits)])
     expected = plain_logprobs(logits[0].numpy(), prompt.tolist(), history.tolist(), params)
     assert logprobs[0] == pytest.approx(expected[chosen[0]], abs=1e-5)
-
-
-def test_the_plain_tempered_distribution_can_be_trained_under_a_grammar_too() -> None:
-    assert SamplingParams(9, 0.5, seed=3, stop=("a",), stop_token_ids=(2,), top_logprobs=3).is_trainable
-    assert SamplingParams(9, grammar=Grammar(GrammarKind.JSON_OBJECT)).is_trainable
-    for changed in (
-        {"top_p": 0.9},
-        {"top_k": 5},
-        {"min_p": 0.1},
-        {"presence_penalty": 0.1},
-        {"frequency_penalty": -0.1},
-        {"repetition_penalty": 1.1},
-        {"logit_bias": ((1, 1.0),)},
-        {"min_tokens": 1},
-    ):
-        assert not SamplingParams(9, **changed).is_trainable

@@ -104,9 +104,9 @@ def test_rewind_removes_later_steps_from_the_history_but_trains_nothing_again(sc
 
 def test_recover_returns_what_goes_on_running_episodes_among_it(script: Any, ledger: Ledger, path: Path) -> None:
     script.complete("trained", "sealed", "waiting")
-    script.wait(ledger.add_turn(script.turn("waiting")))
+    script.wait(ledger.add_turns([script.turn("waiting")]))
     script.begin("running")
-    script.wait(ledger.add_turn(script.turn("running")))
+    script.wait(ledger.add_turns([script.turn("running")]))
     script.begin("judged", EpisodeType.EVAL)
     script.end("judged")
     script.wait(ledger.seal_batch("b1", 1, ["trained"], []))
@@ -229,19 +229,10 @@ def test_reward_is_revised_until_the_batch_is_sealed_and_the_former_one_is_kept(
     assert script.wait(ledger.episode("e1")).reward == 0.5
 
 
-def test_policy_is_that_of_the_newest_job(script: Any, ledger: Ledger) -> None:
-    assert script.wait(ledger.latest_policy()) is None
-    for size in (4, 8):
-        script.wait(ledger.record_policy({"batch_size": size}))
-    assert script.wait(ledger.latest_policy()) == {"batch_size": 8}
-    script.wait(ledger.record_job({"lr": 1e-2}, {}))
-    assert script.wait(ledger.latest_policy()) is None
-
-
 def test_trained_batches_are_read_back_in_order_with_every_turn(script: Any, ledger: Ledger) -> None:
     for step in (1, 2, 3):
         script.begin(f"e{step}")
-        script.wait(ledger.add_turn(script.turn(f"e{step}")))
+        script.wait(ledger.add_turns([script.turn(f"e{step}")]))
         script.end(f"e{step}")
         script.wait(ledger.seal_batch(f"b{step}", step, [f"e{step}"], []))
         script.wait(ledger.finish_batch(script.report(f"b{step}", step)))

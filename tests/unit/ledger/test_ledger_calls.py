@@ -17,7 +17,7 @@ def test_choices_are_recorded_together(script) -> None:
 
 def test_one_that_cannot_be_recorded_keeps_the_others_out(script) -> None:
     script.begin("ep-1")
-    script.wait(script.ledger.add_turn(script.turn("ep-1", 1)))
+    script.wait(script.ledger.add_turns([script.turn("ep-1", 1)]))
     with pytest.raises(LedgerError):
         script.wait(script.ledger.add_turns([script.turn("ep-1", index) for index in range(2)]))
     assert [turn.index for turn in script.wait(script.ledger.turns("ep-1"))] == [1]

@@ -46,7 +46,7 @@ async def work(ledger, worker):
     for number in range(10**9):
         episode_id = f"{worker}-{number}"
         await begin(ledger, episode_id)
-        await ledger.add_turn(turn_of(episode_id))
+        await ledger.add_turns([turn_of(episode_id)])
         await end(ledger, episode_id)
         sys.stdout.write(episode_id + "\\n")
         sys.stdout.flush()
@@ -75,13 +75,13 @@ async def main():
     await end(ledger, "before")
     limit(max(path.stat().st_size for path in Path(sys.argv[1]).parent.iterdir()))
     try:
-        await asyncio.wait_for(ledger.add_turn(turn_of("during", tokens=100_000)), 60)
+        await asyncio.wait_for(ledger.add_turns([turn_of("during", tokens=100_000)]), 60)
         print("acknowledged")
     except LedgerError as error:
         print(f"refused: {error}")
     print((await ledger.episode("during")).state, len(await ledger.turns("during")))
     limit(resource.RLIM_INFINITY)
-    await asyncio.wait_for(ledger.add_turn(turn_of("during", tokens=100_000)), 60)
+    await asyncio.wait_for(ledger.add_turns([turn_of("during", tokens=100_000)]), 60)
     await asyncio.wait_for(end(ledger, "during"), 60)
     print((await ledger.episode("during")).state, len(await ledger.turns("during")))
     ledger.close()

@@ -142,7 +142,7 @@ def test_turns_are_on_disk_before_the_end_of_their_episode(script: Any, ledger: 
     script.begin("e1")
     turns = (script.turn("e1", 0), script.turn("e1", 1, weight_versions_T=(3, 1)))
     for turn in turns:
-        script.wait(ledger.add_turn(turn))
+        script.wait(ledger.add_turns([turn]))
     receipt = script.end("e1")
     assert receipt.weight_versions == (0, 1, 3)
     assert script.wait(ledger.turns("e1")) == turns
@@ -153,7 +153,7 @@ def test_turns_are_on_disk_before_the_end_of_their_episode(script: Any, ledger: 
 def test_turn_of_an_unknown_episode_is_refused_and_harms_nobody(script: Any, ledger: Ledger) -> None:
     script.begin("e1")
     with pytest.raises(LedgerError, match="refused"):
-        script.wait(ledger.add_turn(script.turn("nobody")))
+        script.wait(ledger.add_turns([script.turn("nobody")]))
     assert not script.end("e1").replayed
 
 
@@ -173,7 +173,7 @@ def test_turn_round_trip_is_exact_to_the_bit(script: Any, ledger: Ledger, data: 
         fork_reason=data.draw(st.sampled_from([None, *ForkReason])),
     )
     script.begin(turn.episode_id)
-    script.wait(ledger.add_turn(turn))
+    script.wait(ledger.add_turns([turn]))
     script.end(turn.episode_id)
     (stored,) = script.wait(ledger.turns(turn.episode_id))
     assert stored == turn
@@ -184,7 +184,7 @@ def test_turn_round_trip_is_exact_to_the_bit(script: Any, ledger: Ledger, data: 
 
 def test_token_id_too_large_for_the_record_is_refused_at_once(script: Any, ledger: Ledger) -> None:
     with pytest.raises(OverflowError):
-        script.wait(ledger.add_turn(script.turn("e1", prompt_ids=(2**31,))))
+        script.wait(ledger.add_turns([script.turn("e1", prompt_ids=(2**31,))]))
 
 
 def test_pages_show_every_episode_once_newest_first(script: Any, ledger: Ledger) -> None:

@@ -28,14 +28,14 @@ PARAMS = SamplingParams(
 
 def test_params_of_a_turn_are_read_back_as_written(script: Any, ledger: Ledger) -> None:
     script.begin("e1")
-    script.wait(ledger.add_turn(script.turn("e1", params=PARAMS)))
+    script.wait(ledger.add_turns([script.turn("e1", params=PARAMS)]))
     (turn,) = script.wait(ledger.turns("e1"))
     assert turn.params == PARAMS
 
 
 def test_params_written_before_a_field_existed_take_its_default(script: Any, ledger: Ledger, path: Path) -> None:
     script.begin("e1")
-    script.wait(ledger.add_turn(script.turn("e1")))
+    script.wait(ledger.add_turns([script.turn("e1")]))
     old = {
         "max_tokens": 8,
         "temperature": 1.0,

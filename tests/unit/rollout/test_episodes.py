@@ -129,7 +129,7 @@ def test_an_end_during_a_call_trains_what_is_on_record(tmp_path: Path) -> None:
         episode = await stage.begin()
         running = stage.rollout.authorize(episode.api_key)
         running.calls_in_flight += 1
-        await stage.ledger.add_turn(sampled_turn(episode.episode_id, 0))
+        await stage.ledger.add_turns([sampled_turn(episode.episode_id, 0)])
         await stage.end(episode.episode_id)
         [finished] = stage.pool.seal("batch-1", 1).batch.episodes
         assert [sample.token_ids_T for sample in finished.samples] == [(1, 2, 10, 4, 5)]
@@ -297,7 +297,7 @@ def test_an_episode_whose_record_has_a_hole_is_given_up_after_a_crash(tmp_path: 
     async def crash() -> str:
         async with rolling(tmp_path) as stage:
             episode = await stage.begin()
-            await stage.ledger.add_turn(sampled_turn(episode.episode_id, 1, parent=0, fork_reason=None))
+            await stage.ledger.add_turns([sampled_turn(episode.episode_id, 1, parent=0, fork_reason=None)])
             return episode.episode_id
 
     async def go_on(episode_id: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.tracker.merge import merge, report, unmerged
+from swarm.tracker.merge import merge
 from swarm.types import ConstrainedTurn, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
 
 TOKENS = st.lists(st.integers(0, 5), max_size=4).map(tuple)
@@ -54,6 +55,15 @@ def episodes(draw):
 
 def _trainable(turns):
     return [turn for turn in turns if turn.finish_reason is not FinishReason.ABORT and turn.output_ids_T]
+
+
+def unmerged(turns):
+    """One sample per turn that trains: its whole prompt as context, its sampled tokens trained."""
+    return [sample for turn in _trainable(turns) for sample in merge([replace(turn, parent=None)])]
+
+
+def _tokens(samples):
+    return sum(len(sample.token_ids_T) for sample in samples)
 
 
 def _trained(samples):
@@ -124,17 +134,13 @@ def test_the_order_and_the_number_of_mentions_of_turns_do_not_matter(turns, rng:
     rng.shuffle(again)
 
     assert merge(again) == merge(turns)
-    assert unmerged(again) == unmerged(turns)
-    assert report(again) == report(turns)
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(episodes())
 def test_merging_never_adds_tokens_or_samples(turns):
-    counts = report(turns)
-
-    assert counts.samples <= counts.turns == len(_trainable(turns))
-    assert counts.tokens_after <= counts.tokens_before
+    assert len(merge(turns)) <= len(unmerged(turns)) == len(_trainable(turns))
+    assert _tokens(merge(turns)) <= _tokens(unmerged(turns))
 
 
 def test_a_linear_conversation_is_one_sample():
@@ -174,21 +180,6 @@ def test_an_aborted_leaf_leaves_its_parent_a_sample():
     assert sample.token_ids_T == (1, 2)
 
 
-def test_the_report_names_what_forked():
-    turns = [
-        _turn(0, (1,), (2,)),
-        _turn(1, (1, 2, 3), (4,), parent=0),
-        _turn(2, (1, 2, 5), (6,), parent=0),
-        _turn(3, (7,), (8,), reason=ForkReason.EDITED_HISTORY),
-    ]
-
-    counts = report(turns)
-
-    assert (counts.turns, counts.samples, counts.branches) == (4, 3, 1)
-    assert (counts.tokens_before, counts.tokens_after) == (12, 10)
-    assert counts.forks == {ForkReason.EDITED_HISTORY: 1}
-
-
 @pytest.mark.parametrize(
     ("turns", "reason"),
     [
@@ -198,6 +189,5 @@ def test_the_report_names_what_forked():
     ],
 )
 def test_an_inconsistent_record_is_refused(turns, reason):
-    for function in (merge, report):
-        with pytest.raises(ValueError, match=reason):
-            function(turns)
+    with pytest.raises(ValueError, match=reason):
+        merge(turns)

@@ -84,6 +84,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate_sync_client.py --check
 
 bench: setup
 	$(BIN)/python -m bench

@@ -23,7 +23,7 @@ import psutil
 from bench.control_plane import CALL_LIMIT_S, START_LIMIT_S, start_server
 from bench.scale_setup import Cluster, Outcome, Setup
 from swarm import AsyncConnectionStack, AsyncSwarmClient, EngineFailure, Task, WorkflowOutput
-from swarm.client.credentials import Credentials
+from swarm.client.episode import Credentials
 from swarm.schemas import MetricPointView
 
 LOOK_S = 0.2

@@ -1,7 +1,11 @@
-"""AsyncSwarmClient: SwarmClient for one asyncio loop, the same methods, awaited.
+"""A swarm server as an object: SwarmClient for threads, AsyncSwarmClient for the tasks of one asyncio loop.
 
-Place in the flow: what a rollout program holds. It only carries out the plans of calls.py and episode_calls.py; what a
-method does is said at SwarmClient.
+Place in the flow: what a rollout program holds. It only carries out the plans of plans/. client.py is made of
+async_client.py by scripts/generate_sync_client.py, so that the two cannot differ. Neither knows how a model is served
+or trained.
+
+Every method raises the domain error that the server names (swarm.errors), or ServerUnreachable. `timeout` bounds one
+call with its retries; methods that wait for something take a limit of their own.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ import httpx
 from pydantic import BaseModel
 
 from swarm.client.connections import AsyncConnectionStack
-from swarm.client.credentials import Credentials
 from swarm.client.episode import (
     DEFAULT_END_WAIT_S,
     DEFAULT_TIMEOUT_S,
     DEFAULT_WAIT_S,
+    AsyncAttemptNotes,
+    Credentials,
     OpenEpisode,
     abort_reason,
     default_client_id,
@@ -29,8 +34,7 @@ from swarm.client.episode import (
     name_task,
 )
 from swarm.client.events import EventFeed
-from swarm.client.heartbeat import HeartbeatTask
-from swarm.client.leases import DEFAULT_LEASE_S, Leases
+from swarm.client.heartbeat import DEFAULT_LEASE_S, HeartbeatTask, Leases
 from swarm.client.plans import calls, episode_calls, transaction_calls
 from swarm.client.plans.exchange import Outcome, Pause, Plan
 from swarm.errors import SwarmError
@@ -54,7 +58,10 @@ T = TypeVar("T")
 
 
 class AsyncSwarmClient:
-    """SwarmClient for the tasks of one loop. Close it, or use it as a context manager."""
+    """A swarm server, for the tasks of one loop. Close it, or use it as a context manager.
+
+    While it holds episodes, a task of that loop tells the server that it lives.
+    """
 
     def __init__(
         self,
@@ -65,17 +72,21 @@ class AsyncSwarmClient:
         timeout: float = DEFAULT_TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        """`client_id` names this program in the server's status (default: host and process). Raises BadRequest for a
+        malformed url."""
         self._server = describe(url, token, timeout)
         self.client_id = client_id or default_client_id()
         self._http = httpx.AsyncClient(transport=transport or AsyncConnectionStack())
         self._leases = Leases()
         self._heartbeat = HeartbeatTask(self._leases, self._beat)
+        self._notes = AsyncAttemptNotes()
 
     @property
     def url(self) -> str:
         return self._server.url
 
     async def close(self) -> None:
+        """Ends the heartbeat as well: the server gives up what is still running once its lease is over."""
         await self._heartbeat.close()
         await self._http.aclose()
 
@@ -90,6 +101,13 @@ class AsyncSwarmClient:
     async def auto_sync_train_config_and_start_engine(
         self, job: BaseModel | Mapping[str, Any], force_restart: bool = False, *, boot_timeout: float = 300.0
     ) -> Status:
+        """Give the server this TrainJob and wait until it serves. Joins a server that runs the same job already.
+
+        `force_restart` stops whatever runs and starts the job anew, from the base weights; otherwise a stopped job
+        goes on from its newest checkpoint. A token that may only roll out waits for the job to be served; if another
+        one is set it raises Forbidden. Raises JobInvalid, IllegalTransition while another job runs, EngineFailure if
+        the engine does not boot, Unavailable after `boot_timeout` seconds.
+        """
         return await self._run(calls.sync_and_start(self._server, job, force_restart, boot_timeout))
 
     async def begin_episode(
@@ -102,6 +120,17 @@ class AsyncSwarmClient:
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
     ) -> tuple[str, Credentials]:
+        """Begin an episode; returns its id and the credentials to give to the agent.
+
+        Name its task, so that the server lets in what the groups of a batch need and no more. Inside
+        run_episodes_until_all_complete it is that of the Task at hand.
+
+        The server gives the episode up after `discard_episode_timeout` seconds without a model call or heartbeat of
+        its own; and `lease_s` seconds after this client's death, for until then it sends heartbeats by itself (None:
+        neither). While the server cannot take an episode (weights are changing, a batch has all its groups, the engine
+        boots or is off, the server is away) this waits up to `wait_timeout` seconds, then
+        raises RolloutPaused, EngineNotReady or ServerUnreachable. Raises TrainingComplete after the last step.
+        """
         task_id, data_source = name_task(task_id, data_source)
         episode_id, credentials = await self._run(
             episode_calls.begin_episode(
@@ -118,6 +147,7 @@ class AsyncSwarmClient:
         )
         if lease_s is not None:
             self._heartbeat.keep_alive(lease_s)
+        self._notes.begun(self._leases, episode_id, self.abort_episode)
         return episode_id, credentials
 
     async def end_episode(
@@ -128,7 +158,13 @@ class AsyncSwarmClient:
         *,
         wait_timeout: float = DEFAULT_END_WAIT_S,
     ) -> EndEpisodeResponse:
-        return await self._run(
+        """Report the result, exactly once however often it is called. On return it survives a crash of the server.
+
+        A server that is away is waited for up to `wait_timeout` seconds, at least `timeout`. Raises EpisodeEnded if the
+        episode was given up before, IdempotencyMismatch if it was ended with another result, BadRequest for a reward
+        that is not a finite number.
+        """
+        receipt = await self._run(
             episode_calls.end_episode(
                 self._server,
                 self._leases,
@@ -139,6 +175,8 @@ class AsyncSwarmClient:
                 wait_timeout_s=wait_timeout,
             )
         )
+        self._notes.ended(self._leases)
+        return receipt
 
     async def prepare_episode(
         self,
@@ -150,6 +188,11 @@ class AsyncSwarmClient:
         coordinator: str | None,
         wait_timeout: float = DEFAULT_END_WAIT_S,
     ) -> EndEpisodeResponse:
+        """First phase of an end that counts on several servers or on none: see SwarmTeam, which does all of it.
+
+        `coordinator` is the address of the server whose commit decides, None on that server itself. Until it is
+        committed the episode keeps its lease. Raises as end_episode, and Conflict for another transaction.
+        """
         return await self._run(
             transaction_calls.prepare_episode(
                 self._server,
@@ -167,15 +210,23 @@ class AsyncSwarmClient:
     async def commit_episode(
         self, episode_uuid: str, transaction_id: str, *, wait_timeout: float = DEFAULT_END_WAIT_S
     ) -> EndEpisodeResponse:
+        """Second phase: the prepared episode counts. Raises EpisodeEnded if the server had given it up."""
         plan = transaction_calls.commit_episode(self._server, self._leases, episode_uuid, transaction_id, wait_timeout)
-        return await self._run(plan)
+        receipt = await self._run(plan)
+        self._notes.ended(self._leases)
+        return receipt
 
     def release_episode(self, episode_uuid: str) -> None:
+        """Send no more heartbeats for an episode: its server gives it up, or finds out by itself how it ended."""
         self._leases.release(episode_uuid)
 
     async def abort_episode(
         self, episode_uuid: str, reason: str = "client_abort", *, final: bool = False
     ) -> EpisodeView:
+        """Give an episode up: a system error, never a reward. The server counts it under `reason`.
+
+        With `final` no other attempt follows, and the group of its task does not wait for one.
+        """
         return await self._run(episode_calls.abort_episode(self._server, self._leases, episode_uuid, reason, final))
 
     async def revise_reward(
@@ -187,12 +238,16 @@ class AsyncSwarmClient:
         is_success: bool | None = None,
         turn_rewards: Sequence[float] | None = None,
     ) -> EpisodeView:
+        """Replace the reward of an ended episode until its batch is sealed, then raises EpisodeEnded. The former reward
+        and the `reason` stay on record; what is left out stays as reported."""
         plan = episode_calls.revise_reward(
             self._server, episode_uuid, reward=reward, reason=reason, is_success=is_success, turn_rewards=turn_rewards
         )
         return await self._run(plan)
 
     async def heartbeat(self, episode_uuid: str) -> EpisodeView:
+        """Keep an episode alive while its agent works without calling the model: this restarts its idle timeout, which
+        the heartbeats that the client sends by itself do not. Raises EpisodeEnded."""
         return await self._run(episode_calls.heartbeat(self._server, self._leases, episode_uuid))
 
     @asynccontextmanager
@@ -205,6 +260,10 @@ class AsyncSwarmClient:
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
     ) -> AsyncGenerator[OpenEpisode]:
+        """Begin an episode for the length of a block; end it with the `output` set inside, or abort it.
+
+        An exception inside the block aborts the episode and is raised again.
+        """
         episode_id, credentials = await self.begin_episode(
             episode_type,
             discard_episode_timeout,
@@ -234,45 +293,61 @@ class AsyncSwarmClient:
         return await self._run(calls.job(self._server))
 
     async def metrics(self, after_step: int = 0) -> list[MetricPointView]:
+        """The metrics of every finished step beyond `after_step`, oldest first."""
         return await self._run(calls.metrics(self._server, after_step))
 
     async def episode(self, episode_uuid: str) -> EpisodeDetail:
+        """Everything recorded of one episode, token by token. Raises NotFound."""
         return await self._run(episode_calls.episode(self._server, episode_uuid))
 
     async def episodes(self, *, limit: int = 1000, **filters: str | None) -> list[EpisodeView]:
+        """The newest episodes first. Filters: state, episode_type, client_id, task_id, batch_id."""
         return await self._run(episode_calls.episodes(self._server, filters, limit))
 
     async def batch_policy(self) -> BatchPolicies:
+        """When a batch is complete and what it may hold: the one being filled, and the next one if it differs."""
         return await self._run(calls.batch_policy(self._server))
 
     async def update_batch_policy(self, **settings: Any) -> BatchPolicies:
+        """Change settings of schemas.UpdateBatchPolicyRequest from the next batch on. Raises BadRequest by name."""
         return await self._run(calls.update_batch_policy(self._server, settings))
 
     async def set_mixture(self, mixture: Mapping[str, float]) -> BatchPolicies:
+        """Shares of the data sources, from the next batch on; they sum to 1. An empty mapping ends the mixture."""
         return await self.update_batch_policy(mixture=dict(mixture))
 
     async def agree_to_train(self) -> AgreeResponse:
+        """Say that this client has sent what it has for the present batch (stop rules `any_client_agrees` and
+        `all_clients_agree`). Holds until that batch is sealed."""
         return await self._run(calls.agree_to_train(self._server, self.client_id))
 
     async def stop_engine(self) -> Acknowledged:
+        """Abort what runs and free the model; the job stays known. Idempotent."""
         return await self._run(calls.stop_engine(self._server))
 
     async def shut_down(self) -> Acknowledged:
+        """Stop the engine, then the server process itself."""
         return await self._run(calls.shut_down(self._server))
 
     async def save_checkpoint(self, *, timeout: float = calls.SLOW_CALL_S) -> CheckpointResponse:
+        """Write weights, optimizer and step to the server's disk. Raises IllegalTransition unless it is ROLLING."""
         return await self._run(calls.save_checkpoint(self._server, timeout))
 
     async def load_checkpoint(self, step: int, *, timeout: float = calls.SLOW_CALL_S) -> Acknowledged:
+        """Go back (or on) to the checkpoint of `step`; later batches count as rewound. Raises CheckpointError."""
         return await self._run(calls.load_checkpoint(self._server, step, timeout))
 
     async def wait_until_step(self, step: int, timeout: float) -> Status:
+        """Wait until `step` steps are done. Raises EngineFailure, EngineNotReady, or Unavailable after `timeout` s."""
         return await self._run(calls.wait_until_step(self._server, step, timeout))
 
     async def past_events(self, after_id: int = 0) -> list[EventView]:
+        """Every event on record beyond `after_id`, oldest first."""
         return await self._run(calls.past_events(self._server, after_id))
 
     async def events(self, after_id: int = 0, *, patience: float = DEFAULT_WAIT_S) -> AsyncGenerator[EventView]:
+        """Every event beyond `after_id`, then each as it happens, without end; none is lost or repeated when the server
+        is started anew. Raises ServerUnreachable once it was away for `patience` seconds."""
         feed = EventFeed(self._server, after_id, patience)
         while True:
             try:
@@ -293,6 +368,7 @@ class AsyncSwarmClient:
             await asyncio.sleep(pause_s)
 
     async def audit(self, after_id: int = 0) -> list[AuditView]:
+        """Every control call on record beyond `after_id`, allowed or refused, oldest first. For commanders."""
         return await self._run(calls.audit(self._server, after_id))
 
     async def _beat(self, episode_ids: Sequence[str]) -> None:

@@ -1,7 +1,9 @@
-"""SwarmClient: a swarm server as an object, for threads.
+# Made of async_client.py by scripts/generate_sync_client.py: change that and run it.
+"""A swarm server as an object: SwarmClient for threads, AsyncSwarmClient for the tasks of one asyncio loop.
 
-Place in the flow: what a rollout program holds. It only carries out the plans of calls.py and episode_calls.py, as
-AsyncSwarmClient does, so the two cannot differ. Knows nothing of how a model is served or trained.
+Place in the flow: what a rollout program holds. It only carries out the plans of plans/. client.py is made of
+async_client.py by scripts/generate_sync_client.py, so that the two cannot differ. Neither knows how a model is served
+or trained.
 
 Every method raises the domain error that the server names (swarm.errors), or ServerUnreachable. `timeout` bounds one
 call with its retries; methods that wait for something take a limit of their own.
@@ -19,22 +21,21 @@ import httpx
 from pydantic import BaseModel
 
 from swarm.client.connections import ConnectionStack
-from swarm.client.credentials import Credentials
 from swarm.client.episode import (
     DEFAULT_END_WAIT_S,
     DEFAULT_TIMEOUT_S,
     DEFAULT_WAIT_S,
+    AttemptNotes,
+    Credentials,
     OpenEpisode,
     abort_reason,
-    current_attempt,
     default_client_id,
     describe,
     log_failed_abort,
     name_task,
 )
 from swarm.client.events import EventFeed
-from swarm.client.heartbeat import HeartbeatThread
-from swarm.client.leases import DEFAULT_LEASE_S, Leases
+from swarm.client.heartbeat import DEFAULT_LEASE_S, HeartbeatThread, Leases
 from swarm.client.plans import calls, episode_calls, transaction_calls
 from swarm.client.plans.exchange import Outcome, Pause, Plan
 from swarm.errors import SwarmError
@@ -79,6 +80,7 @@ class SwarmClient:
         self._http = httpx.Client(transport=transport or ConnectionStack())
         self._leases = Leases()
         self._heartbeat = HeartbeatThread(self._leases, self._beat)
+        self._notes = AttemptNotes()
 
     @property
     def url(self) -> str:
@@ -146,8 +148,7 @@ class SwarmClient:
         )
         if lease_s is not None:
             self._heartbeat.keep_alive(lease_s)
-        if (attempt := current_attempt.get()) is not None:
-            attempt.add(self._leases, episode_id, self.abort_episode)
+        self._notes.begun(self._leases, episode_id, self.abort_episode)
         return episode_id, credentials
 
     def end_episode(
@@ -175,7 +176,7 @@ class SwarmClient:
                 wait_timeout_s=wait_timeout,
             )
         )
-        self._note_end()
+        self._notes.ended(self._leases)
         return receipt
 
     def prepare_episode(
@@ -213,7 +214,7 @@ class SwarmClient:
         """Second phase: the prepared episode counts. Raises EpisodeEnded if the server had given it up."""
         plan = transaction_calls.commit_episode(self._server, self._leases, episode_uuid, transaction_id, wait_timeout)
         receipt = self._run(plan)
-        self._note_end()
+        self._notes.ended(self._leases)
         return receipt
 
     def release_episode(self, episode_uuid: str) -> None:
@@ -368,10 +369,6 @@ class SwarmClient:
     def audit(self, after_id: int = 0) -> list[AuditView]:
         """Every control call on record beyond `after_id`, allowed or refused, oldest first. For commanders."""
         return self._run(calls.audit(self._server, after_id))
-
-    def _note_end(self) -> None:
-        if (attempt := current_attempt.get()) is not None:
-            attempt.note_end(self._leases)
 
     def _beat(self, episode_ids: Sequence[str]) -> None:
         self._run(episode_calls.heartbeat_all(self._server, self._leases, self.client_id, episode_ids))

@@ -1,6 +1,7 @@
-"""What both clients share besides their calls: how a client is described, and an episode inside a `with` block.
+"""What both clients share besides their calls: credentials, how a client is described, an episode in a `with` block.
 
-Place in the flow: below client.py and async_client.py. Knows nothing of I/O.
+Place in the flow: below client.py and async_client.py. The attempt of the runner learns here which episodes a function
+has begun. This module knows nothing of I/O.
 """
 
 from __future__ import annotations
@@ -11,18 +12,78 @@ import re
 import socket
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from swarm.client.credentials import Credentials
-from swarm.client.leases import Leases
+from swarm.client.heartbeat import Leases
 from swarm.client.plans.exchange import Server
 from swarm.config import complete_address
 from swarm.errors import BadRequest, EpisodeEnded, SwarmError
-from swarm.schemas import EndEpisodeResponse
+from swarm.schemas import BeginEpisodeResponse, EndEpisodeResponse
 from swarm.types import DEFAULT_DATA_SOURCE, Task, WorkflowOutput
+
+_ANTHROPIC_MODELS = (
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+)
+"""By which Claude Code chooses models for its purposes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """`base_url` ends in /v1 and `api_key` opens nothing but this episode. `deadline_s` is its longest life in seconds.
+
+    `weight_version` is the one served when the episode began.
+    """
+
+    episode_id: str
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str
+    weight_version: int
+    deadline_s: float
+
+    @property
+    def path_base_url(self) -> str:
+        """A base URL that holds the key, for what can be given no key of its own. Libraries that log URLs log it too:
+        where a key can be given, use `base_url` and `api_key`."""
+        return f"{self.base_url.removesuffix('/v1')}/e/{self.api_key}/v1"
+
+    def env(self) -> dict[str, str]:
+        """Environment variables by which OpenAI and Anthropic SDKs in a child process find the model unchanged."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_BASE": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
+            "ANTHROPIC_AUTH_TOKEN": self.api_key,
+            **dict.fromkeys(_ANTHROPIC_MODELS, self.model),
+        }
+
+
+def credentials_of(begun: BeginEpisodeResponse, server_url: str) -> Credentials:
+    """The server's answer under the address that this client uses, so that a tunnel or proxy stays in between."""
+    return Credentials(
+        episode_id=begun.episode_id,
+        base_url=_through(server_url, begun.base_url),
+        api_key=begun.api_key,
+        model=begun.model,
+        weight_version=begun.weight_version,
+        deadline_s=begun.deadline_s,
+    )
+
+
+def _through(server_url: str, base_url: str) -> str:
+    own, answered = urlsplit(server_url), urlsplit(base_url)
+    prefix = own.path.rstrip("/")
+    path = answered.path if answered.path.startswith(f"{prefix}/") else prefix + answered.path
+    return urlunsplit((own.scheme, own.netloc, path, "", ""))
+
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +174,29 @@ class Attempt:
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
 """Set by the runner around each call of a user's function, read by begin_episode."""
+
+
+class AttemptNotes:
+    """Tells the attempt at hand, if there is one, what a client of its thread begins and ends."""
+
+    def begun(self, leases: Leases, episode_id: str, abort: Abort) -> None:
+        """Raises EpisodeEnded, having aborted it, for an episode that was begun too late."""
+        if (attempt := current_attempt.get()) is not None:
+            attempt.add(leases, episode_id, abort)
+
+    def ended(self, leases: Leases) -> None:
+        if (attempt := current_attempt.get()) is not None:
+            attempt.note_end(leases)
+
+
+class AsyncAttemptNotes:
+    """The same for coroutines, of which the runner knows nothing: it calls functions, and in threads."""
+
+    def begun(self, leases: Leases, episode_id: str, abort: object) -> None:
+        return
+
+    def ended(self, leases: Leases) -> None:
+        return
 
 
 def name_task(task_id: str | None, data_source: str | None) -> tuple[str | None, str]:

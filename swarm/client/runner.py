@@ -17,8 +17,7 @@ from typing import Generic, TypeVar, cast, overload
 import httpx
 
 from swarm.client.client import SwarmClient
-from swarm.client.credentials import Credentials
-from swarm.client.episode import Attempt, abort_reason, current_attempt
+from swarm.client.episode import Attempt, Credentials, abort_reason, current_attempt
 from swarm.client.throttler import Throttler
 from swarm.errors import (
     BadRequest,

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from swarm.client.credentials import Credentials, credentials_of
-from swarm.client.heartbeat import BEAT_LIMIT_S
-from swarm.client.leases import Leases
+from swarm.client.episode import Credentials, credentials_of
+from swarm.client.heartbeat import BEAT_LIMIT_S, Leases
 from swarm.client.plans.calls import checked
 from swarm.client.plans.exchange import Call, Plan, Server, exchange
 from swarm.errors import Conflict, EpisodeEnded, NotFound

@@ -15,8 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from swarm.client.credentials import Credentials
-from swarm.client.episode import log_failed_abort
+from swarm.client.episode import Credentials, log_failed_abort
 from swarm.errors import BadRequest, Conflict, NotFound, ServerUnreachable, SwarmError, Unavailable
 from swarm.schemas import EndEpisodeResponse, EpisodeState
 from swarm.types import Task, WorkflowOutput

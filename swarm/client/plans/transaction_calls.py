@@ -5,7 +5,7 @@ Place in the flow: as episode_calls.py; team.py puts them in order.
 
 from __future__ import annotations
 
-from swarm.client.leases import Leases
+from swarm.client.heartbeat import Leases
 from swarm.client.plans.calls import checked
 from swarm.client.plans.episode_calls import path_of, refuse_lost, reported
 from swarm.client.plans.exchange import Call, Plan, Server, exchange

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from swarm.client import AsyncSwarmClient, SwarmClient, heartbeat
-from swarm.client.leases import BEATS_PER_LEASE, MAX_REMEMBERED, Leases
+from swarm.client.heartbeat import BEATS_PER_LEASE, MAX_REMEMBERED, Leases
 from swarm.errors import EpisodeEnded
 from swarm.types import Task, WorkflowOutput
 

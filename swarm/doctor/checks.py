@@ -14,7 +14,7 @@ from swarm.doctor import home, installation, service, verl
 from swarm.doctor.examination import Check, Finding, fail, warn
 
 QUICK_S = 10.0
-PROBE_S = 70.0
+PROBE_S = installation.PROBE_LIMIT_S + 10.0
 # Reads every page of the file once: about a gigabyte per second from memory, less from a disk.
 LEDGER_S = 30.0
 
@@ -35,13 +35,14 @@ class Place:
 
 def checks_of(place: Place) -> list[Check]:
     address = (place.host, place.port, place.token)
+    probe = installation.TensorProbe()
     return [
         _quick("python", installation.check_python),
         _quick("server packages", installation.check_server_packages),
         _quick("researcher packages", partial(installation.check_optional_extra, "researcher")),
         _quick("ui packages", partial(installation.check_optional_extra, "ui")),
-        Check("torch", installation.check_tensors, PROBE_S, _STUCK),
-        Check("bundled model", installation.check_bundled_model, PROBE_S, _STUCK),
+        Check("torch", partial(installation.check_tensors, probe), PROBE_S, _STUCK),
+        Check("bundled model", partial(installation.check_bundled_model, probe), PROBE_S, _STUCK),
         _quick("open files", installation.check_open_files),
         _quick("home", partial(home.check_home, place.home)),
         _quick("disk latency", partial(home.check_fsync, place.home)),

@@ -12,7 +12,9 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -23,7 +25,9 @@ DISTRIBUTION = "swarm-researcher"
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
 # One connection per episode under way and some for the rest: thousands are what one server is built for.
 ENOUGH_OPEN_FILES = 4096
-PROBE_LIMIT_S = 60.0
+PROBE_LIMIT_S = 120.0
+"""Of loading torch and running the bundled model: ten seconds on an idle machine."""
+
 BWRAP_LIMIT_S = 10.0
 
 
@@ -43,12 +47,30 @@ def check_optional_extra(extra: str) -> Finding:
     return _check_extra(extra, is_optional=True)
 
 
-def check_tensors() -> Finding:
-    """Asked of a process of its own: a broken build may hang or crash the one that imports it."""
-    found, problem = _probe("devices")
+class TensorProbe:
+    """Torch and the bundled model, tried once for both checks, by a process of its own: a broken build may hang or
+    crash the process that imports it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outcome: _ProbeOutcome | None = None
+
+    def outcome(self) -> _ProbeOutcome:
+        """Whoever asks first waits for the process, the other one for that."""
+        with self._lock:
+            if self._outcome is None:
+                self._outcome = _run_probe()
+            return self._outcome
+
+
+def check_tensors(probe: TensorProbe) -> Finding:
+    outcome = probe.outcome()
     cores = len(os.sched_getaffinity(0))
-    if problem:
-        return fail(f"torch does not load: {problem}", f'install it again: pip install "{DISTRIBUTION}[server]"')
+    if not outcome.found:
+        return fail(
+            f"torch does not load: {outcome.problem}", f'install it again: pip install "{DISTRIBUTION}[server]"'
+        )
+    found = outcome.found[0]
     message = f"torch {found['version']}, {cores} CPU core{'s' if cores > 1 else ''}"
     if found["gpus"]:
         return ok(f"{message}, {len(found['gpus'])} GPU: {', '.join(found['gpus'])}")
@@ -62,10 +84,13 @@ def check_tensors() -> Finding:
     return ok(f"{message}, no GPU: the local engine runs on the CPU")
 
 
-def check_bundled_model() -> Finding:
-    found, problem = _probe("model")
-    if problem:
-        return fail(f"the bundled model does not run: {problem}", f"install {DISTRIBUTION} again")
+def check_bundled_model(probe: TensorProbe) -> Finding:
+    outcome = probe.outcome()
+    if len(outcome.found) < 2:
+        if outcome.found and outcome.is_late:
+            return warn(f"did not run: {outcome.problem}, though torch loads", "look at the load of this machine")
+        return fail(f"the bundled model does not run: {outcome.problem}", f"install {DISTRIBUTION} again")
+    found = outcome.found[1]
     return ok(f"nano: {found['parameters']:,} parameters, loaded and run in {found['seconds']:.1f} s")
 
 
@@ -131,16 +156,32 @@ def _compare(wanted: Iterable[Requirement]) -> tuple[list[str], list[str]]:
     return missing, wrong
 
 
-def _probe(what: str) -> tuple[dict[str, Any], str]:
-    """What the probe found, and why it found nothing ("" if it did)."""
-    command = [sys.executable, "-m", "swarm.backends.local.probe", what]
+@dataclass(frozen=True, slots=True)
+class _ProbeOutcome:
+    """What the probe said of torch and then of the model, and what kept it from saying more."""
+
+    found: Sequence[dict[str, Any]]
+    problem: str = ""
+    is_late: bool = False
+
+
+def _run_probe() -> _ProbeOutcome:
+    command = [sys.executable, "-m", "swarm.backends.local.probe"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {}, str(error)
-    if done.returncode != 0:
-        return {}, _last_line(done.stderr) or f"the process ended with {done.returncode}"
-    return json.loads(done.stdout.splitlines()[-1]), ""
+    except subprocess.TimeoutExpired as error:
+        # Bytes, whatever was asked for.
+        said = error.stdout.decode() if isinstance(error.stdout, bytes) else ""
+        return _ProbeOutcome(_parsed(said), f"no answer within {PROBE_LIMIT_S:.0f} s", is_late=True)
+    except OSError as error:
+        return _ProbeOutcome((), str(error))
+    problem = "" if done.returncode == 0 else _last_line(done.stderr) or f"the process ended with {done.returncode}"
+    return _ProbeOutcome(_parsed(done.stdout), problem)
+
+
+def _parsed(said: str) -> list[dict[str, Any]]:
+    """The lines that are the probe's own: libraries may print while they load."""
+    return [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
 def _last_line(text: str) -> str:

@@ -20,7 +20,7 @@ import pytest
 
 from swarm.doctor.examination import Check, Finding, Verdict, examine, fail, ok, worst
 from swarm.doctor.home import check_fsync, check_home, check_ledger
-from swarm.doctor.installation import check_server_packages
+from swarm.doctor.installation import TensorProbe, check_bundled_model, check_server_packages, check_tensors
 from swarm.doctor.service import check_clock, check_port, check_tokens
 from swarm.ledger import Ledger
 
@@ -32,7 +32,7 @@ def run_doctor(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "swarm.cli", "doctor", *arguments],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=200,
         env={**os.environ, "NO_COLOR": "1", "SWARM_TOKEN": "", "COLUMNS": "200", **env},
     )
 
@@ -55,6 +55,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+@pytest.mark.timeout(220)
 def test_a_machine_that_can_serve_exits_0_with_a_remedy_for_every_complaint(tmp_path: Path) -> None:
     done = run_doctor("--home", str(tmp_path / "new"), "--port", str(free_port()), "--json", SWARM_TOKEN=CANARY)
     report = json.loads(done.stdout)
@@ -68,6 +69,7 @@ def test_a_machine_that_can_serve_exits_0_with_a_remedy_for_every_complaint(tmp_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.timeout(220)
 def test_a_failed_check_exits_1_and_the_table_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     done = run_doctor("--home", str(tmp_path / "file"), "--host", "0.0.0.0", "--port", str(free_port()))
@@ -101,6 +103,31 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_within_the_time_limit() -> No
     assert [outcome.finding.verdict for outcome in outcomes] == [Verdict.FAIL, Verdict.FAIL, Verdict.OK]
     assert (outcomes[0].finding.message, "no such luck" in outcomes[1].finding.message) == ("hung", True)
     assert worst(outcomes) is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("said", "torch", "model"),
+    [
+        ('{"version": "2.13.0", "gpus": []}', Verdict.OK, Verdict.WARN),
+        ("nothing of use", Verdict.FAIL, Verdict.FAIL),
+    ],
+    ids=["slow behind torch", "hangs in torch"],
+)
+def test_a_probe_that_does_not_end_is_judged_by_what_it_said_before(
+    said: str, torch: Verdict, model: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{said}'\nexec sleep 600\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr("swarm.doctor.installation.PROBE_LIMIT_S", 2)
+    probe = TensorProbe()
+    # One core is worth a warning of its own.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert check_tensors(probe).verdict is torch
+    finding = check_bundled_model(probe)
+    assert finding.verdict is model
+    assert "no answer within 2 s" in finding.message
 
 
 def test_a_sound_ledger_is_ok_and_left_as_it_was(home: Path) -> None:

@@ -1,12 +1,11 @@
 """`python -m swarm.backends.local.probe`: what the tensor library can use here, and whether the bundled model runs.
 
 Place in the flow: run by the doctor as a process of its own, for a broken build of a tensor library may crash or hang
-the process that imports it. Prints one line of JSON; knows nothing of servers.
+the process that imports it. Prints one line of JSON for the library, then one for the model; knows nothing of servers.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -41,11 +40,9 @@ def run_bundled_model() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["devices", "model"])
-    what = parser.parse_args().what
-    found = describe_devices() if what == "devices" else run_bundled_model()
-    sys.stdout.write(json.dumps(found) + "\n")
+    for describe in (describe_devices, run_bundled_model):
+        sys.stdout.write(json.dumps(describe()) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ is put together from parts, by what they keep:
     runs.py          runs and their statuses
     measurements.py  metrics, evaluations, episodes
     findings.py      findings, decisions
-    journal.py       LLM calls, events, budget, artifacts
+    history.py       LLM calls, events, budget, artifacts
     leases.py        who works on what
 
 Frozen records go in and out, never ORM objects. `get_*` raises NotFound, `find_*` gives None; writes that a crashed
@@ -24,16 +24,16 @@ from types import TracebackType
 from typing import Self
 
 from experiments_db.engine import connect
-from experiments_db.findings import FindingStore
-from experiments_db.journal import JournalStore
-from experiments_db.leases import LeaseStore
-from experiments_db.measurements import MeasurementStore
-from experiments_db.runs import RunStore
 from experiments_db.schema import prepare
-from experiments_db.studies import StudyStore
+from experiments_db.stores.findings import FindingStore
+from experiments_db.stores.history import HistoryStore
+from experiments_db.stores.leases import LeaseStore
+from experiments_db.stores.measurements import MeasurementStore
+from experiments_db.stores.runs import RunStore
+from experiments_db.stores.studies import StudyStore
 
 
-class ExperimentStore(StudyStore, RunStore, MeasurementStore, FindingStore, JournalStore, LeaseStore):
+class ExperimentStore(StudyStore, RunStore, MeasurementStore, FindingStore, HistoryStore, LeaseStore):
     """All parts on one database. Made by `open_store`; close it, or use it as a context manager."""
 
     @property

@@ -26,7 +26,7 @@ def reconcile(deps: Deps) -> None:
             if run.status.is_over or run.status is RunStatus.PLANNED:
                 continue
             if run.pid is not None and end_stale(run.pid, run.external_ids.get("pid_started")):
-                deps.journal.warn("run.orphan", f"{trial.name}: a client left behind was ended.", run_id=run.id)
+                deps.log.warn("run.orphan", f"{trial.name}: a client left behind was ended.", run_id=run.id)
             if not _take_up(deps, trial, run):
                 settle(deps, trial.name, run, INTERRUPTED)
 
@@ -44,7 +44,7 @@ def settle(deps: Deps, name: str, run: Run, reason: str) -> None:
     """The end of a run that cannot go on: finished if its score is in, not begun if it had not, else stopped."""
     if run.status.is_over:
         return
-    split = deps.journal.charter().search_split
+    split = deps.log.charter().search_split
     if run.status is RunStatus.EVALUATING and deps.store.find_evaluation(run.id, FINAL, split) is not None:
         deps.store.update_run(run.id, status=RunStatus.FINISHED, exit_reason="scored before the researcher ended")
     elif run.status in (RunStatus.PLANNED, RunStatus.LAUNCHING):
@@ -52,7 +52,7 @@ def settle(deps: Deps, name: str, run: Run, reason: str) -> None:
         return
     else:
         deps.store.update_run(run.id, status=RunStatus.STOPPED, exit_reason=reason)
-    deps.journal.note("run.settled", f"{name}: {deps.store.get_run(run.id).exit_reason}", run_id=run.id)
+    deps.log.note("run.settled", f"{name}: {deps.store.get_run(run.id).exit_reason}", run_id=run.id)
 
 
 def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:

@@ -19,7 +19,7 @@ from researcher.execution.servers import ServerPool, Slot
 from researcher.planner.base import Planner
 from researcher.sandbox.sandbox import Sandbox
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import Journal
+from researcher.study.log import StudyLog
 
 
 class Phase(StrEnum):
@@ -78,7 +78,7 @@ class Deps:
 
     study_id: str
     store: ExperimentStore
-    journal: Journal
+    log: StudyLog
     planner: Planner
     pool: ServerPool
     background: BackgroundTasks
@@ -91,7 +91,7 @@ class Deps:
     def evaluator(self) -> Evaluator:
         return Evaluator(
             store=self.store,
-            charter=self.journal.charter(),
+            charter=self.log.charter(),
             home=self.home,
             sandbox=self.sandbox,
             stop=self.background.stop,

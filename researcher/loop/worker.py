@@ -31,7 +31,7 @@ from researcher.planner.base import Planner
 from researcher.sandbox.sandbox import Sandbox
 from researcher.study.budget import BudgetLedger
 from researcher.study.lease import StudyLease
-from researcher.study.log import Journal
+from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, read_settings, rules_brain, sandbox_of
 
@@ -95,11 +95,11 @@ class _Worker:
         return Outcome(self.store.get_study(self.study.id), self.received)
 
     def _work(self, store: ExperimentStore) -> None:
-        journal = Journal(store, self.study.id)
+        log = StudyLog(store, self.study.id)
         try:
-            self._carry_out(store, journal)
+            self._carry_out(store, log)
         except (GraphDrained, Drained):
-            self._record_drain(store, journal)
+            self._record_drain(store, log)
         except (ResearchError, StoreError) as error:
             _record_failure(store, self.study.id, str(error))
             raise
@@ -109,9 +109,9 @@ class _Worker:
         else:
             # The report node has said so already, unless it ran in an earlier process.
             store.set_study_status(self.study.id, StudyStatus.FINISHED, "the report is written")
-            journal.note("study.finished", "The study is finished.")
+            log.note("study.finished", "The study is finished.")
 
-    def _carry_out(self, store: ExperimentStore, journal: Journal) -> None:
+    def _carry_out(self, store: ExperimentStore, log: StudyLog) -> None:
         pool = ServerPool(
             urls=self.settings.servers, local=self.settings.parallel, home=(self.folder / "servers").resolve()
         )
@@ -119,7 +119,7 @@ class _Worker:
         deps = Deps(
             study_id=self.study.id,
             store=store,
-            journal=journal,
+            log=log,
             planner=_build_planner(self.settings, store, self.study.id, self.ledger),
             pool=pool,
             background=self.background,
@@ -131,7 +131,7 @@ class _Worker:
         try:
             pool.start()
             urls = ", ".join(str(slot.url) for slot in pool.slots)
-            journal.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")
+            log.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")
             reconcile(deps)
             carry_out(deps, self.settings.request(self.study.topic), self.control)
         finally:
@@ -144,11 +144,11 @@ class _Worker:
         self.background.join()
         leave(deps, self.control.drain_reason or "the study ended early")
 
-    def _record_drain(self, store: ExperimentStore, journal: Journal) -> None:
+    def _record_drain(self, store: ExperimentStore, log: StudyLog) -> None:
         reason = self.control.drain_reason or "asked to stop"
         if store.get_study(self.study.id).status is StudyStatus.RUNNING:
             store.set_study_status(self.study.id, StudyStatus.PAUSED, reason)
-        journal.warn("study.drained", f"Stopped working ({reason}); go on with `{self.resume}`.")
+        log.warn("study.drained", f"Stopped working ({reason}); go on with `{self.resume}`.")
 
     def _drain(self, reason: str) -> None:
         self.control.request_drain(reason)

@@ -1,7 +1,7 @@
 """What the loop keeps of its own thinking: charter, plans and analyses as JSON, in and out of the database.
 
 Place in the flow: nodes write and read these here, so that a process that takes over a study knows what the one before
-it planned. This module knows nothing of graphs, servers or brains.
+it planned. This module knows nothing of graphs, servers or planners.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DIAGNOSED = "run.diagnosed"
 _PAGE = 500
 
 
-class Journal:
+class StudyLog:
     """The events of one study."""
 
     def __init__(self, store: ExperimentStore, study_id: str) -> None:

@@ -15,13 +15,13 @@ METHOD = "paired t interval over seeds, Holm-corrected"
 
 
 def analyze(deps: Deps, state: ResearchState) -> ResearchState:
-    charter = deps.journal.charter()
+    charter = deps.log.charter()
     analysis = judge_study(deps, charter)
     experiments = {item.name: item for item in deps.store.list_experiments(deps.study_id)}
     for comparison in analysis.comparisons:
         _record(deps, charter, comparison, experiments, state["iteration"])
     _judge_hypotheses(deps, analysis, experiments)
-    deps.journal.write_analysis(state["iteration"], analysis, _headline(analysis))
+    deps.log.write_analysis(state["iteration"], analysis, _headline(analysis))
     return state
 
 

@@ -28,10 +28,10 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         if problems:
             note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
-            deps.journal.warn("arm.rejected", f"{arm.name}: {note}")
+            deps.log.warn("arm.rejected", f"{arm.name}: {note}")
         else:
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.READY)
-            deps.journal.note("arm.ready", f"{arm.name}: client and job passed the check.")
+            deps.log.note("arm.ready", f"{arm.name}: client and job passed the check.")
     return state
 
 
@@ -39,7 +39,7 @@ def _check_and_repair(
     deps: Deps, arm: Arm, experiment: Experiment, script: ClientScript, url: str | None
 ) -> tuple[Problem, ...]:
     """The problems that remain; empty once the script passes, which is then the one stored."""
-    charter = deps.journal.charter()
+    charter = deps.log.charter()
     for attempt in range(MAX_REPAIRS + 1):
         problems = check_script(
             script,
@@ -50,7 +50,7 @@ def _check_and_repair(
         )
         if not problems or attempt == MAX_REPAIRS:
             return problems
-        deps.journal.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")
+        deps.log.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")
         try:
             script = replace(deps.planner.repair_client(charter, arm, script, problems), arm=arm.name)
         except (PlannerError, BudgetExceeded):

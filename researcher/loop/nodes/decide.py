@@ -13,7 +13,7 @@ MAX_PLANS = 50
 
 def decide(deps: Deps, state: ResearchState) -> ResearchState:
     iteration = state["iteration"]
-    charter, history = deps.journal.charter(), deps.journal.history()
+    charter, history = deps.log.charter(), deps.log.history()
     analysis = history.analyses[-1]
     interpretation = _interpret(deps, charter, analysis, history)
     decision = _choose(deps, state, charter, analysis, history)
@@ -25,7 +25,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
         finding_ids=[item.id for item in deps.store.list_findings(study_id=deps.study_id, iteration=iteration)],
         details={"interpretation": interpretation},
     )
-    deps.journal.note("decision.made", f"{stored.action}: {stored.reason}")
+    deps.log.note("decision.made", f"{stored.action}: {stored.reason}")
     if stored.action == Action.REFINE.value:
         return {**state, "iteration": iteration + 1}
     return {**state, "is_halted": True}
@@ -35,7 +35,7 @@ def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: Histor
     try:
         return deps.planner.interpret(charter, analysis, history)
     except (PlannerError, BudgetExceeded) as error:
-        deps.journal.warn("brain.failed", f"No interpretation: {error}")
+        deps.log.warn("brain.failed", f"No interpretation: {error}")
         return "No interpretation."
 
 
@@ -47,5 +47,5 @@ def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analys
     try:
         return deps.planner.decide(charter, analysis, history)
     except (PlannerError, BudgetExceeded) as error:
-        deps.journal.warn("brain.failed", f"No decision: {error}")
+        deps.log.warn("brain.failed", f"No decision: {error}")
         return Decision(Action.STOP, "The planner came to no decision.")

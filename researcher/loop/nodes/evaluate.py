@@ -46,9 +46,9 @@ def _finish(deps: Deps, active: ActiveRun) -> None:
         diagnosis = {"kind": active.diagnosis.kind, "sentence": active.diagnosis.sentence, "is_retried": False}
     run = deps.store.update_run(active.run_id, status=RunStatus.FINISHED, exit_reason=reason, diagnosis=diagnosis)
     charge_work(deps, run)
-    split = deps.journal.charter().search_split
+    split = deps.log.charter().search_split
     scores = {item.phase: item.mean for item in deps.store.list_evaluations(run_ids=[run.id], split=split)}
-    deps.journal.note(
+    deps.log.note(
         "run.finished",
         f"{active.name}: held-out reward {scores[BASE]:.3f} -> {scores[FINAL]:.3f}; {reason}",
         run_id=run.id,

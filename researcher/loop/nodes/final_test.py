@@ -18,13 +18,13 @@ WAIT_S = 1.0
 
 def seal(deps: Deps, state: ResearchState) -> ResearchState:
     """Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored."""
-    charter = deps.journal.charter()
+    charter = deps.log.charter()
     arms = _finalists(deps, charter)
     pending = _unscored(deps, charter, arms)
     if not pending:
         return state
     deps.store.open_test_split(deps.study_id, f"score {' and '.join(arms)}")
-    deps.journal.note("test.opened", f"The sealed {charter.sealed_split} split is opened for {' and '.join(arms)}.")
+    deps.log.note("test.opened", f"The sealed {charter.sealed_split} split is opened for {' and '.join(arms)}.")
     busy: dict[str, tuple[Run, Slot]] = {}
     while pending or busy:
         while pending and (slot := deps.pool.take()) is not None:
@@ -39,7 +39,7 @@ def seal(deps: Deps, state: ResearchState) -> ResearchState:
             del busy[run.id]
             deps.pool.give_back(slot)
             if (error := task.exception()) is not None:
-                deps.journal.warn("run.unsealed", f"{run.id} has no test score: {error}", run_id=run.id)
+                deps.log.warn("run.unsealed", f"{run.id} has no test score: {error}", run_id=run.id)
     _announce(deps, charter, arms)
     return state
 
@@ -62,7 +62,7 @@ def _announce(deps: Deps, charter: Charter, arms: list[str]) -> None:
     for item in deps.store.list_evaluations(study_id=deps.study_id, phase=SEALED, split=charter.sealed_split):
         by_arm.setdefault(names[deps.store.get_run(item.run_id).experiment_id], []).append(item.mean)
     means = [f"{arm} {sum(by_arm[arm]) / len(by_arm[arm]):.3f}" for arm in arms if arm in by_arm]
-    deps.journal.note("test.scored", f"Test split: {', '.join(means) or 'no score'}.")
+    deps.log.note("test.scored", f"Test split: {', '.join(means) or 'no score'}.")
 
 
 def _key(run: Run) -> str:

@@ -12,7 +12,7 @@ def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchSt
     if deps.store.find_charter(deps.study_id) is None:
         charter = deps.planner.frame(request)
         deps.store.freeze_charter(deps.study_id, charter_to_json(charter))
-        deps.journal.note("charter.frozen", f"{charter.question} (task {charter.task}, baseline {charter.baseline})")
+        deps.log.note("charter.frozen", f"{charter.question} (task {charter.task}, baseline {charter.baseline})")
         for assumption in charter.assumptions:
-            deps.journal.note("charter.assumption", assumption)
+            deps.log.note("charter.assumption", assumption)
     return state

@@ -24,14 +24,14 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
             deps.ledger.ensure_can_launch(0 if trial.runs else 1)
         except BudgetExceeded as error:
             deps.pool.give_back(slot)
-            deps.journal.note("budget.spent", f"No further run: {error}", severity=Severity.WARNING)
+            deps.log.note("budget.spent", f"No further run: {error}", severity=Severity.WARNING)
             return {**state, "is_spent": True}
         begin(deps, trial, slot, is_fresh=True)
     return state
 
 
 def open_trials(deps: Deps, state: ResearchState) -> list[Trial]:
-    planned = planned_iteration(deps.journal, state)
+    planned = planned_iteration(deps.log, state)
     return [trial for trial in list_trials(deps.store, deps.study_id, planned) if trial.state is TrialState.OPEN]
 
 
@@ -65,4 +65,4 @@ def begin(deps: Deps, trial: Trial, slot: Slot, *, is_fresh: bool) -> None:
     )
     deps.background.submit(run.id, prepare)
     verb = "launched" if is_fresh else "taken up again"
-    deps.journal.note("run.launched", f"{active.name} {verb} on server {slot.url}", run_id=run.id)
+    deps.log.note("run.launched", f"{active.name} {verb} on server {slot.url}", run_id=run.id)

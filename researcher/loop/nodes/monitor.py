@@ -41,7 +41,7 @@ def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
     if error is None:
         active.child = task.result()
         active.phase = Phase.TRAINING
-        deps.journal.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
+        deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
     else:
         fail_with(deps, active, error)
 
@@ -85,7 +85,7 @@ def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:
 def _act_on(deps: Deps, active: ActiveRun, diagnosis: Diagnosis | None) -> None:
     if diagnosis is None:
         return
-    note = deps.journal.note
+    note = deps.log.note
     note(DIAGNOSED, f"{active.name}: {diagnosis.sentence}", run_id=active.run_id, severity=Severity.WARNING)
     if diagnosis.is_scored:
         active.diagnosis = diagnosis
@@ -114,7 +114,7 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
         found = {"kind": diagnosis.kind, "sentence": diagnosis.sentence, "is_retried": diagnosis.is_retried}
     run = deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
     charge_work(deps, run)
-    deps.journal.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)
+    deps.log.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)
     deps.active_runs.remove(active)
     deps.pool.give_back(active.slot)
 

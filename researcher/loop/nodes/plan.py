@@ -16,20 +16,20 @@ EARLIER_FINDINGS = 20
 
 def plan(deps: Deps, state: ResearchState) -> ResearchState:
     iteration = state["iteration"]
-    planned = deps.journal.find_plan(iteration)
+    planned = deps.log.find_plan(iteration)
     if planned is None:
-        charter = deps.journal.charter()
+        charter = deps.log.charter()
         try:
             proposed = deps.planner.plan(charter, _history(deps, charter))
         except BudgetExceeded as error:
             if iteration == 0:
                 raise
-            deps.journal.note("budget.spent", f"No further plan: {error}", severity=Severity.WARNING)
+            deps.log.note("budget.spent", f"No further plan: {error}", severity=Severity.WARNING)
             return {**state, "is_halted": True}
         planned = replace(proposed, iteration=iteration)
         arms = ", ".join(arm.name for arm in planned.arms)
         count = len(planned.arms) * len(planned.seeds)
-        deps.journal.write_plan(
+        deps.log.write_plan(
             planned, f"Plan {iteration + 1}: {arms}; seeds {', '.join(map(str, planned.seeds))}; up to {count} runs."
         )
     _store(deps, planned)
@@ -37,7 +37,7 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def _history(deps: Deps, charter: Charter) -> History:
-    history = deps.journal.history()
+    history = deps.log.history()
     return replace(history, earlier_findings=_earlier_findings(deps, charter.task))
 
 

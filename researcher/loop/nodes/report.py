@@ -17,5 +17,5 @@ def report(deps: Deps, state: ResearchState) -> ResearchState:
         keep_file(deps.store, deps.study_id, path, kind)
     for figure in paths.figures:
         keep_file(deps.store, deps.study_id, figure, "report.figure")
-    deps.journal.note("report.written", f"Report: {paths.markdown}")
+    deps.log.note("report.written", f"Report: {paths.markdown}")
     return state

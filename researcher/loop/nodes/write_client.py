@@ -8,7 +8,7 @@ from experiments_db import Experiment, ExperimentStatus
 from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
-from researcher.study.log import Journal
+from researcher.study.log import StudyLog
 from researcher.types import Arm, ClientScript, Plan
 
 TRUSTED, UNTRUSTED = "client.trusted", "client.untrusted"
@@ -16,7 +16,7 @@ TRUSTED, UNTRUSTED = "client.trusted", "client.untrusted"
 
 
 def write_client(deps: Deps, state: ResearchState) -> ResearchState:
-    charter = deps.journal.charter()
+    charter = deps.log.charter()
     for arm, experiment in draft_arms(deps, state):
         if experiment.client_code:
             continue
@@ -28,14 +28,14 @@ def write_client(deps: Deps, state: ResearchState) -> ResearchState:
 
 def draft_arms(deps: Deps, state: ResearchState) -> list[tuple[Arm, Experiment]]:
     """The arms of the present plan that `check` has not decided on yet, parents first."""
-    planned = planned_iteration(deps.journal, state)
+    planned = planned_iteration(deps.log, state)
     pairs = [(arm, deps.store.find_experiment(deps.study_id, arm.name)) for arm in planned.arms]
     drafts = [(arm, found) for arm, found in pairs if found and found.status is ExperimentStatus.DRAFT]
     return sorted(drafts, key=lambda pair: not pair[0].is_baseline)
 
 
-def planned_iteration(journal: Journal, state: ResearchState) -> Plan:
-    planned = journal.find_plan(state["iteration"])
+def planned_iteration(log: StudyLog, state: ResearchState) -> Plan:
+    planned = log.find_plan(state["iteration"])
     assert planned is not None, "the plan node has written it"
     return planned
 

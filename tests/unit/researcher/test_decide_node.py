@@ -16,7 +16,7 @@ from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import Journal, charter_to_json
+from researcher.study.log import StudyLog, charter_to_json
 from researcher.types import Analysis, Budget, FrameRequest, History
 
 
@@ -28,15 +28,15 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:
     study = store.create_study("t", brain="scripted")
-    journal, rules = Journal(store, study.id), RulesPlanner()
+    log, rules = StudyLog(store, study.id), RulesPlanner()
     charter = rules.frame(FrameRequest("batch size 2 or 3 on reversal"))
     store.freeze_charter(study.id, charter_to_json(charter))
-    journal.write_plan(rules.plan(charter, History()), "plan")
-    journal.write_analysis(0, Analysis(arms=(), comparisons=(), ranking=(), failed={}), "analysis")
+    log.write_plan(rules.plan(charter, History()), "plan")
+    log.write_analysis(0, Analysis(arms=(), comparisons=(), ranking=(), failed={}), "analysis")
     deps = Deps(
         study_id=study.id,
         store=store,
-        journal=journal,
+        log=log,
         planner=ScriptedPlanner(Script(charter, plans=(), clients={}, decisions=())),
         pool=ServerPool(urls=(), local=1, home=tmp_path),
         background=BackgroundTasks(1),

@@ -17,10 +17,10 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import defer
 
-from experiments_db.base import StoreBase, check_finite, check_text, get_by, insert_rows, require, to_record
 from experiments_db.errors import InvalidRecord
 from experiments_db.models import EpisodeSampleRow, EvaluationRow, MetricPointRow, RunRow
 from experiments_db.records import EpisodeSample, EpisodeSummary, Evaluation, JsonObject, MetricPoint
+from experiments_db.stores.base import StoreBase, check_finite, check_text, get_by, insert_rows, require, to_record
 
 
 class MeasurementStore(StoreBase):

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
-from experiments_db.base import StoreBase, check_text, find_by, get_by, insert_rows, new_id, require, to_record
 from experiments_db.errors import Conflict, IllegalMove
 from experiments_db.models import ExperimentRow, RunRow
 from experiments_db.records import RUN_MOVES, JsonObject, Run, RunOrder, RunStatus
+from experiments_db.stores.base import StoreBase, check_text, find_by, get_by, insert_rows, new_id, require, to_record
 
 
 class RunStore(StoreBase):

@@ -11,10 +11,19 @@ from typing import Any, NotRequired, TypedDict, Unpack
 
 from sqlalchemy import select
 
-from experiments_db.base import StoreBase, check_finite, check_text, get_by, insert_rows, new_id, require, to_record
 from experiments_db.errors import InvalidRecord
 from experiments_db.models import DecisionRow, ExperimentRow, FindingRow, StudyRow
 from experiments_db.records import Decision, Finding, JsonObject, Verdict
+from experiments_db.stores.base import (
+    StoreBase,
+    check_finite,
+    check_text,
+    get_by,
+    insert_rows,
+    new_id,
+    require,
+    to_record,
+)
 
 FINDING_KEY = ("study_id", "comparison")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from experiments_db.base import StoreBase, check_finite, check_lease, check_text, insert_rows, require, to_record
 from experiments_db.errors import InvalidRecord, LeaseHeld
 from experiments_db.models import LeaseRow
 from experiments_db.records import Lease
+from experiments_db.stores.base import StoreBase, check_finite, check_lease, check_text, insert_rows, require, to_record
 
 
 class LeaseStore(StoreBase):

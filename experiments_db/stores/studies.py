@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import select
 
-from experiments_db.base import StoreBase, add, check_text, find_by, get_by, insert_rows, new_id, require, to_record
 from experiments_db.errors import Conflict, FrozenCharter, InvalidRecord, TestSplitOpened
 from experiments_db.models import CharterRow, ExperimentRow, HypothesisRow, RunRow, StudyRow
 from experiments_db.records import (
@@ -23,6 +22,17 @@ from experiments_db.records import (
     StudyStatus,
     Verdict,
     hash_json,
+)
+from experiments_db.stores.base import (
+    StoreBase,
+    add,
+    check_text,
+    find_by,
+    get_by,
+    insert_rows,
+    new_id,
+    require,
+    to_record,
 )
 
 OPEN_STATUSES = (StudyStatus.RUNNING, StudyStatus.PAUSED)

@@ -14,7 +14,7 @@ from researcher.errors import ResearchError
 from researcher.planner.rules import RulesPlanner
 from researcher.study.log import (
     DIAGNOSED,
-    Journal,
+    StudyLog,
     analysis_from_json,
     analysis_to_json,
     charter_from_json,
@@ -56,23 +56,23 @@ def test_analysis_comes_back_with_its_missing_numbers() -> None:
 
 def test_history_has_plans_analyses_and_diagnoses_in_order(store: ExperimentStore) -> None:
     study = store.create_study("t", brain="rules")
-    journal = Journal(store, study.id)
-    journal.write_plan(PLAN, "plan")
+    log = StudyLog(store, study.id)
+    log.write_plan(PLAN, "plan")
     for number in range(600):
-        journal.note("run.training", f"event {number}")
-    journal.note(DIAGNOSED, "The reward is dead.")
-    journal.write_analysis(0, ANALYSIS, "analysis")
+        log.note("run.training", f"event {number}")
+    log.note(DIAGNOSED, "The reward is dead.")
+    log.write_analysis(0, ANALYSIS, "analysis")
 
-    history = Journal(store, study.id).history()
+    history = StudyLog(store, study.id).history()
 
     assert history.plans == (PLAN,)
     assert repr(history.analyses) == repr((ANALYSIS,))
     assert history.diagnoses == ("The reward is dead.",)
-    assert Journal(store, study.id).find_plan(1) is None
+    assert StudyLog(store, study.id).find_plan(1) is None
 
 
 def test_study_without_charter_says_so(store: ExperimentStore) -> None:
     study = store.create_study("t", brain="rules")
 
     with pytest.raises(ResearchError, match="no charter"):
-        Journal(store, study.id).charter()
+        StudyLog(store, study.id).charter()

@@ -1,6 +1,6 @@
 """What every part of the store shares: its transactions, its lease check, and the way from rows to records.
 
-Place in the flow: between engine.py and the parts (studies, runs, measurements, findings, journal, leases). It knows no
+Place in the flow: between engine.py and the parts (studies, runs, measurements, findings, history, leases). It knows no
 table but that of leases, which each fenced write looks at.
 """
 

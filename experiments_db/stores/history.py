@@ -1,4 +1,4 @@
-"""The journal of a study: LLM calls, events, what was spent, and the files it made.
+"""The history of a study: LLM calls, events, what was spent, and the files it made.
 
 Place in the flow: a part of ExperimentStore; every node of the researcher writes here. Calls and events are only ever
 appended; a charge and an artifact are keyed, so a repeat replaces them.
@@ -10,7 +10,10 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from experiments_db.base import (
+from experiments_db.errors import InvalidRecord
+from experiments_db.models import ArtifactRow, BudgetEntryRow, EventRow, LLMCallRow, RunRow, StudyRow
+from experiments_db.records import Artifact, BudgetEntry, BudgetKind, Event, JsonObject, LLMCall, LLMUsage, Severity
+from experiments_db.stores.base import (
     StoreBase,
     add,
     check_finite,
@@ -21,15 +24,12 @@ from experiments_db.base import (
     require,
     to_record,
 )
-from experiments_db.errors import InvalidRecord
-from experiments_db.models import ArtifactRow, BudgetEntryRow, EventRow, LLMCallRow, RunRow, StudyRow
-from experiments_db.records import Artifact, BudgetEntry, BudgetKind, Event, JsonObject, LLMCall, LLMUsage, Severity
 
 SEVERITIES = (Severity.INFO, Severity.WARNING, Severity.ERROR)
 """In rising order."""
 
 
-class JournalStore(StoreBase):
+class HistoryStore(StoreBase):
     def record_llm_call(
         self,
         study_id: str,

@@ -24,6 +24,7 @@ from swarm.backends.local.decoding.batching import BatchSampler, Limits, Sampled
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.messages import Message, pack_error, pack_finish, pack_info, unpack_batch, unpack_params
 from swarm.backends.local.model import LoadedModel, load_model
+from swarm.backends.pipes import Inbox
 from swarm.config import TrainJob
 from swarm.errors import EngineFailure, SwarmError
 from swarm.imports import collector_paused
@@ -52,9 +53,9 @@ class _Session:
 
 
 class Worker:
-    """Carries out operations one at a time; `send` writes one frame to the parent."""
+    """Carries out operations one at a time; `send` writes one message to the parent."""
 
-    def __init__(self, inbox: queue.SimpleQueue[Message], send: Callable[[Message], None]) -> None:
+    def __init__(self, inbox: Inbox, send: Callable[[Message], None]) -> None:
         self._inbox = inbox
         self._send = send
         self._session: _Session | None = None

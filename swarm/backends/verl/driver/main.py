@@ -1,24 +1,21 @@
-"""Entry point of the driver process: its pipes, and its end, which is that of all training processes.
+"""Entry point of the driver process, whose end is that of all training processes.
 
-Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.verl.driver.main`. Messages come in on
-standard input and go out on what was standard output; operations.py does what they ask. Knows nothing of models.
+Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.verl.driver.main`; operations.py does what
+the messages ask. This module knows nothing of models.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import logging
 import os
-import queue
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from swarm.backends.local.messages import Message, Unpacker, pack, pack_error
+from swarm.backends.local.messages import Message, pack_error
+from swarm.backends.pipes import Inbox, open_pipes
 from swarm.backends.verl.driver.reaper import start_reaper
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES: Final = 2**18
 END_TIMEOUT_S: Final = 4.0
 """How long an orderly end may take once the parent has closed the pipe; it kills after a second more."""
 LOST_STATUS: Final = 3
@@ -37,14 +33,8 @@ WORKER_VARIABLES: Final = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NU
 
 
 def main() -> None:
-    faulthandler.enable()
-    # A Ctrl-C is for the parent, which then stops this process in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     start_reaper()
-    send = _claim_output()
-    inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    threading.Thread(target=_read_input, args=(inbox,), daemon=True).start()
+    inbox, send = open_pipes(_end_in_order)
     # Imported late: libraries may print while they load, and the parent may die meanwhile.
     from swarm.backends.verl.driver.operations import Operations
 
@@ -91,25 +81,8 @@ def _die(reason: str) -> None:
     os._exit(LOST_STATUS)
 
 
-def _claim_output() -> Callable[[Message], None]:
-    """Keep standard output for frames alone; what libraries print goes to standard error from now on."""
-    frames = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def send(message: Message) -> None:
-        data = memoryview(pack(message))
-        while data:
-            data = data[os.write(frames, data) :]
-
-    return send
-
-
-def _read_input(inbox: queue.SimpleQueue[Message | None]) -> None:
-    unpacker = Unpacker()
-    while data := os.read(sys.stdin.fileno(), READ_BYTES):
-        for message in unpacker.feed(data):
-            inbox.put(message)
-    # The parent closed the pipe or died: end in order, but not in the middle of a long step.
+def _end_in_order(inbox: Inbox) -> None:
+    """The parent closed the pipe or died: what is under way ends first, but not a long step."""
     inbox.put(None)
     time.sleep(END_TIMEOUT_S)
     os._exit(0)

@@ -18,18 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from swarm.backends.local.decoding.batching import BatchSampler, Limits, Sampled
 from swarm.backends.local.decoding.grammar import GrammarCompiler
-from swarm.backends.local.messages import Message, pack_error, pack_finish, pack_info, unpack_batch, unpack_params
+from swarm.backends.local.messages import Message, pack_error, unpack_batch
 from swarm.backends.local.model import LoadedModel, load_model
 from swarm.backends.pipes import Inbox
 from swarm.config import TrainJob
 from swarm.errors import EngineFailure, SwarmError
 from swarm.imports import collector_paused
 from swarm.sampler import EngineInfo
-from swarm.types import FinishReason
+from swarm.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from swarm.backends.local.learning.learner import Learner
@@ -128,7 +129,7 @@ class Worker:
             if each.error is not None:
                 self._send({"id": each.handle, "error": pack_error(each.error)})
 
-    def _load(self, call_id: int, args: Any) -> list[Any]:
+    def _load(self, call_id: int, args: Any) -> EngineInfo:
         self._unload(call_id, None)
         job = TrainJob.model_validate_json(args["job"]).resolve()
         limits = args["limits"]
@@ -146,28 +147,26 @@ class Worker:
             grammars=grammars,
         )
         self._session = _Session(job, model, sampler, grammars)
-        return pack_info(
-            EngineInfo(job.model, str(model.directory), model.context_length, model.parameters, model.device)
-        )
+        return EngineInfo(job.model, str(model.directory), model.context_length, model.parameters, model.device)
 
     def _unload(self, call_id: int, args: Any) -> None:
         if self._session is None:
             return
         handles = self._session.sampler.abort_all()
-        aborted = pack_finish(FinishReason.ABORT)
-        self._send({"tokens": [[handle, None, 0.0, aborted] for handle in handles], "version": 0})
+        aborted = [[handle, None, 0.0, FinishReason.ABORT] for handle in handles]
+        self._send({"tokens": aborted, "version": 0})
         self._session = None
         gc.collect()
 
     def _generate(self, call_id: int, args: Any) -> None:
         prompt_ids, params = args
-        self._require_session().sampler.submit(call_id, prompt_ids, unpack_params(params))
+        self._require_session().sampler.submit(call_id, prompt_ids, msgspec.convert(params, SamplingParams))
 
     def _abort(self, call_id: int, args: Any) -> None:
         if self._session is not None:
             self._session.sampler.abort(call_id)
 
-    def _train(self, call_id: int, args: Any) -> dict[str, Any]:
+    def _train(self, call_id: int, args: bytes) -> dict[str, Any]:
         session = self._require_session()
         batch = unpack_batch(args)
         report = self._learner_of(session).step(batch, weight_version=session.sampler.weight_version)
@@ -225,5 +224,5 @@ class Worker:
 
 
 def _pack_sampled(sampled: Sampled) -> list[Any]:
-    packed = [sampled.handle, sampled.token_id, sampled.logprob, pack_finish(sampled.finish_reason)]
+    packed = [sampled.handle, sampled.token_id, sampled.logprob, sampled.finish_reason]
     return packed if sampled.likeliest is None else [*packed, sampled.likeliest]

@@ -7,9 +7,10 @@ the server process loads none of the tensor stack.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from swarm.backends.local.messages import pack_params, unpack_info
+import msgspec
+
 from swarm.backends.local.process import WorkerProcess
 from swarm.config import TrainJob
 from swarm.errors import ContextLengthExceeded, EngineFailure
@@ -57,11 +58,11 @@ class LocalEngine:
         args = {
             "directory": str(directory),
             "job": self._job.model_dump_json(),
-            "limits": asdict(self._limits),
+            "limits": self._limits,
             "sampling_seed": list(self._sampling_seed()),
         }
         answer = await self.worker.call("load", args, timeout_s=self._limits.boot_timeout_s)
-        self._info = unpack_info(answer)
+        self._info = msgspec.convert(answer, EngineInfo)
         return self._info
 
     async def stop(self) -> None:
@@ -79,7 +80,7 @@ class LocalEngine:
                 f"the prompt has {len(prompt_ids)} tokens and the context holds {self._info.context_length}: "
                 "shorten it so that at least one token fits"
             )
-        stream = await self.worker.open_stream("generate", [list(prompt_ids), pack_params(params)])
+        stream = await self.worker.open_stream("generate", [prompt_ids, params])
         try:
             while True:
                 delta = await stream.read()

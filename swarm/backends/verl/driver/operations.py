@@ -156,7 +156,7 @@ class Operations:
         self._session = _Session(arguments, settings, trainer)
         return self._session
 
-    def _train(self, args: Mapping[str, Any]) -> dict[str, Any]:
+    def _train(self, args: bytes) -> dict[str, Any]:
         session = self._require_session()
         given = unpack_batch(args)
         batch, constrained = without_grammars(given)

@@ -28,6 +28,7 @@ from experiments_db.numerals import number_as_text
 from experiments_db.records import (
     RUN_MOVES,
     Artifact,
+    Author,
     BudgetEntry,
     BudgetKind,
     Charter,
@@ -40,6 +41,7 @@ from experiments_db.records import (
     ExperimentStatus,
     Finding,
     Hypothesis,
+    IterationDocument,
     JsonObject,
     Lease,
     LLMCall,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RUN_MOVES",
     "Artifact",
+    "Author",
     "BudgetEntry",
     "BudgetKind",
     "Charter",
@@ -78,6 +81,7 @@ __all__ = [
     "Hypothesis",
     "IllegalMove",
     "InvalidRecord",
+    "IterationDocument",
     "JsonObject",
     "LLMCall",
     "LLMUsage",

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from experiments_db.records import BudgetKind, ExperimentStatus, RunStatus, Severity, StudyStatus, Verdict
+from experiments_db.records import Author, BudgetKind, ExperimentStatus, RunStatus, Severity, StudyStatus, Verdict
 
 ID_LENGTH = 32
 ENUM_LENGTH = 32
@@ -73,6 +73,7 @@ class Base(DeclarativeBase):
         float: Float(53),
         StudyStatus: _enum(StudyStatus),
         ExperimentStatus: _enum(ExperimentStatus),
+        Author: _enum(Author),
         RunStatus: _enum(RunStatus),
         Verdict: _enum(Verdict),
         Severity: _enum(Severity),
@@ -143,10 +144,29 @@ class ExperimentRow(Base):
     factors: Mapped[dict[str, Any]]
     job: Mapped[dict[str, Any]]
     client_code: Mapped[str]
+    author: Mapped[Author | None]
     status: Mapped[ExperimentStatus]
     note: Mapped[str | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
+
+
+class PlanRow(Base):
+    __tablename__ = "plans"
+
+    study_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("studies.id"), primary_key=True)
+    iteration: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    document: Mapped[dict[str, Any]]
+    created_at: Mapped[float]
+
+
+class AnalysisRow(Base):
+    __tablename__ = "analyses"
+
+    study_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("studies.id"), primary_key=True)
+    iteration: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    document: Mapped[dict[str, Any]]
+    created_at: Mapped[float]
 
 
 class RunRow(Base):

@@ -37,6 +37,13 @@ class ExperimentStatus(StrEnum):
     INVALID = "invalid"
 
 
+class Author(StrEnum):
+    """Who wrote an arm's program: this package, or a language model, whose programs run in a sandbox only."""
+
+    PACKAGE = "package"
+    LANGUAGE_MODEL = "language_model"
+
+
 class RunStatus(StrEnum):
     """The life of a run; `RUN_MOVES` holds the legal moves."""
 
@@ -150,6 +157,7 @@ class Hypothesis:
 class Experiment:
     """One arm. `factors` are the values under study, `job` the whole training job, `client_code` the program that ran.
 
+    `author` wrote that program; None where there is none yet, and then nobody vouches for it.
     `name` is unique in the study. `parent_id` is the arm this one was derived from. `note` says what changed, or why
     the arm is invalid.
     """
@@ -164,6 +172,7 @@ class Experiment:
     factors: JsonObject
     job: JsonObject
     client_code: str
+    author: Author | None
     status: ExperimentStatus
     note: str | None
     created_at: float
@@ -315,6 +324,16 @@ class Decision:
     reason: str
     finding_ids: tuple[str, ...]
     details: JsonObject
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class IterationDocument:
+    """What one iteration of a study planned, or what its analysis said, as the researcher wrote it down."""
+
+    study_id: str
+    iteration: int
+    document: JsonObject
     created_at: float
 
 

@@ -275,5 +275,5 @@ def _add_analysis(store: ExperimentStore, study_id: str, arms: list[Experiment],
             summary=f"{arm.name} against {arms[0].name}: {effect:+.3f}",
             details={"seeds": list(range(len(scores)))},
         )
-    payload = {"iteration": 0, "analysis": {"arms": summaries, "comparisons": [], "ranking": [], "failed": {}}}
-    store.append_event(study_id, "analysis.made", "Ranking: lr=0.001 first.", payload=payload)
+    store.record_analysis(study_id, 0, {"arms": summaries, "comparisons": [], "ranking": [], "failed": {}})
+    store.append_event(study_id, "analysis.made", "Ranking: lr=0.001 first.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -35,7 +34,6 @@ TTL_S = 2.0
 """Below the refresh of a live page, so that each refresh sees the present state."""
 
 MAX_ENTRIES = 128
-ANALYSIS_MADE = "analysis.made"
 PAGE = 200
 
 
@@ -109,14 +107,8 @@ def load_study(location: str, study_id: str) -> StudyContents:
 
 
 def _last_analysis(store: ExperimentStore, study_id: str) -> JsonObject:
-    offset = 0
-    while page := store.list_events(study_id, newest_first=True, limit=PAGE, offset=offset):
-        for event in page:
-            if event.kind == ANALYSIS_MADE:
-                found: Any = event.payload.get("analysis", {})
-                return found if isinstance(found, dict) else {}
-        offset += PAGE
-    return {}
+    analyses = store.list_analyses(study_id)
+    return analyses[-1].document if analyses else {}
 
 
 @st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)

@@ -1,7 +1,7 @@
-"""What was learned and what was decided on it.
+"""What was planned, learned and decided, iteration by iteration.
 
-Place in the flow: a part of ExperimentStore; the researcher's analyze and decide nodes write here, plan reads earlier
-findings (negative ones too) so as not to repeat them.
+Place in the flow: a part of ExperimentStore; the researcher's plan, analyze and decide nodes write here, and plan reads
+earlier findings (negative ones too) so as not to repeat them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NotRequired, TypedDict, Unpack
 from sqlalchemy import select
 
 from experiments_db.errors import InvalidRecord
-from experiments_db.models import DecisionRow, ExperimentRow, FindingRow, StudyRow
-from experiments_db.records import Decision, Finding, JsonObject, Verdict
+from experiments_db.models import AnalysisRow, DecisionRow, ExperimentRow, FindingRow, PlanRow, StudyRow
+from experiments_db.records import Decision, Finding, IterationDocument, JsonObject, Verdict
 from experiments_db.stores.base import (
     StoreBase,
     check_finite,
@@ -45,7 +45,31 @@ class FindingOutcome(TypedDict):
     details: NotRequired[JsonObject | None]
 
 
+ITERATION = ("study_id", "iteration")
+
+
 class FindingStore(StoreBase):
+    def record_plan(self, study_id: str, iteration: int, document: JsonObject) -> None:
+        """Store what an iteration does; a later version of the same iteration replaces it. Raises NotFound."""
+        self._record_iteration(PlanRow, study_id, iteration, document)
+
+    def record_analysis(self, study_id: str, iteration: int, document: JsonObject) -> None:
+        """Store what the runs so far say; a later version of the same iteration replaces it. Raises NotFound."""
+        self._record_iteration(AnalysisRow, study_id, iteration, document)
+
+    def list_plans(self, study_id: str) -> list[IterationDocument]:
+        """By iteration."""
+        return self._list(
+            select(PlanRow).where(PlanRow.study_id == study_id).order_by(PlanRow.iteration), IterationDocument
+        )
+
+    def list_analyses(self, study_id: str) -> list[IterationDocument]:
+        """By iteration."""
+        return self._list(
+            select(AnalysisRow).where(AnalysisRow.study_id == study_id).order_by(AnalysisRow.iteration),
+            IterationDocument,
+        )
+
     def record_finding(
         self,
         study_id: str,
@@ -127,8 +151,21 @@ class FindingStore(StoreBase):
         }
         with self._write() as session:
             require(session, StudyRow, study_id, "study")
-            insert_rows(session, DecisionRow, [values], key=("study_id", "iteration"))
+            insert_rows(session, DecisionRow, [values], key=ITERATION)
             return to_record(Decision, get_by(session, DecisionRow, study_id=study_id, iteration=iteration))
+
+    def _record_iteration(
+        self, row: type[PlanRow] | type[AnalysisRow], study_id: str, iteration: int, document: JsonObject
+    ) -> None:
+        values: dict[str, Any] = {
+            "study_id": study_id,
+            "iteration": iteration,
+            "document": dict(document),
+            "created_at": self._clock(),
+        }
+        with self._write() as session:
+            require(session, StudyRow, study_id, "study")
+            insert_rows(session, row, [values], key=ITERATION, replace=("document", "created_at"))
 
     def list_decisions(self, study_id: str) -> list[Decision]:
         """By iteration."""

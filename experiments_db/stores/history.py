@@ -130,6 +130,7 @@ class HistoryStore(StoreBase):
         study_id: str,
         *,
         after_id: int = 0,
+        kind: str | None = None,
         run_id: str | None = None,
         min_severity: Severity = Severity.INFO,
         newest_first: bool = False,
@@ -141,6 +142,8 @@ class HistoryStore(StoreBase):
         statement = select(EventRow).where(
             EventRow.study_id == study_id, EventRow.id > after_id, EventRow.severity.in_(severities)
         )
+        if kind is not None:
+            statement = statement.where(EventRow.kind == kind)
         if run_id is not None:
             statement = statement.where(EventRow.run_id == run_id)
         statement = statement.order_by(EventRow.id.desc() if newest_first else EventRow.id)

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from experiments_db.errors import Conflict, FrozenCharter, InvalidRecord, TestSplitOpened
 from experiments_db.models import CharterRow, ExperimentRow, HypothesisRow, RunRow, StudyRow
 from experiments_db.records import (
+    Author,
     Charter,
     Experiment,
     ExperimentStatus,
@@ -174,6 +175,7 @@ class StudyStore(StoreBase):
         factors: JsonObject,
         job: JsonObject,
         client_code: str = "",
+        author: Author | None = None,
         hypothesis_id: str | None = None,
         parent_id: str | None = None,
         iteration: int = 0,
@@ -194,6 +196,7 @@ class StudyStore(StoreBase):
             "factors": dict(factors),
             "job": dict(job),
             "client_code": client_code,
+            "author": author,
             "status": ExperimentStatus.DRAFT,
             "note": note,
             "created_at": now,
@@ -214,10 +217,14 @@ class StudyStore(StoreBase):
         *,
         job: JsonObject | None = None,
         client_code: str | None = None,
+        author: Author | None = None,
         status: ExperimentStatus | None = None,
         note: str | None = None,
     ) -> Experiment:
-        """Change what is given. Job and code are fixed once a run has been claimed: Conflict. Raises NotFound."""
+        """Change what is given; code comes with its author, or nobody vouches for it.
+
+        Job and code are fixed once a run has been claimed: Conflict. Raises NotFound.
+        """
         with self._write() as session:
             row = require(session, ExperimentRow, experiment_id, "experiment", lock=True)
             new_job = row.job if job is None else dict(job)
@@ -229,6 +236,8 @@ class StudyStore(StoreBase):
                         f"experiment {row.name!r} has runs; its job and code are fixed, make a new arm of it"
                     )
             row.job, row.client_code, row.updated_at = new_job, new_code, self._clock()
+            if client_code is not None:
+                row.author = author
             row.status = row.status if status is None else status
             row.note = row.note if note is None else note
             session.flush()

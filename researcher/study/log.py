@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from experiments_db import Event, ExperimentStore, Severity
+from experiments_db import ExperimentStore, Severity
 from researcher.errors import ResearchError
 from researcher.types import (
     Analysis,
@@ -30,10 +30,7 @@ from researcher.types import (
 
 logger = logging.getLogger(__name__)
 
-PLAN_MADE = "plan.made"
-ANALYSIS_MADE = "analysis.made"
 DIAGNOSED = "run.diagnosed"
-_PAGE = 500
 
 
 class StudyLog:
@@ -50,11 +47,10 @@ class StudyLog:
         *,
         run_id: str | None = None,
         severity: Severity = Severity.INFO,
-        payload: Mapping[str, Any] | None = None,
     ) -> None:
         """One line for people; `kind` is its stable name. The log file gets it too."""
         logger.info("%s: %s", kind, message)
-        self._store.append_event(self._study_id, kind, message, severity=severity, run_id=run_id, payload=payload)
+        self._store.append_event(self._study_id, kind, message, severity=severity, run_id=run_id)
 
     def warn(self, kind: str, message: str, *, run_id: str | None = None) -> None:
         self.note(kind, message, run_id=run_id, severity=Severity.WARNING)
@@ -67,38 +63,28 @@ class StudyLog:
         return charter_from_json(stored.document)
 
     def write_plan(self, plan: Plan, message: str) -> None:
-        self.note(PLAN_MADE, message, payload={"plan": plan_to_json(plan)})
+        self._store.record_plan(self._study_id, plan.iteration, plan_to_json(plan))
+        self.note("plan.made", message)
 
     def write_analysis(self, iteration: int, analysis: Analysis, message: str) -> None:
-        self.note(ANALYSIS_MADE, message, payload={"iteration": iteration, "analysis": analysis_to_json(analysis)})
+        self._store.record_analysis(self._study_id, iteration, analysis_to_json(analysis))
+        self.note("analysis.made", message)
 
     def find_plan(self, iteration: int) -> Plan | None:
-        return next((plan for plan in self.history().plans if plan.iteration == iteration), None)
+        return next((plan for plan in self._plans() if plan.iteration == iteration), None)
 
     def history(self) -> History:
-        """Plans and analyses of this study, the newest version of each, and what the monitor found wrong."""
-        plans: dict[int, Plan] = {}
-        analyses: dict[int, Analysis] = {}
-        diagnoses: list[str] = []
-        for event in self._events():
-            if event.kind == PLAN_MADE:
-                plan = plan_from_json(event.payload["plan"])
-                plans[plan.iteration] = plan
-            elif event.kind == ANALYSIS_MADE:
-                analyses[event.payload["iteration"]] = analysis_from_json(event.payload["analysis"])
-            elif event.kind == DIAGNOSED:
-                diagnoses.append(event.message)
+        """Plans and analyses of this study by iteration, and what the monitor found wrong."""
+        analyses = self._store.list_analyses(self._study_id)
+        diagnoses = self._store.list_events(self._study_id, kind=DIAGNOSED, limit=None)
         return History(
-            plans=tuple(plans[key] for key in sorted(plans)),
-            analyses=tuple(analyses[key] for key in sorted(analyses)),
-            diagnoses=tuple(diagnoses),
+            plans=self._plans(),
+            analyses=tuple(analysis_from_json(stored.document) for stored in analyses),
+            diagnoses=tuple(event.message for event in diagnoses),
         )
 
-    def _events(self) -> list[Event]:
-        events: list[Event] = []
-        while page := self._store.list_events(self._study_id, after_id=events[-1].id if events else 0, limit=_PAGE):
-            events.extend(page)
-        return events
+    def _plans(self) -> tuple[Plan, ...]:
+        return tuple(plan_from_json(stored.document) for stored in self._store.list_plans(self._study_id))
 
 
 def charter_to_json(charter: Charter) -> dict[str, Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import sha256
 
 from experiments_db import Experiment, ExperimentStatus
 from researcher.errors import BudgetExceeded, PlannerError
 from researcher.execution.preflight import check_script
 from researcher.loop.deps import Deps
-from researcher.loop.nodes.write_client import TRUSTED, draft_arms, load_script, save_script
+from researcher.loop.nodes.write_client import draft_arms, is_trusted, load_script, save_script
 from researcher.loop.state import ResearchState
 from researcher.types import Arm, ClientScript, Problem
 
@@ -20,7 +19,7 @@ MAX_REPAIRS = 3
 
 def check(deps: Deps, state: ResearchState) -> ResearchState:
     for arm, experiment in draft_arms(deps, state):
-        script = load_script(deps, experiment)
+        script = load_script(experiment)
         # A repeat of a program that passed needs no second trial run: only its job is new.
         needs_preflight = not _passed_before(deps, script)
         with _preflight_server(deps, needed=needs_preflight) as url:
@@ -61,12 +60,8 @@ def _check_and_repair(
 
 def _passed_before(deps: Deps, script: ClientScript) -> bool:
     """Whether an arm with exactly this program, ours, is ready already."""
-    if not script.trusted:
-        return False
-    digest = sha256(script.code.encode()).hexdigest()
-    known = {artifact.sha256 for artifact in deps.store.list_artifacts(deps.study_id, kind=TRUSTED)}
-    return digest in known and any(
-        experiment.status is ExperimentStatus.READY and experiment.client_code == script.code
+    return script.trusted and any(
+        experiment.status is ExperimentStatus.READY and experiment.client_code == script.code and is_trusted(experiment)
         for experiment in deps.store.list_experiments(deps.study_id)
     )
 

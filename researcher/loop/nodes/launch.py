@@ -60,7 +60,7 @@ def begin(deps: Deps, trial: Trial, slot: Slot, *, is_fresh: bool) -> None:
         run,
         trial.experiment,
         slot.url,
-        is_trusted=is_trusted(deps, trial.experiment),
+        is_trusted=is_trusted(trial.experiment),
         is_fresh=is_fresh,
     )
     deps.background.submit(run.id, prepare)

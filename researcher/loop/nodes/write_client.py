@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
-from experiments_db import Experiment, ExperimentStatus
+from experiments_db import Author, Experiment, ExperimentStatus
 from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import StudyLog
 from researcher.types import Arm, ClientScript, Plan
 
-TRUSTED, UNTRUSTED = "client.trusted", "client.untrusted"
-"""Kinds of the artifact that holds an arm's program: written by us, or by a language model."""
+PROGRAM = "client"
+"""Kind of the artifact that holds an arm's program."""
 
 
 def write_client(deps: Deps, state: ResearchState) -> ResearchState:
@@ -21,7 +19,7 @@ def write_client(deps: Deps, state: ResearchState) -> ResearchState:
         if experiment.client_code:
             continue
         parent = deps.store.find_experiment(deps.study_id, arm.parent) if arm.parent else None
-        inherited = load_script(deps, parent) if parent and parent.client_code else None
+        inherited = load_script(parent) if parent and parent.client_code else None
         save_script(deps, experiment, deps.planner.write_client(charter, arm, inherited))
     return state
 
@@ -45,19 +43,15 @@ def save_script(deps: Deps, experiment: Experiment, script: ClientScript) -> Non
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "client.py"
     path.write_text(script.code, encoding="utf-8")
-    # Who wrote it is recorded before the code: a crash in between leaves an arm without code, which is written again.
-    keep_file(deps.store, deps.study_id, path, TRUSTED if script.trusted else UNTRUSTED)
-    deps.store.revise_experiment(experiment.id, client_code=script.code)
+    keep_file(deps.store, deps.study_id, path, PROGRAM)
+    author = Author.PACKAGE if script.trusted else Author.LANGUAGE_MODEL
+    deps.store.revise_experiment(experiment.id, client_code=script.code, author=author)
 
 
-def load_script(deps: Deps, experiment: Experiment) -> ClientScript:
-    return ClientScript(experiment.name, experiment.client_code, trusted=is_trusted(deps, experiment))
+def load_script(experiment: Experiment) -> ClientScript:
+    return ClientScript(experiment.name, experiment.client_code, trusted=is_trusted(experiment))
 
 
-def is_trusted(deps: Deps, experiment: Experiment) -> bool:
-    """Only code that is recorded as ours, byte by byte, runs without a sandbox."""
-    digest = sha256(experiment.client_code.encode()).hexdigest()
-    return any(
-        artifact.sha256 == digest and artifact.path == str((deps.arm_folder(experiment) / "client.py").resolve())
-        for artifact in deps.store.list_artifacts(deps.study_id, kind=TRUSTED)
-    )
+def is_trusted(experiment: Experiment) -> bool:
+    """Only code that is recorded as ours runs without a sandbox."""
+    return experiment.author is Author.PACKAGE

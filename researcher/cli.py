@@ -337,12 +337,16 @@ def _choose_brain(wanted: str | None) -> str:
 
 @contextmanager
 def _open(home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False) -> Generator[Any]:
-    from experiments_db import open_store
+    """The store of a command. One that an older version wrote is upgraded first, also to be only read."""
+    from experiments_db import SchemaTooOld, open_store
 
     location = _database(home, db)
-    if must_exist:
-        # Opening for writing would make an empty database where a wrong path was meant.
-        open_store(location, read_only=True).close()
+    if read_only or must_exist:
+        # A mistyped --home must not leave an empty database behind.
+        try:
+            open_store(location, read_only=True).close()
+        except SchemaTooOld:
+            open_store(location).close()
     with open_store(location, read_only=read_only) as store:
         yield store
 

@@ -185,11 +185,6 @@ class HistoryStore(StoreBase):
             spent = {kind: float(amount) for kind, amount in session.execute(statement)}
         return {kind: spent.get(kind, 0.0) for kind in BudgetKind}
 
-    def list_budget(self, study_id: str) -> list[BudgetEntry]:
-        """In the order of the first charge for each key."""
-        statement = select(BudgetEntryRow).where(BudgetEntryRow.study_id == study_id).order_by(BudgetEntryRow.id)
-        return self._list(statement, BudgetEntry)
-
     def record_artifact(
         self, study_id: str, kind: str, path: str, *, sha256: str, size_bytes: int, run_id: str | None = None
     ) -> Artifact:

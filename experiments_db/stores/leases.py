@@ -6,8 +6,6 @@ need clocks that agree to well within the time to live.
 
 from __future__ import annotations
 
-from sqlalchemy import select
-
 from experiments_db.errors import InvalidRecord, LeaseHeld
 from experiments_db.models import LeaseRow
 from experiments_db.records import Lease
@@ -70,7 +68,3 @@ class LeaseStore(StoreBase):
         with self._read() as session:
             row = session.get(LeaseRow, resource)
             return None if row is None or row.owner is None else to_record(Lease, row)
-
-    def list_leases(self) -> list[Lease]:
-        """All leases not released, by resource."""
-        return self._list(select(LeaseRow).where(LeaseRow.owner.is_not(None)).order_by(LeaseRow.resource), Lease)

@@ -132,18 +132,6 @@ class RunStore(StoreBase):
         statement = statement.order_by(order.nulls_last(), RunRow.created_at, RunRow.id)
         return self._list(statement.limit(limit).offset(offset), Run)
 
-    def count_runs(
-        self,
-        *,
-        study_id: str | None = None,
-        experiment_id: str | None = None,
-        statuses: Collection[RunStatus] | None = None,
-    ) -> int:
-        """How many runs `list_runs` would give without a limit."""
-        with self._read() as session:
-            statement = _filtered(select(func.count()).select_from(RunRow), study_id, experiment_id, statuses)
-            return session.scalars(statement).one()
-
     def tally_runs(self) -> dict[str, dict[RunStatus, int]]:
         """For each study id with runs, how many are in each status."""
         statement = select(RunRow.study_id, RunRow.status, func.count()).group_by(RunRow.study_id, RunRow.status)

@@ -157,11 +157,6 @@ class StudyStore(StoreBase):
             row.verdict, row.verdict_reason = verdict, reason
             return to_record(Hypothesis, row)
 
-    def get_hypothesis(self, hypothesis_id: str) -> Hypothesis:
-        """Raises NotFound."""
-        with self._read() as session:
-            return to_record(Hypothesis, require(session, HypothesisRow, hypothesis_id, "hypothesis"))
-
     def list_hypotheses(self, study_id: str) -> list[Hypothesis]:
         """In the order of creation."""
         statement = select(HypothesisRow).where(HypothesisRow.study_id == study_id)
@@ -243,11 +238,6 @@ class StudyStore(StoreBase):
             session.flush()
             session.refresh(row)
             return to_record(Experiment, row)
-
-    def get_experiment(self, experiment_id: str) -> Experiment:
-        """Raises NotFound."""
-        with self._read() as session:
-            return to_record(Experiment, require(session, ExperimentRow, experiment_id, "experiment"))
 
     def find_experiment(self, study_id: str, name: str) -> Experiment | None:
         with self._read() as session:

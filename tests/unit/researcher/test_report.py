@@ -104,7 +104,7 @@ def evaluate(store: ExperimentStore, run_id: str, phase: str, split: str, mean: 
 
 
 def finish_run(store: ExperimentStore, experiment_id: str, seed: int, score: float) -> str:
-    attempt = 1 + store.count_runs(experiment_id=experiment_id) if seed == 0 else 1
+    attempt = 1 + len(store.list_runs(experiment_id=experiment_id)) if seed == 0 else 1
     run = store.claim_run(experiment_id, seed, f"{experiment_id}/{seed}/{attempt}", attempt=attempt, job={"seed": seed})
     store.update_run(run.id, status=RunStatus.LAUNCHING, server_url="http://127.0.0.1:10086")
     store.update_run(run.id, status=RunStatus.RUNNING, base_weight_version=0, log_path=f"runs/{run.id}/client.log")

@@ -133,5 +133,5 @@ def _summarize(number: int, seconds: float, tally: _Tally, rss: float, halfway: 
 
 
 def _rss(server: psutil.Process) -> float:
-    """Of the server and its children."""
+    """Resident memory of the server and its children."""
     return sum(process.memory_info().rss for process in (server, *server.children(recursive=True))) / MEGABYTE

@@ -73,7 +73,7 @@ UNITS = {
     "gateway_s": "s",
     "running": "episodes",
 }
-"""Of the figures of an outcome, as they are reported: shares in percent."""
+"""Units of the figures of an outcome, as they are reported: shares in percent."""
 PERCENT = "%"
 
 

@@ -184,7 +184,7 @@ def _sight(load: _Load, server: psutil.Process) -> _Sighting:
 
 
 def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting, after: _Sighting) -> Outcome:
-    """Of the steps after the first point, which ends the warm-up."""
+    """The means over the steps after the first point, which ends the warm-up."""
     first, last, measured = points[0], points[-1], points[1:]
     seconds, steps = last.at - first.at, len(measured)
 

@@ -62,7 +62,7 @@ class Lengths:
 
     @cached_property
     def remaining_below(self) -> Floats:
-        """Of the remainders of episodes that are found in progress."""
+        """The mean of what is left of episodes that are found in progress."""
         steps = np.diff(self.at) * (1 - (self.share_below[1:] + self.share_below[:-1]) / 2)
         share = self.at[0] + np.concatenate(([0.0], np.cumsum(steps)))
         return np.minimum(1.0, share / share[-1])
@@ -89,7 +89,7 @@ class Rollout:
         return float(np.interp(episodes_per_s, self._rates, self._loads, left=1.0, right=math.inf))
 
     def duration_s(self, running: float) -> float:
-        """Of a mean episode, by Little's law."""
+        """The seconds that a mean episode takes, by Little's law."""
         return max(running, 1.0) / self.rate(max(running, 1.0))
 
     def gateway_wait_s(self, episodes_per_s: float) -> float:

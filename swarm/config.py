@@ -52,7 +52,8 @@ ReasoningParser = Literal["auto", "none", "think", "mistral"]
 """How the model writes tool calls, and its reasoning before a reply; "auto" is what its chat template shows, or else
 its vocabulary."""
 BOOT_TIMEOUT_S = {"local": 120.0, "fake": 120.0, "verl": 1800.0}
-"""Of each engine. Many processes on many hosts that read a large model from shared storage take their time."""
+"""How long each engine may take to boot. Many processes on many hosts that read a large model from shared storage take
+their time."""
 GROUP_TIMEOUT_S = 30.0
 """Longer than a client takes to make a failed attempt again; others wait for the group meanwhile."""
 STALL_TIMEOUT_S = 300.0

@@ -24,7 +24,7 @@ ToolSpec = Mapping[str, Any]
 
 
 DEFAULT_DATA_SOURCE = "default"
-"""Of tasks whose client names no source."""
+"""The source of tasks whose client names none."""
 
 
 class EpisodeType(StrEnum):

@@ -23,7 +23,7 @@ from researcher.study.log import StudyLog
 
 
 class Phase(StrEnum):
-    """Of a run under way: booting and base score; training; trained and to be measured; being measured."""
+    """Where a run under way stands: booting and base score; training; trained and to be measured; being measured."""
 
     PREPARING = "preparing"
     TRAINING = "training"

@@ -40,7 +40,7 @@ FIRST_PAUSE_S = 2.0
 CALL_TIMEOUT_S = 180.0
 MAX_OUTPUT_TOKENS = 8_000
 MAX_ERROR_CHARS = 500
-# Of English text and code; used where a server reports no usage, and to keep within the budget beforehand.
+# What English text and code have; used where a server reports no usage, and to keep within the budget beforehand.
 CHARS_PER_TOKEN = 3.5
 
 _TRANSIENT = (

@@ -24,7 +24,8 @@ from swarm.trainer.base import Trainer
 
 FAKE_CONTEXT_LENGTH = 4096
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""Of NVIDIA, AMD, and Windows below WSL. Where none is, there is no GPU; how many there are, the engines find out."""
+"""Device files of NVIDIA, AMD, and Windows below WSL. Where none of them is, there is no GPU; the engines find out how
+many there are."""
 
 
 @dataclass(frozen=True, slots=True)

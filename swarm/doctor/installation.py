@@ -26,7 +26,7 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
 # One connection per episode under way and some for the rest: thousands are what one server is built for.
 ENOUGH_OPEN_FILES = 4096
 PROBE_LIMIT_S = 120.0
-"""Of loading torch and running the bundled model: ten seconds on an idle machine."""
+"""For loading torch and running the bundled model, which take ten seconds on an idle machine."""
 
 BWRAP_LIMIT_S = 10.0
 

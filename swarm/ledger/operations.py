@@ -42,7 +42,7 @@ def to_json(value: object) -> str:
 
 
 _PLACES = ", ".join("?" * 20)
-"""Of the columns of a turn."""
+"""Placeholders for the columns of a turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def turns(connection: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:
 
 
 def episodes_with_turns(connection: sqlite3.Connection, condition: str, order: str) -> tuple[CompletedEpisode, ...]:
-    """Of the newest job. `condition` and `order` are SQL, never user input."""
+    """Episodes of the newest job with their turns. `condition` and `order` are SQL, never user input."""
     rows = connection.execute(
         f"SELECT * FROM episodes WHERE job_id = {NEWEST_JOB} AND {condition} ORDER BY {order}"
     ).fetchall()

@@ -31,10 +31,10 @@ from swarm.types import EpisodeType, FinishReason, ReplyPart, SamplingParams, To
 logger = logging.getLogger(__name__)
 
 MAX_COMPLETIONS = 128
-"""Of one call, prompts and choices together."""
+"""The most completions of one call, prompts times choices."""
 
 RAW_ROLE = "prompt"
-"""Of the one message that stands for a prompt which no template touched."""
+"""The role of the one message that stands for a prompt which no template touched."""
 
 _UNTRAINABLE: Mapping[str, object] = {
     "top_p": 1.0,

@@ -252,7 +252,7 @@ class EpisodeCalls:
 
     def __init__(self) -> None:
         self._by_sha256: dict[str, list[LogicalCall]] = {}
-        # Of calls that came to nothing: the last attempt, and when that was over.
+        # For calls that came to nothing: the last attempt, and when that was over.
         self._lost: dict[str, list[tuple[int, float]]] = {}
 
     @classmethod
@@ -300,7 +300,7 @@ class EpisodeCalls:
         return earlier[-1] if earlier else None
 
     def _repeats_a_lost_one(self, calls: list[LogicalCall], identity: CallIdentity) -> bool:
-        """Of equal calls, one that came to nothing is sooner repeated than an answered one. True once for each."""
+        """Whether this repeats a call that came to nothing: sooner that than an answered one. True once for each."""
         lost = self._lately_lost(identity.sha256)
         for entry in reversed(lost):
             if entry[0] < identity.attempt:

@@ -34,7 +34,7 @@ class Split(StrEnum):
     TEST = "test"
 
 
-# Of every ten hash buckets, eight train.
+# Eight of every ten hash buckets train.
 _BUCKETS = (Split.TRAIN,) * 8 + (Split.VALIDATION, Split.TEST)
 
 

@@ -57,7 +57,7 @@ class TextStream:
         return self._take_decided()
 
     def _take_decided(self) -> str:
-        """Of many tokens that end in a broken character, those that no later byte can mend."""
+        """The text of waiting tokens that no later byte can mend, where many wait for the end of a character."""
         count = len(self._pending) - _CHARACTER_TOKENS
         head, tail = self._pending_text(count), self._decode(self._pending[count:])
         return self._take(count) if head + tail == self._pending_text(len(self._pending)) else ""

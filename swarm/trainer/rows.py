@@ -79,7 +79,7 @@ class Row:
         return max(sample.inputs for sample in self.samples)
 
     def returns(self, turns: int) -> list[float]:
-        """Of each of the first `turns` turns: `reward` plus the turn rewards from there on."""
+        """The return of each of the first `turns` turns: `reward` plus the turn rewards from there on."""
         given = self.turn_rewards or ()
         total, returns = self.reward, [self.reward] * max(turns, len(given))
         for turn in reversed(range(len(given))):

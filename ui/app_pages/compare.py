@@ -180,7 +180,7 @@ def show_code(items: list[Item]) -> None:
 
 
 def show_effects(contents: StudyContents) -> None:
-    """Of all arms of the study: the score by each factor that has more than one level."""
+    """The score of all arms of the study by each factor that has more than one level."""
     rows = [(item, score) for item in rank_arms(contents) for score in item.seeds]
     factors = sorted({name for item, _ in rows for name in item.arm.factors})
     varied = [name for name in factors if len({formats.setting(item.arm.factors.get(name)) for item, _ in rows}) > 1]

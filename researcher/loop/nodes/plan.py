@@ -11,7 +11,7 @@ from researcher.loop.state import ResearchState
 from researcher.types import Charter, History, Plan
 
 EARLIER_FINDINGS = 20
-"""Of other studies: what fits a prompt and a person's patience."""
+"""The most findings of other studies that are read: what fits a prompt and a person's patience."""
 
 
 def plan(deps: Deps, state: ResearchState) -> ResearchState:

@@ -61,7 +61,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the running worker; None before the start and after the end."""
+        """The process id of the running worker; None before the start and after the end."""
         link = self._link
         return None if link is None or link.exited.is_set() else link.process.pid
 

@@ -117,7 +117,7 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
 
     @router.post("/episodes/{episode_id}/reward", summary="Revise a reward", responses=errors(404, 409, 503, 507))
     async def revise_reward(episode_id: str, body: ReviseRewardRequest) -> EpisodeView:
-        """Of an ended train episode, until its batch is sealed. The former one stays on record with the reason."""
+        """Until its batch is sealed, an ended train episode gets another reward. The former one stays on record."""
         return view_episode(await require_service(served).rollout.revise(episode_id, body))
 
     @router.post("/batch/agree", summary="Say that this client has sent what it has", responses=errors(503))

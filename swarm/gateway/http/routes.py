@@ -93,7 +93,7 @@ _ROLE_KEY = "swarm.role"
 
 
 def role_of(request: Request) -> Role:
-    """Of the caller, once the guard has let the request pass."""
+    """The role of the caller, once the guard has let the request pass."""
     return request.scope[_ROLE_KEY]
 
 

@@ -60,7 +60,7 @@ class CallStream(ABC):
 
     @abstractmethod
     def uncertain(self, text: str, place: Place) -> int:
-        """Of a text without an opening, how many characters at its end may begin one, white space aside."""
+        """How many characters at the end of a text without an opening may begin one, white space aside."""
 
     @abstractmethod
     def open_scanner(self) -> Scanner:

@@ -104,7 +104,7 @@ class TokenMasks:
 
     @staticmethod
     def collect(masks_N: Sequence[TokenMask | None], device: torch.device) -> TokenMasks:
-        """Of tokens of which at least one has a mask; None is for those that are not constrained."""
+        """The masks of tokens of which at least one has a mask; None stands for a token that is not constrained."""
         numbers: dict[TokenMask | None, int] = {None: 0}
         numbers_N = [numbers.setdefault(mask, len(numbers)) for mask in masks_N]
         lines = [mask for mask in numbers if mask is not None]

@@ -26,7 +26,8 @@ from swarm.trainer.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Of one microbatch, [R, L]: the old policy of the loss, and the constant that each token's loss is multiplied by.
+    """The correction of one microbatch, [R, L]: the old policy of the loss, and the constant that each token's loss
+    is multiplied by.
 
     A weight is min(proximal / rollout probability, threshold); at sequence level that of the whole episode.
     """

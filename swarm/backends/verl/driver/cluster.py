@@ -33,7 +33,7 @@ LOOPBACK: Final = "127.0.0.2"
 LONGEST_DIRECTORY: Final = 40
 """Characters. Ray makes sockets some 65 characters below its directory, and their paths end at 107."""
 OBJECT_STORE_BYTES: Final = 2**28
-"""Of a cluster on the CPU: rows travel through the TransferQueue, only code and settings through the store."""
+"""The object store of a cluster on the CPU: rows travel through the TransferQueue, only code goes through it."""
 CPUS_PER_SLOT: Final = 4
 """Logical. verl reserves 3 per training process, and its queue a few more."""
 CPUS_BESIDE: Final = 8

@@ -130,7 +130,7 @@ def _common_temperature(rows: Sequence[Row]) -> tuple[float, bool]:
 
 
 def _kept_tokens(row: Row, constrained: frozenset[int], only_temperature: float | None) -> np.ndarray:
-    """Of each column of the row, whether the loss sees it."""
+    """Whether the loss sees each column of the row."""
     keep_L = ~np.isin(row.turn_indices_L, list(constrained))
     if only_temperature is not None:
         for sample in row.samples:
@@ -165,8 +165,8 @@ def _fields(row: Row, sample: ScoredSample, keep_K: np.ndarray, advantages_K: to
 
 
 def _rewards(row: Row, sample: ScoredSample, keep_K: np.ndarray) -> np.ndarray:
-    """Of each trained token of a sequence, for a critic: a turn's own reward at its end, and at the end of the
-    sequence's last turn all that the episode returned from there on."""
+    """The reward of each trained token of a sequence, for a critic: a turn's own reward at its end, and at the end of
+    the sequence's last turn all that the episode returned from there on."""
     turns_K = row.turn_indices_L[sample.columns_K]
     kept = np.flatnonzero(keep_K)
     is_end = np.append(turns_K[kept][1:] != turns_K[kept][:-1], True)
@@ -179,7 +179,7 @@ def _rewards(row: Row, sample: ScoredSample, keep_K: np.ndarray) -> np.ndarray:
 
 
 def _shifted_temperatures(sample: ScoredSample) -> torch.Tensor:
-    """Of each position, the temperature of the token that comes after it."""
+    """For each position, the temperature of the token that comes after it."""
     temperatures_T = torch.ones(len(sample.token_ids_T))
     temperatures_T[torch.from_numpy(sample.positions_K) - 1] = torch.from_numpy(sample.temperatures_K)
     return temperatures_T

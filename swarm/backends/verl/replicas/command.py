@@ -87,7 +87,7 @@ def build_command(
 def build_environment(
     inherited: Mapping[str, str], settings: SamplerSettings, *, index: int, key: str, threads: int, directory: Path
 ) -> dict[str, str]:
-    """Of the replica with this number. `directory` is its own for temporary files, made by `own_directory`.
+    """The environment of the replica with this number. `directory` is its own, made by `own_directory`.
 
     Raises JobInvalid if the server sees too few GPUs for the layout.
     """

@@ -34,7 +34,7 @@ ORDER_VARIABLE: Final = "SWARM_REPLICA_ORDER"
 REMOTE_GRACE_S: Final = 2 * STOP_GRACE_S
 """The guard's own, and the way there and back."""
 PLACING_SHARE: Final = 0.8
-"""Of the time for a start: a replica that waits for room so long has none left to load its model."""
+"""The share of the time for a start that placing may take: after it, too little is left to load the model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class MessageStream:
         return frames
 
     def _frame(self, event: str, **fields: Any) -> Frame:
-        """Of the block that was begun last, or is about to be."""
+        """A frame about the block that was begun last, or is about to be."""
         index = self._blocks_begun - (event != "content_block_start")
         return _frame(event, index=index, **fields)
 
@@ -151,7 +151,7 @@ def _stop(turn: Turn, codec: Codec) -> dict[str, str | None]:
 
 
 def _stop_sequence(turn: Turn, codec: Codec) -> str | None:
-    """Of the stop sequences in the sampled text, the one that was complete first."""
+    """The stop sequence that was complete first in the sampled text."""
     if not turn.params.stop:
         return None
     text = codec.decode(turn.output_ids_T)

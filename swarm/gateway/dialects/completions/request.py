@@ -34,7 +34,7 @@ from swarm.rollout.model_request import ModelRequest, RawPrompt, SamplingDefault
 MAX_PROMPTS = 128
 MAX_CHOICES = 128
 MAX_PROMPT_TOKENS = 2**20
-"""Of one prompt; no model served here has a longer context."""
+"""The most token ids of one prompt; no model served here has a longer context."""
 
 MAX_LOGPROBS = 5
 """OpenAI's limit for this API."""

@@ -302,8 +302,8 @@ def _tokens_of(codec: Codec, token_ids: Sequence[int], characters: int) -> int:
 
 
 def _text_logprobs(codec: Codec, completion: Completion) -> list[Item]:
-    """Of the tokens that a reply's content consists of and, where nothing comes behind it, the stop token; of all
-    tokens if the content is not one piece of their text."""
+    """The logprobs of the tokens of a reply's content and, where nothing comes behind it, of the stop token; those of
+    all tokens if the content is not one piece of their text."""
     turn = completion.turn
     ids, content = turn.output_ids_T, turn.reply.get("content") or ""
     text = codec.raw_text(ids)

@@ -225,7 +225,7 @@ def _known_choice(choice: object) -> object:
 
 
 def _choice_kind(choice: object) -> str:
-    """Of what was sent, or of what it was read as."""
+    """The type of what was sent, or of what it was read as."""
     kind = _kind(choice) or getattr(choice, "type", None)
     return kind if isinstance(kind, str) else "mode"
 

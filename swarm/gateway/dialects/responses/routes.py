@@ -93,7 +93,7 @@ class DeletedResponse(BaseModel):
 
 @dataclass(slots=True)
 class _Kept:
-    """Of one episode, by id of call: settings as they were asked for, and what was deleted."""
+    """What is kept of one episode by id of call: settings as they were asked for, and what was deleted."""
 
     settings: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     deleted: set[str] = field(default_factory=set[str])
@@ -136,7 +136,7 @@ def responses_router(served: Callable[[], ModelService | None]) -> APIRouter:
         openapi_extra={"parameters": [_INCLUDE]},
     )
     async def get_response(response_id: str, request: Request) -> Response:
-        """Of one that an earlier server answered, settings that its turn does not tell of are shown as defaults."""
+        """A response that an earlier server answered shows as defaults those settings that its turn does not tell."""
         service, episode = opened(request, served)
         kept = keeper.of(episode)
         include = _asked_to_include(request)

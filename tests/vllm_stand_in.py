@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
+from process_support import is_running
 
 from swarm.engine.local.model_path import BUNDLED_DIRECTORY
 from swarm.engine.verl.engine import VerlEngine
@@ -86,7 +86,7 @@ class StandIns:
     def living(self) -> list[int]:
         """Ids of processes that stand-ins were or started and that still run."""
         pids = [note["pid"] for note in self.notes() if "pid" in note]
-        return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+        return [pid for pid in pids if is_running(pid)]
 
     def engine(
         self,

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 @contextmanager
 def collector_paused(library: str) -> Generator[None]:
-    """For what may import `library`, the largest of its libraries; without effect once that has been imported.
+    """Pauses the collector around an import whose largest library is `library`, unless that has been imported already.
 
     Importing makes objects by the hundred thousand, all of which stay: looking for garbage among them takes a third
     of the time, and would go on taking some of every request's.

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
+from process_support import descendants, kill_all
 from ray._raylet import GcsClient
 
 START_S = 60
@@ -51,8 +51,8 @@ class RayNodes:
     def kill(self, number: int) -> None:
         """With every process on it, at once."""
         node = self._nodes.pop(number)
-        for each in [*psutil.Process(node.pid).children(recursive=True), node]:
-            each.kill()
+        kill_all(descendants(node.pid))
+        node.kill()
         node.wait(START_S)
 
     def kill_all(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
+from process_support import is_running
 
 from swarm.backends.verl.layout import SamplerLayout, SamplerSettings, WeightFile
 from swarm.backends.verl.replicas.plan import SamplerLimits
@@ -86,7 +86,7 @@ class StandIns:
     def living(self) -> list[int]:
         """Ids of processes that stand-ins were or started and that still run."""
         pids = [note["pid"] for note in self.notes() if "pid" in note]
-        return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+        return [pid for pid in pids if is_running(pid)]
 
     def engine(
         self,

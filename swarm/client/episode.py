@@ -162,7 +162,7 @@ class Attempt:
         then does not wait for it."""
         for leases, episode_id, abort in self._unsettled():
             if not leases.holds(episode_id):
-                # Who is not told waits until the group's time is over.
+                # A server that is not told waits until the time of the group is over.
                 with suppress(SwarmError):
                     abort(episode_id, reason, final=True)
 

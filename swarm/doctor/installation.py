@@ -26,7 +26,7 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
 # One connection per episode under way and some for the rest: thousands are what one server is built for.
 ENOUGH_OPEN_FILES = 4096
 PROBE_LIMIT_S = 120.0
-"""For loading torch and running the bundled model, which take ten seconds on an idle machine."""
+"""The probe loads torch and runs the bundled model, which takes ten seconds on an idle machine."""
 
 BWRAP_LIMIT_S = 10.0
 
@@ -48,15 +48,15 @@ def check_optional_extra(extra: str) -> Finding:
 
 
 class TensorProbe:
-    """Torch and the bundled model, tried once for both checks, by a process of its own: a broken build may hang or
-    crash the process that imports it."""
+    """Tries torch and the bundled model once for both checks, in a process of its own: a broken build may hang or crash
+    the process that imports it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._outcome: _ProbeOutcome | None = None
 
     def outcome(self) -> _ProbeOutcome:
-        """Whoever asks first waits for the process, the other one for that."""
+        """What the process said. The first call runs it; a call that comes meanwhile waits for the same run."""
         with self._lock:
             if self._outcome is None:
                 self._outcome = _run_probe()
@@ -170,8 +170,8 @@ def _run_probe() -> _ProbeOutcome:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
     except subprocess.TimeoutExpired as error:
-        # Bytes, whatever was asked for.
-        said = error.stdout.decode() if isinstance(error.stdout, bytes) else ""
+        # subprocess gives bytes here although text was asked for.
+        said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
         return _ProbeOutcome(_parsed(said), f"no answer within {PROBE_LIMIT_S:.0f} s", is_late=True)
     except OSError as error:
         return _ProbeOutcome((), str(error))

@@ -33,7 +33,7 @@ def test_the_curve_goes_on_with_the_edited_reward(swarm_process: str, tmp_path: 
     client = tmp_path / "client.py"
     shutil.copy(EXAMPLE / "client.py", client)
     job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
-    job |= {"engine": "fake", "batch_size": 4, "num_repeat": 4, "total_steps": 15}
+    job |= {"engine": "fake", "batch_size": 4, "num_repeat": 4, "total_steps": 30}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     with httpx.Client(base_url=swarm_process, timeout=60) as http:
         with running(client, swarm_process):
@@ -48,8 +48,8 @@ def test_the_curve_goes_on_with_the_edited_reward(swarm_process: str, tmp_path: 
         after = http.get("/v1/swarm/status").json()
         points = http.get("/v1/swarm/metrics").json()["points"]
     assert f"joined at step {killed_at['step']}" in output or f"joined at step {killed_at['step'] + 1}" in output
-    assert (after["step"], after["started_at"]) == (15, killed_at["started_at"])
-    assert [point["step"] for point in points] == list(range(1, 16))
+    assert (after["step"], after["started_at"]) == (30, killed_at["started_at"])
+    assert [point["step"] for point in points] == list(range(1, 31))
     rewards = [point["metrics"]["critic/score/mean"] for point in points]
     # The fake model never reverses a word; the edited reward pays a quarter even for nothing.
     assert rewards[:3] == [0.0, 0.0, 0.0]

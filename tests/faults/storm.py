@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import yaml
+from process_support import command_of, descendants
 
 CLIENTS = 3
 SERVING = {"ROLLING", "DRAINING", "TRAINING", "EXPORTING"}
@@ -215,11 +215,7 @@ class Storm:
     def pids(self, mark: str) -> set[int]:
         """Processes below the server with this word on their command line."""
         assert self._server is not None
-        try:
-            children = psutil.Process(self._server.pid).children(recursive=True)
-            return {child.pid for child in children if mark in child.cmdline()}
-        except psutil.NoSuchProcess:
-            return set()
+        return {child.pid for child in descendants(self._server.pid) if mark in command_of(child)}
 
     def _wait_until(self, is_reached: Callable[[dict[str, Any]], bool], limit_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s

@@ -124,7 +124,8 @@ def test_ended_study_goes_on_and_repeats_nothing_that_was_finished(
     researcher: Researcher, points: list[tuple[str, int, signal.Signals]]
 ) -> None:
     kept: dict[str, tuple[float | None, float]] = {}
-    words = ["start", "--topic", TOPIC, *FLAGS]
+    # Steps enough to be in a run when the signal comes.
+    words = ["start", "--topic", TOPIC, *FLAGS, "--steps", "8"]
     for kind, count, number in points:
         process = researcher.start(*words)
         researcher.end_after(process, kind, count, number)

@@ -304,6 +304,7 @@ def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
         assert 1 <= final.weight_version == run.final_weight_version < 100_000
 
 
+@pytest.mark.timeout(300)
 def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     store: ExperimentStore, tmp_path: Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +318,7 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     _await(lambda: [_step_of(url) for url in urls] == [2, 2])
 
     ask_to_end(store, study.id, StudyStatus.PAUSED)
-    worker.join(60)
+    worker.join(120)
 
     assert not worker.is_alive()
     assert store.get_study(study.id).status is StudyStatus.PAUSED

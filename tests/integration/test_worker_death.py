@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
+from process_support import command_of, descendants, kill_all
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.config import TrainJob
@@ -29,9 +28,7 @@ def http(start_server: Any) -> Any:
 
 
 def kill_worker() -> None:
-    for child in psutil.Process().children(recursive=True):
-        if WORKER in child.cmdline():
-            os.kill(child.pid, signal.SIGKILL)
+    kill_all(child for child in descendants(os.getpid()) if WORKER in command_of(child))
 
 
 def wait_for_recovery(http: httpx.Client, count: int) -> dict[str, Any]:

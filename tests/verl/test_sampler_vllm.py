@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from contract.test_engine_contract import *  # noqa: F403  the promises are written once
+from process_support import descendants, is_running
 from verl_sampler import disturb, expected_logprobs, export, load_reference, vllm_engine
 from vllm_stand_in import Completion, complete, until
 
@@ -56,9 +56,9 @@ async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -
     await made.start()
     yield made
     pid = made.replicas[0].pid
-    family = psutil.Process(pid).children(recursive=True) if pid is not None else []
+    family = descendants(pid) if pid is not None else []
     await made.stop()
-    assert not any(each.is_running() and each.status() != "zombie" for each in family)
+    assert not any(map(is_running, family))
 
 
 @pytest.fixture(autouse=True)
@@ -287,7 +287,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
     await started.wait()
     pid = engine.replicas[0].pid
     assert pid is not None
-    family = psutil.Process(pid).children(recursive=True)
+    family = descendants(pid)
     assert len(family) >= 1
     os.kill(pid, signal.SIGKILL)
     completion = await running
@@ -296,7 +296,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
     assert completion.logprobs == pytest.approx(
         expected_logprobs(module, prompt, completion.token_ids, ENDLESS), abs=1e-4
     )
-    await until(lambda: not any(each.is_running() and each.status() != "zombie" for each in family))
+    await until(lambda: not any(map(is_running, family)))
 
 
 async def metric(engine: VerlEngine, name: str) -> float:

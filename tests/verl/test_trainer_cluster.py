@@ -30,7 +30,7 @@ def cluster() -> Iterator[str]:
 
 
 def workers() -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if "ray::WorkerDict" in each.name()]
+    return [each for each in psutil.process_iter(["name"]) if "ray::WorkerDict" in each.info["name"]]
 
 
 async def test_driver_that_is_killed_frees_the_cluster_for_the_next(opened: Any, cluster: str, tmp_path: Path) -> None:

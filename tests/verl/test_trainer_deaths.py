@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from process_support import command_of, is_running
 from verl_batches import make_batch
 
 from swarm.backends.verl.driver.cluster import own_directory
@@ -33,12 +34,12 @@ def family(pid: int | None) -> list[psutil.Process]:
 
 
 def named(processes: list[psutil.Process], text: str) -> psutil.Process:
-    return next(each for each in processes if text in " ".join(each.cmdline()))
+    return next(each for each in processes if text in " ".join(command_of(each)))
 
 
 async def gone(processes: list[psutil.Process]) -> None:
     _gone, alive = await asyncio.to_thread(psutil.wait_procs, processes, NOTICE_S)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert [each for each in alive if is_running(each)] == []
 
 
 async def test_death_of_a_training_process_or_of_ray_is_reported_at_once_and_a_new_start_goes_on(

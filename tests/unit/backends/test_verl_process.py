@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from process_support import is_running
 from vllm_stand_in import PACKAGE, StandIns, until
 
 from swarm.backends.verl.replicas.command import INSIDE
@@ -52,7 +53,7 @@ def family(path: Path) -> list[int]:
 
 
 def living(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    return [pid for pid in pids if is_running(pid)]
 
 
 async def test_stop_ends_even_what_ignores_it_and_all_its_descendants(tmp_path: Path) -> None:
@@ -137,6 +138,7 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
+from process_support import is_running
 from vllm_stand_in import StandIns
 async def main():
     engine = StandIns(Path({directory!r})).engine(replicas=2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,11 +38,11 @@ def test_living_owner_keeps_others_out(store: ExperimentStore) -> None:
 
 def test_second_researcher_is_told_who_works_on_the_study(store: ExperimentStore, tmp_path: Path) -> None:
     study = store.create_study("batch size 2 or 3", brain="rules")
-    living = os.getppid()
-    owner = f"{socket.gethostname()}:{living}:{process_start(living)}"
-    store.acquire_lease(f"study:{study.id}", owner, TTL_S)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
+        owner = f"{socket.gethostname()}:{living.pid}:{process_start(living.pid)}"
+        store.acquire_lease(f"study:{study.id}", owner, TTL_S)
 
-    second = CliRunner().invoke(app, ["resume", study.id, "--home", str(tmp_path)])
+        second = CliRunner().invoke(app, ["resume", study.id, "--home", str(tmp_path)])
 
     assert second.exit_code == StudyBusy.exit_code == 75
     assert f"is at work on study:{study.id}" in second.stderr

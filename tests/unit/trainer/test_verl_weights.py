@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from process_support import descendants, is_running
 from safetensors.torch import load_file
 
 from swarm.backends.local.process import WorkerProcess
@@ -216,9 +217,9 @@ def test_reaper_ends_the_session_of_a_process_that_was_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEPERS], stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
         assert leader.stdout.readline() == b"ready\n"
-        started = psutil.Process(leader.pid).children(recursive=True)
+        started = descendants(leader.pid)
         while len(started) < 4:
-            started = psutil.Process(leader.pid).children(recursive=True)
+            started = descendants(leader.pid)
         os.kill(leader.pid, signal.SIGKILL)
     _gone, alive = psutil.wait_procs(started, timeout=LIMIT_S)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert [each for each in alive if is_running(each)] == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from swarm.gateway.dialects.fields import Field, FieldTable, Handling
+from swarm.gateway.dialects.fields import FieldRule, FieldTable, Handling
 from swarm.gateway.dialects.tables import TABLES
 
 PAGE = Path(__file__).parents[1] / "docs" / "http-api.md"
@@ -26,7 +26,7 @@ def _table(fields: FieldTable) -> str:
     return "| field | |\n|---|---|\n" + "".join(rows)
 
 
-def _fate(field: Field) -> str:
+def _fate(field: FieldRule) -> str:
     fate = str(field.handling)
     if field.handling is Handling.NEUTRAL_ONLY and field.neutral:
         fate += f", but for {' or '.join(f'`{_json(value)}`' for value in field.neutral)}"

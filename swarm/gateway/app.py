@@ -35,11 +35,10 @@ from swarm.gateway.dialects.completions.routes import completions_router
 from swarm.gateway.dialects.responses.routes import responses_router
 from swarm.gateway.dialects.tokenize.routes import tokenize_router
 from swarm.gateway.http.audit import AuditLog
-from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, TokenGuard
+from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, PathKeys, TokenGuard
 from swarm.gateway.http.errors import install_error_handlers
 from swarm.gateway.http.middleware import InputLimits, RequestMiddleware, Traffic
 from swarm.gateway.http.openapi import SwarmApi
-from swarm.gateway.http.path_keys import PathKeys
 from swarm.gateway.http.routes import Gate
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle

@@ -18,10 +18,9 @@ from typing import Any
 from swarm.config import TrainJob
 from swarm.errors import BadRequest, ContextLengthExceeded, UnknownParameter
 from swarm.ledger import Ledger
-from swarm.rollout.call_metrics import CallCounts, Oddity
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Rollout, RunningEpisode
-from swarm.rollout.held_sampling import Draft, Sampler
+from swarm.rollout.held_sampling import CallCounts, Draft, Oddity, Sampler
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.tracker.reply import ReplyStream

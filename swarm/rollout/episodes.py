@@ -1,7 +1,7 @@
 """The episodes of one job: begin, end, abort, heartbeat, expire.
 
 Place in the flow: routers call it, it records in the ledger before it acknowledges, and hands every ended train episode
-to the batch pool. Who may begin is decided in admission.py, when an episode comes due in deadlines.py, what a client
+to the batch pool. Who may begin is decided in admission.py, when an episode comes due in running.py, what a client
 may change about the batch in current_batch.py. It knows nothing of HTTP, of sampling, or of what happens to a complete
 batch.
 """
@@ -24,9 +24,16 @@ from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.rollout.admission import Admission
 from swarm.rollout.clients import Client, Clients, ClientWarnings
 from swarm.rollout.current_batch import CurrentBatch
-from swarm.rollout.deadlines import DeadlineQueue, DeadlineTimer
 from swarm.rollout.results import align_turn_rewards, payload_digest, salvaged_episode
-from swarm.rollout.running import RunningEpisode, RunningEpisodes, key_digest, new_key, new_row
+from swarm.rollout.running import (
+    DeadlineQueue,
+    DeadlineTimer,
+    RunningEpisode,
+    RunningEpisodes,
+    key_digest,
+    new_key,
+    new_row,
+)
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.transactions.two_phase import Transactions
 from swarm.sampler import EngineInfo

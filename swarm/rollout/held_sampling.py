@@ -1,22 +1,83 @@
-"""Tokens of one completion from whichever engine serves, held while none does.
+"""Tokens of one completion from whichever engine serves, held while none does, and what is counted of model calls.
 
-Place in the flow: below completion.py, above the engine. It knows nothing of messages, records or replies.
+Place in the flow: below completion.py, above the engine; the status shows the counts. This module knows nothing of
+messages, records or replies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused
 from swarm.lifecycle import SERVING, EngineLifecycle
-from swarm.rollout.call_metrics import TokenRate
 from swarm.sampler import Engine, EngineLost
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
+
+MAX_NAMES = 100
+"""Clients choose the names of the fields they send; beyond these they are counted as `other`."""
+
+OTHER = "other"
+
+
+class Oddity(StrEnum):
+    """An attempt joined a running call, or was told a finished one again; a call was given up by its caller; a turn
+    was withheld from training because its tokens do not spell what was shown."""
+
+    JOINED = "joined"
+    REPLAYED = "replayed"
+    ORPHANED = "orphaned"
+    DECODE_MISMATCH = "decode_mismatch"
+
+
+@dataclass(slots=True)
+class CallCounts:
+    """`ignored_fields` counts the fields without effect by name."""
+
+    oddities: Counter[str] = field(default_factory=Counter[str])
+    ignored_fields: Counter[str] = field(default_factory=Counter[str])
+
+    def count(self, oddity: Oddity) -> None:
+        self.oddities[oddity.value] += 1
+
+    def ignore(self, names: Iterable[str]) -> None:
+        for name in names:
+            known = name in self.ignored_fields or len(self.ignored_fields) < MAX_NAMES
+            self.ignored_fields[name if known else OTHER] += 1
+
+
+RATE_WINDOW_S = 10.0
+
+
+class TokenRate:
+    """Tokens per second over the last seconds; `total` counts them all."""
+
+    def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
+        self.total = 0
+        self._window_s = window_s
+        self._counts: deque[tuple[float, int]] = deque()
+
+    def add(self, tokens: int) -> None:
+        self.total += tokens
+        self._counts.append((time.monotonic(), tokens))
+        self._forget()
+
+    def per_second(self) -> float:
+        self._forget()
+        return sum(tokens for _, tokens in self._counts) / self._window_s
+
+    def _forget(self) -> None:
+        horizon = time.monotonic() - self._window_s
+        while self._counts and self._counts[0][0] < horizon:
+            self._counts.popleft()
+
 
 logger = logging.getLogger(__name__)
 

@@ -62,7 +62,7 @@ PICTURE, FORMULA = "a drawing", "a formula"
 NOT_RUN = {
     "algorithms.md: log π(a) = z_a − log Σ_{b in C_t} exp(z_b)": FORMULA,
     "algorithms.md: R_t = reward + turn_rewards[t] + turn_rewards[t+1] + ...": FORMULA,
-    "architecture.md: SwarmClient --ChatRequest--> gateway --Turn--> tracker --Fin": PICTURE,
+    "architecture.md: SwarmClient --HTTP--> gateway --ModelRequest--> rollout --Tu": PICTURE,
     "architecture.md: OFFLINE -> BOOTING -> ROLLING -> DRAINING -> TRAINING -> ROL": PICTURE,
     "architecture.md: ui -> experiments_db          researcher -> swarm (public na": "the contract of lint-imports",
     "transactions.md: client                    coordinator A": PICTURE,

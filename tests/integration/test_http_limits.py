@@ -13,7 +13,7 @@ import pytest
 from tests_support import begin, chat, wait_for_state
 
 from swarm.config import TrainJob
-from swarm.gateway.http import bodies, connection
+from swarm.gateway.http import connection, routes
 
 JOB = TrainJob(engine="fake", batch_size=1000, num_repeat=2)
 JSON = {"content-type": "application/json"}
@@ -196,6 +196,6 @@ def test_a_slow_head_is_cut_off(http: httpx.Client, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_slow_body_is_cut_off(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.3)
     head = b"PUT /v1/swarm/job HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 50\r\n\r\n"
     assert b"did not arrive within" in talk(http, head + b'{"job": ')

@@ -5,6 +5,7 @@ Until here plans and analyses were events, and the author of a program was the k
 
 import json
 from hashlib import sha256
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -40,7 +41,7 @@ def _copy_documents(connection: sa.Connection, kind: str, name: str, table: str)
     rows = connection.execute(
         sa.text("SELECT study_id, payload, created_at FROM events WHERE kind = :kind ORDER BY id"), {"kind": kind}
     )
-    newest = {}
+    newest: dict[tuple[str, int], tuple[Any, float]] = {}
     for study_id, stored, created_at in rows:
         payload = json.loads(stored) if isinstance(stored, str) else stored
         document = payload[name]

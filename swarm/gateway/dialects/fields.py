@@ -1,22 +1,29 @@
-"""What becomes of each field of a request body: the table that a dialect checks bodies against and the docs print.
+"""What becomes of each field of a request body: the table that a dialect checks bodies against and the docs print, and
+the sampling parameters and output formats that several APIs spell alike.
 
-Place in the flow: below the dialects. Three things can happen to a documented field: it is honoured, it is refused by
-name unless its value asks for nothing, or it is a label or hint that asks nothing of the sampling. Any other field is
-unknown: accepted and named. Knows nothing of any one API.
+Place in the flow: below the dialects; the sampling fields become `SamplingParams`. Three things can happen to a
+documented field: it is honoured, it is refused by name unless its value asks for nothing, or it is a label or hint that
+asks nothing of the sampling. Any other field is unknown: accepted and named. Knows nothing of any one API.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, cast
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
-from pydantic import Field as Bounds
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
+from swarm.rollout.model_request import SamplingDefaults
+from swarm.types import Grammar, GrammarKind, SamplingParams
 
 MAX_NAMED_FIELDS = 32
 MAX_SHOWN_CHARACTERS = 80
@@ -35,7 +42,7 @@ class Handling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FieldRule:
     """`neutral` are the values of a `NEUTRAL_ONLY` field that ask for nothing; `note` completes the docs."""
 
     handling: Handling
@@ -43,24 +50,24 @@ class Field:
     note: str = ""
 
 
-FieldTable = Mapping[str, Field]
+FieldTable = Mapping[str, FieldRule]
 
 
-def honoured(*names: str, note: str = "") -> dict[str, Field]:
-    return dict.fromkeys(names, Field(Handling.HONOURED, note=note))
+def honoured(*names: str, note: str = "") -> dict[str, FieldRule]:
+    return dict.fromkeys(names, FieldRule(Handling.HONOURED, note=note))
 
 
-def eval_only(*names: str) -> dict[str, Field]:
+def eval_only(*names: str) -> dict[str, FieldRule]:
     """Sampling parameters that change the distribution in a way the loss does not follow."""
-    return dict.fromkeys(names, Field(Handling.EVAL_ONLY))
+    return dict.fromkeys(names, FieldRule(Handling.EVAL_ONLY))
 
 
-def labels(*names: str) -> dict[str, Field]:
-    return dict.fromkeys(names, Field(Handling.LABEL))
+def labels(*names: str) -> dict[str, FieldRule]:
+    return dict.fromkeys(names, FieldRule(Handling.LABEL))
 
 
-def refused(name: str, *neutral: object, note: str = "") -> dict[str, Field]:
-    return {name: Field(Handling.NEUTRAL_ONLY, neutral, note)}
+def refused(name: str, *neutral: object, note: str = "") -> dict[str, FieldRule]:
+    return {name: FieldRule(Handling.NEUTRAL_ONLY, neutral, note)}
 
 
 def refuse_unsupported(body: Mapping[str, Any], table: FieldTable) -> None:
@@ -116,8 +123,8 @@ def _as_list(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
 
 
-StopString = Annotated[str, Bounds(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Bounds(max_length=MAX_STOP_STRINGS)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
 
 _RANGE_ERRORS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"})
 
@@ -130,3 +137,170 @@ def one_line(error: ValidationError, *, prefix: Iterable[str] = ()) -> BadReques
     got = f" (got {shown(first['input'])})" if first["type"] in _RANGE_ERRORS else ""
     message = f"{param}: {first['msg']}{got}" if param else first["msg"]
     return (UnknownParameter if refused_value else BadRequest)(message, param=param)
+
+
+MAX_BIASES = 1024
+MAX_BIAS = 100.0
+MAX_TOP_LOGPROBS = 20
+MAX_ALTERNATIVES = 1024
+
+_COMPACT: Mapping[str, object] = MappingProxyType(
+    {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+)
+"""llguidance's options for JSON without blanks, of which a small model may write as many as it is allowed.
+
+They are part of a grammar's text, so that what was recorded with blanks is still followed with blanks.
+"""
+_STRUCTURES = ("json", "regex", "choice", "grammar", "json_object")
+
+
+def _to_number(value: object) -> object:
+    """An integer where the API documents a number; true is none, and one that no float holds is infinite."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+Number = Annotated[float, BeforeValidator(_to_number)]
+
+
+class SamplingBody(StrictBody):
+    """The fields that OpenAI's and vLLM's APIs share. None and absence mean the same."""
+
+    temperature: Number | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    top_p: Number | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    min_p: Number | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    presence_penalty: Number | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    frequency_penalty: Number | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    repetition_penalty: Number | None = Field(default=None, gt=0, le=10, allow_inf_nan=False)
+    logit_bias: dict[str, Number] | None = Field(default=None, max_length=MAX_BIASES)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: StopStrings | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = Field(default=None, max_length=128)
+    min_tokens: int | None = Field(default=None, ge=0, lt=2**31)
+    ignore_eos: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+    def sampling_params(
+        self,
+        defaults: SamplingDefaults,
+        *,
+        max_tokens: int | None,
+        grammar: Grammar | None = None,
+        top_logprobs: int = 0,
+    ) -> SamplingParams:
+        """Raises BadRequest for a bias of what is no token id, or for two grammars."""
+        structure = None if self.structured_outputs is None else structured_grammar(self.structured_outputs)
+        if grammar is not None and structure is not None:
+            raise BadRequest("response_format and structured_outputs exclude one another", param="structured_outputs")
+        own_stops = tuple(self.stop_token_ids or ())
+        return SamplingParams(
+            max_tokens=max_tokens or defaults.max_tokens,
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+            # vLLM's clients say -1 for off.
+            top_k=max(self.top_k or 0, 0),
+            seed=None if self.seed is None else self.seed % 2**63,
+            stop=tuple(self.stop or ()),
+            stop_token_ids=own_stops if self.ignore_eos else tuple(dict.fromkeys(defaults.stop_token_ids + own_stops)),
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=_biases(self.logit_bias or {}),
+            min_tokens=self.min_tokens or 0,
+            ignore_eos=bool(self.ignore_eos),
+            grammar=grammar or structure,
+            top_logprobs=top_logprobs,
+        )
+
+
+def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    biases: dict[int, float] = {}
+    for token, bias in given.items():
+        if not token.isdecimal() or not token.isascii() or len(token) > 10:
+            raise BadRequest(f"logit_bias: {shown(token)} is no token id", param="logit_bias")
+        if not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise UnknownParameter(f"logit_bias: {bias} is not between -100 and 100", param="logit_bias")
+        biases[int(token)] = bias
+    return tuple(sorted(biases.items()))
+
+
+class _JsonSchema(Strict):
+    name: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """OpenAI's `response_format`. A schema is always followed strictly."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_if_named(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise PydanticCustomError("missing", "type json_schema needs the field json_schema")
+        return self
+
+    def grammar(self) -> Grammar | None:
+        if self.type == "text":
+            return None
+        if self.type == "json_object" or self.json_schema is None or self.json_schema.schema_ is None:
+            return json_object_grammar()
+        return json_schema_grammar(self.json_schema.schema_)
+
+
+def json_object_grammar() -> Grammar:
+    return Grammar(GrammarKind.JSON_OBJECT, _compact({"type": "object"}))
+
+
+def json_schema_grammar(schema: Mapping[str, Any]) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, _compact(schema))
+
+
+def _compact(schema: Mapping[str, Any]) -> str:
+    """In place of options hidden in the schema."""
+    return json.dumps({**schema, "x-guidance": dict(_COMPACT)}, ensure_ascii=False)
+
+
+def _parsed_schema(text: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(schema := json.loads(text), dict):
+            return cast("dict[str, Any]", schema)
+    raise BadRequest("structured_outputs.json is not the text of a JSON schema", param="structured_outputs")
+
+
+def structured_grammar(given: Mapping[str, Any]) -> Grammar:
+    """vLLM's `structured_outputs`: exactly one of json, regex, choice, grammar and json_object."""
+    asked = {name: value for name, value in given.items() if value is not None}
+    name = next(iter(asked), "")
+    if len(asked) != 1 or name not in _STRUCTURES:
+        raise BadRequest(
+            f"structured_outputs takes exactly one of {', '.join(_STRUCTURES)}", param="structured_outputs"
+        )
+    value = asked[name]
+    match name, value:
+        case "json", dict():
+            return json_schema_grammar(cast("dict[str, Any]", value))
+        case "json", str():
+            return json_schema_grammar(_parsed_schema(value))
+        case "json_object", True:
+            return json_object_grammar()
+        case "regex", str():
+            return Grammar(GrammarKind.REGEX, value)
+        case "grammar", str():
+            return Grammar(GrammarKind.LARK, value)
+        case "choice", [*alternatives] if _are_texts(cast("list[object]", alternatives)):
+            return Grammar(GrammarKind.REGEX, "|".join(re.escape(str(each)) for each in alternatives))
+        case _:
+            raise BadRequest(f"structured_outputs.{name} has a value of the wrong type", param="structured_outputs")
+
+
+def _are_texts(alternatives: list[object]) -> bool:
+    return 0 < len(alternatives) <= MAX_ALTERNATIVES and all(isinstance(each, str) for each in alternatives)

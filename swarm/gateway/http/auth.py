@@ -1,21 +1,26 @@
-"""Who may call what: three roles on control routes, the key of an episode on model routes.
+"""Who may call what: three roles on control routes, the key of an episode, in a header or the path, on model routes.
 
-Place in the flow: asked by routes.py before anything of a request but its headers is read. It knows nothing of what a
-call does.
+Place in the flow: `PathKeys` stands between the outermost middleware and the routes, so that a key in a path gets into
+no log, metric or message; routes.py asks for the caller before anything of a request but its headers is read. This
+module knows nothing of what a call does.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from enum import StrEnum
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from fastapi import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from swarm.config import is_loopback
-from swarm.errors import Forbidden, Unauthorized
+from swarm.errors import Forbidden, NotFound, Unauthorized
+from swarm.gateway.http.errors import error_response
 from swarm.rollout.running import KEY_PREFIX
+from swarm.schemas import API_PREFIX
 
 PATH_KEY = "swarm.path_key"
 """Where in a request's scope the key stands that its path named, if it did."""
@@ -109,3 +114,35 @@ def _is_of_this_machine(origin: str) -> bool:
     except ValueError:
         return False
     return host is not None and is_loopback(host)
+
+
+_KEYED = re.compile(r"/e/([^/]*)(.*)", re.DOTALL)
+_MODEL_PREFIX = "/v1/"
+_MODEL_ROUTES = frozenset({"/tokenize", "/detokenize"})
+"""Those that do not begin with the prefix."""
+
+
+class PathKeys:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        keyed = _KEYED.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if keyed is None:
+            await self._app(scope, receive, send)
+            return
+        key, path = keyed.groups()
+        scope["path"], scope["raw_path"] = path, quote(path).encode()
+        if not key or not _is_model_route(path):
+            refusal = NotFound("no such route below /e/<key>: the model routes are at /e/<key>/v1")
+            await error_response(refusal)(scope, receive, send)
+            return
+        scope[PATH_KEY] = key
+        await self._app(scope, receive, send)
+
+
+def _is_model_route(path: str) -> bool:
+    is_control = path == API_PREFIX or path.startswith(f"{API_PREFIX}/")
+    return path in _MODEL_ROUTES or (path.startswith(_MODEL_PREFIX) and not is_control)

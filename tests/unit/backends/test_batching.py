@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPTNeoXConfig, 
 
 from swarm.backends.local.decoding import batching
 from swarm.backends.local.decoding.batching import BatchSampler, Limits
-from swarm.backends.local.decoding.cache import SHORTEST_MATCH
-from swarm.backends.local.decoding.forward import SlotForward, verify_model
+from swarm.backends.local.decoding.forward import SHORTEST_MATCH, SlotForward, verify_model
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from swarm.backends.local.decoding import prefixes
-from swarm.backends.local.decoding.cache import PrefixStore, SlotCache, Window
+from swarm.backends.local.decoding import forward
+from swarm.backends.local.decoding.forward import PrefixStore, SlotCache, Window
 
 HEADS, DIM = 2, 4
 
@@ -36,11 +36,11 @@ def test_longest_common_beginning_wins() -> None:
 
 def test_short_matches_are_not_worth_it() -> None:
     cache, store = filled_cache(1, 60), PrefixStore()
-    store.keep(cache, 0, range(prefixes.SHORTEST_MATCH - 1))
+    store.keep(cache, 0, range(forward.SHORTEST_MATCH - 1))
     assert store.match(range(50)) is None
     store.keep(cache, 0, range(60))
-    assert store.match(range(prefixes.SHORTEST_MATCH - 1)) is None
-    assert store.match(range(prefixes.SHORTEST_MATCH)) is not None
+    assert store.match(range(forward.SHORTEST_MATCH - 1)) is None
+    assert store.match(range(forward.SHORTEST_MATCH)) is not None
 
 
 def test_restored_columns_equal_those_kept_in_a_cache_that_has_grown() -> None:
@@ -56,7 +56,7 @@ def test_oldest_go_first_beyond_either_bound(monkeypatch: pytest.MonkeyPatch) ->
     one = sum(columns.nbytes for columns in cache.read(0, 20))
     for bound, value in (("KEPT_REQUESTS", 2), ("KEPT_BYTES", 2 * one)):
         with monkeypatch.context() as patch:
-            patch.setattr(prefixes, bound, value)
+            patch.setattr(forward, bound, value)
             store = PrefixStore()
             for first in (0, 100, 200):
                 store.keep(cache, 0, range(first, first + 20))

@@ -17,7 +17,7 @@ from swarm.gateway.dialects.anthropic.request import (
     parse_count_request,
     parse_message_request,
 )
-from swarm.gateway.dialects.sampling_fields import json_schema_grammar
+from swarm.gateway.dialects.fields import json_schema_grammar
 from swarm.rollout.model_request import SamplingDefaults
 from swarm.types import SamplingParams, ToolChoice, ToolMode
 

@@ -6,7 +6,7 @@ import pytest
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.chat.request import parse_chat_request
-from swarm.gateway.dialects.sampling_fields import json_object_grammar
+from swarm.gateway.dialects.fields import json_object_grammar
 from swarm.rollout.model_request import SamplingDefaults
 from swarm.types import Grammar, GrammarKind, SamplingParams, ToolChoice, ToolMode
 

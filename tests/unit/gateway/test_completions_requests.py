@@ -11,7 +11,7 @@ from tests_support import examples
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.completions.request import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
-from swarm.gateway.dialects.sampling_fields import json_object_grammar
+from swarm.gateway.dialects.fields import json_object_grammar
 from swarm.rollout.model_request import RawPrompt, SamplingDefaults
 from swarm.types import Grammar, GrammarKind
 

@@ -6,10 +6,9 @@ import pytest
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from swarm.errors import BadRequest, UnknownParameter
-from swarm.gateway.dialects.fields import Handling
+from swarm.gateway.dialects.fields import Handling, json_object_grammar, json_schema_grammar
 from swarm.gateway.dialects.responses.items import RecordedResponses
 from swarm.gateway.dialects.responses.request import RESPONSE_FIELDS, parse_response_request
-from swarm.gateway.dialects.sampling_fields import json_object_grammar, json_schema_grammar
 from swarm.rollout.model_request import SamplingDefaults
 from swarm.types import ToolChoice, ToolMode
 

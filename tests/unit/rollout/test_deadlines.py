@@ -9,8 +9,14 @@ import pytest
 from rollout_support import sampled_turn
 
 from swarm.ledger import CompletedEpisode, EpisodeRow
-from swarm.rollout.deadlines import SLACK, DeadlineQueue, DeadlineTimer
-from swarm.rollout.running import REMEMBERED_EPISODES, RunningEpisode, RunningEpisodes
+from swarm.rollout.running import (
+    REMEMBERED_EPISODES,
+    SLACK,
+    DeadlineQueue,
+    DeadlineTimer,
+    RunningEpisode,
+    RunningEpisodes,
+)
 from swarm.types import EpisodeType
 
 

@@ -27,11 +27,13 @@ from swarm.gateway.dialects.anthropic.messages import (
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     FieldTable,
+    Number,
     StopStrings,
     Strict,
     StrictBody,
     eval_only,
     honoured,
+    json_schema_grammar,
     labels,
     one_line,
     refuse_unsupported,
@@ -40,7 +42,6 @@ from swarm.gateway.dialects.fields import (
     unknown_fields,
     unsupported,
 )
-from swarm.gateway.dialects.sampling_fields import Number, json_schema_grammar
 from swarm.rollout.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.types import Grammar, SamplingParams, ToolChoice, ToolMode, ToolSpec
 

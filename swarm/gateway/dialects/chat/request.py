@@ -17,7 +17,10 @@ from pydantic_core import PydanticCustomError
 from swarm.errors import BadRequest
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
+    MAX_TOP_LOGPROBS,
     FieldTable,
+    ResponseFormat,
+    SamplingBody,
     Strict,
     eval_only,
     honoured,
@@ -29,7 +32,6 @@ from swarm.gateway.dialects.fields import (
     unknown_fields,
     unsupported,
 )
-from swarm.gateway.dialects.sampling_fields import MAX_TOP_LOGPROBS, ResponseFormat, SamplingBody
 from swarm.rollout.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.tracker.conversation import canonical_message
 from swarm.types import ToolChoice, ToolMode

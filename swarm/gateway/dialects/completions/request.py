@@ -18,6 +18,8 @@ from swarm.errors import BadRequest
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     FieldTable,
+    ResponseFormat,
+    SamplingBody,
     Strict,
     eval_only,
     honoured,
@@ -28,7 +30,6 @@ from swarm.gateway.dialects.fields import (
     unknown_fields,
     unsupported,
 )
-from swarm.gateway.dialects.sampling_fields import ResponseFormat, SamplingBody
 from swarm.rollout.model_request import ModelRequest, RawPrompt, SamplingDefaults
 
 MAX_PROMPTS = 128

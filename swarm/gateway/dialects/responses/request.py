@@ -18,10 +18,14 @@ from pydantic_core import PydanticCustomError
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
+    MAX_TOP_LOGPROBS,
     FieldTable,
+    SamplingBody,
     Strict,
     eval_only,
     honoured,
+    json_object_grammar,
+    json_schema_grammar,
     labels,
     one_line,
     refuse_unsupported,
@@ -31,12 +35,6 @@ from swarm.gateway.dialects.fields import (
     unsupported,
 )
 from swarm.gateway.dialects.responses.items import ITEM_TYPES, MAX_ITEMS, InputItem, RecordedResponses, chat_messages
-from swarm.gateway.dialects.sampling_fields import (
-    MAX_TOP_LOGPROBS,
-    SamplingBody,
-    json_object_grammar,
-    json_schema_grammar,
-)
 from swarm.rollout.model_request import Conversation, ModelRequest, SamplingDefaults
 from swarm.types import Grammar, Message, ToolChoice, ToolMode, ToolSpec, Turn
 

@@ -215,7 +215,7 @@ def report(
 ) -> None:
     """Write the report anew from the database and print where it is."""
     with failures_in_one_line(), _open(home, db, read_only=True) as store:
-        from researcher.report.build import build_report
+        from researcher.report.write import build_report
 
         study = _find(store, study_id)
         paths = build_report(store, study.id, home / "studies" / study.id / "report")
@@ -298,7 +298,7 @@ def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) 
         typer.echo(f"study {study.id} is finished already: nothing is left to do", err=True)
         _print_result(store, study, home, db, as_json)
         return
-    from researcher.loop.worker import work_on
+    from researcher.loop.session import work_on
     from researcher.study.progress import Follower
 
     _log_to(home / "studies" / study.id / "researcher.log")

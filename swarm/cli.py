@@ -326,23 +326,25 @@ def doctor(
     Changes nothing. Exit code 1 if a check fails, 0 otherwise.
     """
     from swarm.config import ServerConfig, cluster_from_environment, home_from_environment
-    from swarm.doctor.checks import Place, checks_of
-    from swarm.doctor.examination import Verdict, examine, worst
+    from swarm.doctor.checks import ServerFlags, checks_of
+    from swarm.doctor.examination import Health, examine, worst
 
     _configure_logging(verbose)
     directory = home or home_from_environment() or ServerConfig().home
-    place = Place(host, port, directory, token_of("observer", "commander", "rollout"), *cluster_from_environment())
-    outcomes = examine(checks_of(place))
+    flags = ServerFlags(
+        host, port, directory, token_of("observer", "commander", "rollout"), *cluster_from_environment()
+    )
+    outcomes = examine(checks_of(flags))
     if as_json:
         shown = {"verdict": worst(outcomes), "checks": [outcome.as_json() for outcome in outcomes]}
         typer.echo(json.dumps(shown, indent=2))
     else:
         from rich.console import Console
 
-        from swarm.doctor.report import table_of
+        from swarm.doctor.table import table_of
 
         Console().print(table_of(outcomes))
-    raise typer.Exit(1 if worst(outcomes) is Verdict.FAIL else 0)
+    raise typer.Exit(1 if worst(outcomes) is Health.FAIL else 0)
 
 
 def token_of(*roles: str) -> str | None:

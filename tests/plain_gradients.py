@@ -18,7 +18,7 @@ from swarm.backends.local.learning.scoring import TokenScorer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput
 from swarm.config import AGGREGATION_BY_LOSS, TrainJob
 from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.rows import build_rows
+from swarm.trainer.token_rows import build_rows
 from swarm.types import FinishedEpisode, Sample, TrainBatch
 
 EVERY_LOSS = ["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]

@@ -1,4 +1,4 @@
-"""A rollout on real parts (ledger, pool, lifecycle) without a server around it, and short names for what tests do."""
+"""Episodes of one job on real parts (ledger, pool, lifecycle) without a server, and short names for what tests do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
 from swarm.config import TrainJob
-from swarm.ledger import CompletedEpisode, EndReceipt, Ledger
+from swarm.ledger import EndReceipt, Ledger, RecordedEpisode
 from swarm.lifecycle import EngineLifecycle
-from swarm.rollout.episodes import BegunEpisode, Rollout
+from swarm.rollout.episodes import BegunEpisode, Episodes
 from swarm.sampler import EngineInfo
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.types import FinishReason, ForkReason, SamplingParams, Turn
@@ -25,15 +25,15 @@ INFO = EngineInfo(model="fake", tokenizer_path="", context_length=64, parameters
 
 @dataclass
 class Stage:
-    """A rolling rollout whose expiry runs."""
+    """The episodes of a rolling engine, whose expiry runs."""
 
-    rollout: Rollout
+    episodes: Episodes
     pool: BatchPool
     ledger: Ledger
     lifecycle: EngineLifecycle
 
     async def begin(self, **request: Any) -> BegunEpisode:
-        return await self.rollout.begin(BeginEpisodeRequest.model_validate({"wait_s": 0, **request}))
+        return await self.episodes.begin(BeginEpisodeRequest.model_validate({"wait_s": 0, **request}))
 
     async def begin_held(self, **request: Any) -> asyncio.Task[BegunEpisode]:
         """A begin that waits: it has taken its place when this returns."""
@@ -44,7 +44,7 @@ class Stage:
 
     async def call(self, episode: BegunEpisode, **changes: Any) -> Turn:
         """One model call of an episode, as the gateway records it."""
-        running = self.rollout.authorize(episode.api_key)
+        running = self.episodes.authorize(episode.api_key)
         turn = sampled_turn(episode.episode_id, len(running.tree.turns), **changes)
         running.tree.add(turn)
         await self.ledger.add_turns([turn])
@@ -52,7 +52,7 @@ class Stage:
 
     async def end(self, episode_id: str, **request: Any) -> EndReceipt:
         body = {"task_id": "task", "reward": 1.0, **request}
-        return await self.rollout.end(episode_id, EndEpisodeRequest.model_validate(body))
+        return await self.episodes.end(episode_id, EndEpisodeRequest.model_validate(body))
 
     async def finish(self, *, reward: float = 1.0, task_id: str = "task", **begin: Any) -> str:
         """A whole episode of one call."""
@@ -69,7 +69,7 @@ class Stage:
         members = [episode.episode_id for episode in sealed.batch.episodes]
         dropped = [(drop.episode_id, drop.reason) for drop in sealed.dropped]
         await self.ledger.seal_batch(sealed.batch.batch_id, step, members, dropped)
-        self.rollout.sealed(sealed.batch)
+        self.episodes.sealed(sealed.batch)
         await self.lifecycle.move(EngineState.ROLLING)
         return members
 
@@ -104,7 +104,7 @@ async def rolling(home: Path, *, max_running: int = 100, **job: Any) -> AsyncIte
         lifecycle = EngineLifecycle(ledger.record_state)
         await lifecycle.move(EngineState.BOOTING)
         pool = BatchPool(BatchPolicy.of(settings), weight_version=0)
-        rollout = Rollout(
+        episodes = Episodes(
             job=settings.resolve(),
             info=INFO,
             pool=pool,
@@ -113,11 +113,11 @@ async def rolling(home: Path, *, max_running: int = 100, **job: Any) -> AsyncIte
             batch_ready=asyncio.Event(),
             max_running=max_running,
         )
-        rollout.restore(running)
+        episodes.restore(running)
         await lifecycle.move(EngineState.ROLLING)
-        expiry = asyncio.create_task(rollout.expire_forever())
+        expiry = asyncio.create_task(episodes.expire_forever())
         try:
-            yield Stage(rollout, pool, ledger, lifecycle)
+            yield Stage(episodes, pool, ledger, lifecycle)
             assert not expiry.done(), expiry.exception()
         finally:
             expiry.cancel()
@@ -125,7 +125,7 @@ async def rolling(home: Path, *, max_running: int = 100, **job: Any) -> AsyncIte
                 await expiry
 
 
-async def _open_run(ledger: Ledger, job: TrainJob) -> Sequence[CompletedEpisode]:
+async def _open_run(ledger: Ledger, job: TrainJob) -> Sequence[RecordedEpisode]:
     """The episodes that an interrupted run left running."""
     if await ledger.latest_job() is not None:
         return (await ledger.recover("server_restarted")).running

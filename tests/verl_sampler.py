@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.verl.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.verl.replicas.plan import SamplerLimits
+from swarm.backends.verl.replicas.sampler_plan import SamplerLimits
 from swarm.backends.verl.sampler import VerlEngine
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.types import SamplingParams

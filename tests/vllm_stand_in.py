@@ -19,7 +19,7 @@ from typing import Any
 from process_support import is_running
 
 from swarm.backends.verl.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.verl.replicas.plan import SamplerLimits
+from swarm.backends.verl.replicas.sampler_plan import SamplerLimits
 from swarm.backends.verl.sampler import VerlEngine
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishReason, SamplingParams, TokenDelta

@@ -1,5 +1,5 @@
 """The report of a study: facts from the database, figures, Markdown and HTML."""
 
-from researcher.report.build import ReportPaths, build_report
+from researcher.report.write import ReportPaths, build_report
 
 __all__ = ["ReportPaths", "build_report"]

@@ -14,8 +14,8 @@ from typing import Any
 
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
-from swarm.backends.local.process import WorkerProcess
 from swarm.backends.local.trainer import build_local, build_worker
+from swarm.backends.local.worker_process import WorkerProcess
 from swarm.config import ServerConfig, TrainJob
 from swarm.errors import JobInvalid
 from swarm.model_path import BUNDLED_DIRECTORY, resolve_model

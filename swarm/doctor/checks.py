@@ -22,7 +22,7 @@ _STUCK = fail("did not answer in time", "look at the disk, at the load of this m
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerFlags:
     """The server that `start` would run with the same flags; `token` is for asking one that runs already."""
 
     host: str
@@ -33,8 +33,8 @@ class Place:
     vllm_python: Path | None = None
 
 
-def checks_of(place: Place) -> list[Check]:
-    address = (place.host, place.port, place.token)
+def checks_of(flags: ServerFlags) -> list[Check]:
+    address = (flags.host, flags.port, flags.token)
     probe = installation.TensorProbe()
     return [
         _quick("python", installation.check_python),
@@ -44,15 +44,15 @@ def checks_of(place: Place) -> list[Check]:
         Check("torch", partial(installation.check_tensors, probe), PROBE_S, _STUCK),
         Check("bundled model", partial(installation.check_bundled_model, probe), PROBE_S, _STUCK),
         _quick("open files", installation.check_open_files),
-        _quick("home", partial(home.check_home, place.home)),
-        _quick("disk latency", partial(home.check_fsync, place.home)),
-        Check("ledger", partial(home.check_ledger, place.home), LEDGER_S, _ledger_is_large(place.home)),
+        _quick("home", partial(home.check_home, flags.home)),
+        _quick("disk latency", partial(home.check_fsync, flags.home)),
+        Check("ledger", partial(home.check_ledger, flags.home), LEDGER_S, _ledger_is_large(flags.home)),
         _quick("port", partial(service.check_port, *address)),
-        _quick("tokens", partial(service.check_tokens, place.host)),
-        _quick("clock", partial(service.check_clock, *address, place.home)),
+        _quick("tokens", partial(service.check_tokens, flags.host)),
+        _quick("clock", partial(service.check_clock, *address, flags.home)),
         _quick("verl trainer", verl.check_trainer),
-        _quick("verl sampler", partial(verl.check_sampler, place.vllm_python)),
-        _quick("ray cluster", partial(verl.check_ray, place.ray_address)),
+        _quick("verl sampler", partial(verl.check_sampler, flags.vllm_python)),
+        _quick("ray cluster", partial(verl.check_ray, flags.ray_address)),
         _quick("shared memory", verl.check_shared_memory),
         Check("bubblewrap", installation.check_bubblewrap, 2 * QUICK_S, _STUCK),
     ]

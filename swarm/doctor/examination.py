@@ -18,7 +18,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 
-class Verdict(StrEnum):
+class Health(StrEnum):
     """WARN: it runs, but slower, less safely, or without something optional. FAIL: a server cannot do its work."""
 
     OK = "ok"
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 class Finding:
     """One line of what is, and, unless it is OK, one of what to do."""
 
-    verdict: Verdict
+    verdict: Health
     message: str
     remedy: str | None = None
 
@@ -56,15 +56,15 @@ class Outcome:
 
 
 def ok(message: str) -> Finding:
-    return Finding(Verdict.OK, message)
+    return Finding(Health.OK, message)
 
 
 def warn(message: str, remedy: str) -> Finding:
-    return Finding(Verdict.WARN, message, remedy)
+    return Finding(Health.WARN, message, remedy)
 
 
 def fail(message: str, remedy: str) -> Finding:
-    return Finding(Verdict.FAIL, message, remedy)
+    return Finding(Health.FAIL, message, remedy)
 
 
 def examine(checks: Sequence[Check]) -> list[Outcome]:
@@ -81,9 +81,9 @@ def examine(checks: Sequence[Check]) -> list[Outcome]:
     return outcomes
 
 
-def worst(outcomes: Sequence[Outcome]) -> Verdict:
+def worst(outcomes: Sequence[Outcome]) -> Health:
     found = {outcome.finding.verdict for outcome in outcomes}
-    return next((verdict for verdict in (Verdict.FAIL, Verdict.WARN) if verdict in found), Verdict.OK)
+    return next((verdict for verdict in (Health.FAIL, Health.WARN) if verdict in found), Health.OK)
 
 
 def _start(check: Check) -> Future[Outcome]:

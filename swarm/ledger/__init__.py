@@ -1,13 +1,11 @@
 """The durable record of a server: SQLite, one writer, group commit."""
 
 from swarm.ledger.ledger import Ledger
-from swarm.ledger.operations import Ending
 from swarm.ledger.rows import (
     AuditRow,
     BatchRow,
     BatchState,
     ClosedEpisode,
-    CompletedEpisode,
     EndReceipt,
     EpisodeRow,
     EpisodeSlice,
@@ -15,9 +13,11 @@ from swarm.ledger.rows import (
     JobRow,
     MetricRow,
     OpenWork,
+    RecordedEpisode,
     StateRow,
 )
 from swarm.ledger.writer import CommitCount
+from swarm.ledger.writes import Ending
 
 __all__ = [
     "AuditRow",
@@ -25,7 +25,6 @@ __all__ = [
     "BatchState",
     "ClosedEpisode",
     "CommitCount",
-    "CompletedEpisode",
     "EndReceipt",
     "Ending",
     "EpisodeRow",
@@ -35,5 +34,6 @@ __all__ = [
     "Ledger",
     "MetricRow",
     "OpenWork",
+    "RecordedEpisode",
     "StateRow",
 ]

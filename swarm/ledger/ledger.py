@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 from swarm.errors import LedgerError
-from swarm.ledger import operations, queries, transactions
+from swarm.ledger import queries, transactions
+from swarm.ledger import writes as operations
 from swarm.ledger.database import hold_lock, open_for_reading, open_for_writing
 from swarm.ledger.rows import (
     AuditRow,
     BatchRow,
     ClosedEpisode,
-    CompletedEpisode,
     EndReceipt,
     EpisodeRow,
     EpisodeSlice,
@@ -36,6 +36,7 @@ from swarm.ledger.rows import (
     JobRow,
     MetricRow,
     OpenWork,
+    RecordedEpisode,
     StateRow,
 )
 from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
@@ -372,7 +373,7 @@ class Ledger:
         """The batches trained beyond `after_step` and not rewound since, by step."""
         return await self._read(partial(queries.trained_batches, after_step=after_step))
 
-    async def batch_episodes(self, batch_id: str) -> tuple[CompletedEpisode, ...]:
+    async def batch_episodes(self, batch_id: str) -> tuple[RecordedEpisode, ...]:
         """The members of a batch with their turns, in the order they began."""
         return await self._read(partial(queries.batch_episodes, batch_id=batch_id))
 

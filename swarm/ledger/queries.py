@@ -18,12 +18,12 @@ from swarm.ledger.rows import (
     BatchRow,
     BatchState,
     ClosedEpisode,
-    CompletedEpisode,
     EpisodeRow,
     EpisodeSlice,
     EventRow,
     JobRow,
     MetricRow,
+    RecordedEpisode,
     StateRow,
 )
 from swarm.schemas import EpisodeState
@@ -99,17 +99,17 @@ def turns(connection: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:
     return tuple(_to_turn(row) for row in rows)
 
 
-def episodes_with_turns(connection: sqlite3.Connection, condition: str, order: str) -> tuple[CompletedEpisode, ...]:
+def episodes_with_turns(connection: sqlite3.Connection, condition: str, order: str) -> tuple[RecordedEpisode, ...]:
     """Episodes of the newest job with their turns. `condition` and `order` are SQL, never user input."""
     rows = connection.execute(
         f"SELECT * FROM episodes WHERE job_id = {NEWEST_JOB} AND {condition} ORDER BY {order}"
     ).fetchall()
-    return tuple(CompletedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
+    return tuple(RecordedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
 
 
-def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[CompletedEpisode, ...]:
+def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[RecordedEpisode, ...]:
     rows = connection.execute("SELECT * FROM episodes WHERE batch_id = ? ORDER BY number", (batch_id,)).fetchall()
-    return tuple(CompletedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
+    return tuple(RecordedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
 
 
 def trained_batches(connection: sqlite3.Connection, after_step: int) -> list[BatchRow]:

@@ -167,7 +167,7 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CompletedEpisode:
+class RecordedEpisode:
     """An episode with every turn that is on record."""
 
     row: EpisodeRow
@@ -186,6 +186,6 @@ class OpenWork:
     job: JobRow | None
     step: int
     weight_version: int
-    running: tuple[CompletedEpisode, ...]
+    running: tuple[RecordedEpisode, ...]
     returned: tuple[str, ...]
-    completed: tuple[CompletedEpisode, ...]
+    completed: tuple[RecordedEpisode, ...]

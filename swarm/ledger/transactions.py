@@ -12,8 +12,8 @@ import sqlite3
 
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
-from swarm.ledger.operations import Ending, close_episode, to_json
 from swarm.ledger.rows import EndReceipt, EpisodeRow
+from swarm.ledger.writes import Ending, close_episode, to_json
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0

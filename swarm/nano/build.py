@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from swarm.nano.recipe.evaluate import evaluate
+from swarm.nano.recipe.score import evaluate
 from swarm.nano.recipe.warmup import Progress, Recipe, warm_up
 from swarm.tasks import TASK_FAMILIES
 

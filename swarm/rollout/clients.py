@@ -1,7 +1,7 @@
 """The clients of one job: when each was heard of, what became of its episodes, and what looks wrong about it.
 
 Place in the flow: kept by episodes.py, shown in the status; the stop rules that wait for every client's word ask here
-who is alive. Train episodes are shown to the preflight check of swarm.batch.preflight, which decides what counts as
+who is alive. Train episodes are shown to the checks of swarm.batch.diagnostics, which decides what counts as
 wrong; new findings go on record. Silences are measured on the monotonic clock.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 
-from swarm.batch.preflight import Preflight
+from swarm.batch.diagnostics import Diagnostics
 from swarm.errors import SwarmError
 from swarm.ledger import Ledger
 from swarm.rollout.running import RunningEpisode
@@ -122,28 +122,28 @@ MAX_SHOWN_WARNINGS = 100
 class ClientWarnings:
     """Used from one event loop."""
 
-    def __init__(self, preflight: Preflight, ledger: Ledger) -> None:
-        self._preflight = preflight
+    def __init__(self, diagnostics: Diagnostics, ledger: Ledger) -> None:
+        self._diagnostics = diagnostics
         self._ledger = ledger
         self._recorded: set[tuple[str, str]] = set()
 
     def begun(self, episode: RunningEpisode) -> None:
         if episode.episode_type is EpisodeType.TRAIN:
-            self._preflight.begun(episode.client_id, episode.row.task_id)
+            self._diagnostics.begun(episode.client_id, episode.row.task_id)
 
     def ended(self, episode: FinishedEpisode, num_repeat: int) -> None:
-        self._preflight.ended(episode.client_id, episode, num_repeat)
+        self._diagnostics.ended(episode.client_id, episode, num_repeat)
 
     def lost(self, episode: RunningEpisode, reason: str) -> None:
         if episode.episode_type is EpisodeType.TRAIN:
-            self._preflight.lost(episode.client_id, reason)
+            self._diagnostics.lost(episode.client_id, reason)
 
     def sealed(self, batch: TrainBatch) -> None:
-        self._preflight.sealed(batch)
+        self._diagnostics.sealed(batch)
 
     async def record_new(self) -> None:
         """Every warning becomes an event once."""
-        current = self._preflight.warnings()
+        current = self._diagnostics.warnings()
         self._recorded &= {(warning.code, warning.client_id) for warning in current}
         for warning in current:
             if (warning.code, warning.client_id) in self._recorded:
@@ -159,5 +159,5 @@ class ClientWarnings:
 
     def views(self) -> list[WarningView]:
         """The newest `MAX_SHOWN_WARNINGS`, newest first; all are on record as events."""
-        newest = sorted(self._preflight.warnings(), key=lambda warning: warning.last_at, reverse=True)
+        newest = sorted(self._diagnostics.warnings(), key=lambda warning: warning.last_at, reverse=True)
         return [WarningView.model_validate(asdict(warning)) for warning in newest[:MAX_SHOWN_WARNINGS]]

@@ -19,7 +19,7 @@ from swarm.config import TrainJob
 from swarm.errors import BadRequest, ContextLengthExceeded, UnknownParameter
 from swarm.ledger import Ledger
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
-from swarm.rollout.episodes import Rollout, RunningEpisode
+from swarm.rollout.episodes import Episodes, RunningEpisode
 from swarm.rollout.held_sampling import CallCounts, Draft, Oddity, Sampler
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.tracker.codec import Codec
@@ -118,7 +118,7 @@ class Choice:
 class ModelService:
     """The served model of one started job."""
 
-    rollout: Rollout
+    episodes: Episodes
     sampler: Sampler
     codec: Codec
     ledger: Ledger
@@ -131,7 +131,7 @@ class ModelService:
 
     @property
     def job(self) -> TrainJob:
-        return self.rollout.job
+        return self.episodes.job
 
     def tokens_per_second(self) -> float:
         return self.sampler.rate.per_second()
@@ -212,7 +212,7 @@ class ModelService:
 
     def _refuse_endless(self, asked: Conversation) -> None:
         """Before a template spends seconds on it. While the engine boots its limit is not known, and 0."""
-        limit = self.rollout.info.context_length
+        limit = self.episodes.info.context_length
         if limit and len(asked.messages) > limit:
             raise ContextLengthExceeded(
                 f"the conversation has {len(asked.messages)} messages and the context holds {limit} tokens: shorten it"

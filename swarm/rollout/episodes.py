@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from swarm.batch import BatchPool
-from swarm.batch.preflight import Preflight
+from swarm.batch.diagnostics import Diagnostics
 from swarm.config import TrainJob
 from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
-from swarm.ledger import ClosedEpisode, CompletedEpisode, EndReceipt, EpisodeRow, Ledger
+from swarm.ledger import ClosedEpisode, EndReceipt, EpisodeRow, Ledger, RecordedEpisode
 from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.rollout.admission import Admission
 from swarm.rollout.clients import Client, Clients, ClientWarnings
@@ -74,7 +74,7 @@ class BegunEpisode:
 
 
 @dataclass(slots=True)
-class Rollout:
+class Episodes:
     """Every episode of one job, from the start of its engine to the stop. Used from one event loop.
 
     `batch_ready` is set whenever the batch may have become complete; `max_running` bounds the running episodes.
@@ -89,7 +89,7 @@ class Rollout:
     max_running: int
     _is_open: bool = False
     coordinator_client: CoordinatorClient = field(default_factory=CoordinatorClient)
-    preflight: Preflight = field(default_factory=Preflight)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
     _running: RunningEpisodes = field(default_factory=RunningEpisodes)
     _clients: Clients = field(default_factory=Clients)
     _timer: DeadlineTimer = field(default_factory=DeadlineTimer)
@@ -101,7 +101,7 @@ class Rollout:
     _unsubscribe: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._warnings = ClientWarnings(self.preflight, self.ledger)
+        self._warnings = ClientWarnings(self.diagnostics, self.ledger)
         self._batch = CurrentBatch(self.job, self.pool, self.ledger, self._clients)
         self._admission = Admission(self.job, self.lifecycle, self.pool, self.max_running)
         self._deadlines = DeadlineQueue(self._running.by_id)
@@ -133,7 +133,7 @@ class Rollout:
         self._warnings.begun(episode)
         return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at)
 
-    def restore(self, running: Iterable[CompletedEpisode]) -> None:
+    def restore(self, running: Iterable[RecordedEpisode]) -> None:
         """Go on with the episodes that were running when the server before this one ended.
 
         Their keys work again and their leases start now. One whose record has a hole is given up at once.

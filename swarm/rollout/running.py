@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from swarm.batch import Place
-from swarm.ledger import ClosedEpisode, CompletedEpisode, EpisodeRow
+from swarm.ledger import ClosedEpisode, EpisodeRow, RecordedEpisode
 from swarm.ledger.transactions import COMMIT_LIMIT_S, COMMIT_TIMEOUT
 from swarm.rollout.deduplication import EpisodeCalls
 from swarm.schemas import BeginEpisodeRequest, EpisodeState, RunningEpisodeView
@@ -80,7 +80,7 @@ class RunningEpisode:
         return cls(row, EpisodeTree(row.episode_id), EpisodeCalls(), now, now, expires, place)
 
     @classmethod
-    def restored(cls, recorded: CompletedEpisode, place: Place | None) -> RunningEpisode:
+    def restored(cls, recorded: RecordedEpisode, place: Place | None) -> RunningEpisode:
         """An episode that outlived its server, with the tree of its recorded turns; unfit if one of them extends a
         turn that is not on record."""
         episode = cls.of(recorded.row, place)

@@ -21,7 +21,7 @@ from swarm.imports import collector_paused
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
-from swarm.rollout.episodes import Rollout
+from swarm.rollout.episodes import Episodes
 from swarm.rollout.held_sampling import Sampler
 from swarm.rollout.results import finished_episode, salvaged_episode
 from swarm.rollout.running import REMEMBERED_EPISODES
@@ -93,18 +93,18 @@ class Assembly:
                 self._read_history(),
             )
         self.lifecycle.publish(_weights_of(work))
-        rollout, batch_ready = await self._open_rollout(job, history, work)
+        episodes, batch_ready = await self._open_rollout(job, history, work)
         checkpoints = RunCheckpoints(_experiment_directory(self.config.home, job) / f"run-{row.job_id:04d}")
         loop = TrainLoop(
             job=job,
             trainer=backend.trainer,
-            pool=rollout.pool,
+            pool=episodes.pool,
             ledger=self.ledger,
             lifecycle=self.lifecycle,
             batch_ready=batch_ready,
-            is_ready=rollout.is_batch_ready,
-            drain=rollout.drained,
-            on_sealed=rollout.sealed,
+            is_ready=episodes.is_batch_ready,
+            drain=episodes.drained,
+            on_sealed=episodes.sealed,
             checkpoints=checkpoints,
             train_timeout_s=self.config.train_timeout_s,
             recovery_overhead=self.config.recovery_overhead,
@@ -115,7 +115,7 @@ class Assembly:
             ledger=self.ledger,
             lifecycle=self.lifecycle,
             backend=backend,
-            service=self._open_service(rollout, backend, codec),
+            service=self._open_service(episodes, backend, codec),
             loop=loop,
             recovery=Recovery(self.ledger, backend.trainer, checkpoints, self._read_batch, self.config.train_timeout_s),
             fail=self.fail,
@@ -125,7 +125,7 @@ class Assembly:
 
     async def _open_rollout(
         self, job: TrainJob, history: History, work: OpenWork | None
-    ) -> tuple[Rollout, asyncio.Event]:
+    ) -> tuple[Episodes, asyncio.Event]:
         pool = BatchPool(
             history.policy or BatchPolicy.of(job),
             weight_version=self.lifecycle.weights.version,
@@ -134,7 +134,7 @@ class Assembly:
         if history.next_policy is not None:
             pool.propose(history.next_policy)
         batch_ready = asyncio.Event()
-        rollout = Rollout(
+        episodes = Episodes(
             job=job,
             info=EngineInfo(job.model, "", job.max_model_len or 0, 0, "not started"),
             pool=pool,
@@ -144,18 +144,18 @@ class Assembly:
             max_running=self.config.max_running_episodes,
             coordinator_client=self.coordinator_client,
         )
-        rollout.remember(await self.ledger.closed_episodes(REMEMBERED_EPISODES))
+        episodes.remember(await self.ledger.closed_episodes(REMEMBERED_EPISODES))
         if work is not None:
             completed = [each for each in work.completed if each.row.episode_type is EpisodeType.TRAIN]
             pool.restore([salvaged_episode(each.row, each.turns) for each in completed])
-            rollout.restore(work.running)
-        return rollout, batch_ready
+            episodes.restore(work.running)
+        return episodes, batch_ready
 
-    def _open_service(self, rollout: Rollout, backend: Backend, codec: Codec) -> ModelService:
+    def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
         return ModelService(
-            rollout=rollout,
+            episodes=episodes,
             sampler=Sampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
-            codec=codec.bounded(rollout.context_length),
+            codec=codec.bounded(episodes.context_length),
             ledger=self.ledger,
         )
 

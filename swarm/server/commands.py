@@ -197,7 +197,7 @@ class SwarmServer:
         except SwarmError as error:
             await self._fail(error.message)
             return False
-        self._spawn(self._run.rollout.expire_forever(), "episode expiry")
+        self._spawn(self._run.episodes.expire_forever(), "episode expiry")
         return True
 
     async def _carry_on(self) -> None:

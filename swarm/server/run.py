@@ -20,7 +20,7 @@ from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, LedgerUnw
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
-from swarm.rollout.episodes import Rollout
+from swarm.rollout.episodes import Episodes
 from swarm.sampler import EngineLost
 from swarm.schemas import EngineState, EpisodeState
 from swarm.trainer.loop import TrainLoop
@@ -61,8 +61,8 @@ class Run:
     _step_at_death: int = -1
 
     @property
-    def rollout(self) -> Rollout:
-        return self.service.rollout
+    def episodes(self) -> Episodes:
+        return self.service.episodes
 
     async def carry_on(self) -> None:
         """Serve and train, on one engine after another. The state is BOOTING when this is called.
@@ -83,7 +83,7 @@ class Run:
 
     async def extend(self, job: TrainJob) -> None:
         """Go on to the end of `job`: the present one, resolved, with more `total_steps`."""
-        self.rollout.extend(job)
+        self.episodes.extend(job)
         await self.loop.extend(job)
 
     async def export(self) -> Path:
@@ -120,7 +120,7 @@ class Run:
     async def close(self, reason: str | None) -> None:
         """Free the engine. With a `reason` running episodes are aborted; without, they wait for the next server."""
         if reason is not None:
-            await self.rollout.close(reason)
+            await self.episodes.close(reason)
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
                 await self.backend.engine.stop()
@@ -143,7 +143,7 @@ class Run:
         limit_s = self.config.boot_limit_s(self.loop.job.engine)
         try:
             async with asyncio.timeout(limit_s):
-                self.rollout.info = await self.backend.engine.start()
+                self.episodes.info = await self.backend.engine.start()
         except TimeoutError:
             await self.backend.end()
             raise EngineFailure(f"the engine did not start within {limit_s:.0f} s") from None
@@ -201,7 +201,7 @@ class Run:
             )
 
     async def _abort_running(self) -> None:
-        running = self.rollout.running_views(self.config.max_running_episodes)
+        running = self.episodes.running_views(self.config.max_running_episodes)
         train = [
             view.episode_id
             for view in running
@@ -212,7 +212,7 @@ class Run:
 
     async def _abort(self, episode_id: str) -> None:
         try:
-            await self.rollout.abort(episode_id, REWOUND)
+            await self.episodes.abort(episode_id, REWOUND)
         except EpisodeEnded:
             logger.debug("episode %s ended by itself", episode_id)
 

@@ -21,7 +21,7 @@ def build_status(
 ) -> Status:
     """`failures` counts untrained episodes by reason; `started_at` is in seconds since the epoch."""
     weights = lifecycle.weights
-    rollout = run.rollout if run else None
+    episodes = run.episodes if run else None
     return Status(
         server_version=swarm.__version__,
         state=lifecycle.state,
@@ -32,11 +32,11 @@ def build_status(
         step=weights.step,
         total_steps=job.total_steps if job else None,
         weight_version=weights.version,
-        pool=rollout.pool_view() if rollout else None,
-        policy=rollout.policies().active if rollout else None,
-        clients=rollout.client_views() if rollout else [],
-        running=rollout.running_views(RUNNING_SHOWN) if rollout else [],
-        warnings=rollout.warnings() if rollout else [],
+        pool=episodes.pool_view() if episodes else None,
+        policy=episodes.policies().active if episodes else None,
+        clients=episodes.client_views() if episodes else [],
+        running=episodes.running_views(RUNNING_SHOWN) if episodes else [],
+        warnings=episodes.warnings() if episodes else [],
         recoveries=run.recoveries if run else 0,
         failures=failures,
         calls=dict(run.service.counts.oddities) if run else {},

@@ -25,7 +25,7 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.config import TrainJob
-from swarm.trainer.rows import Row
+from swarm.trainer.token_rows import Row
 
 GROUP_FREE = frozenset({"reinforce_plus_plus"})
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from swarm.trainer.rows import Row
+from swarm.trainer.token_rows import Row
 from swarm.types import TrainBatch
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from swarm.doctor.examination import Check, Finding, Verdict, examine, fail, ok, worst
+from swarm.doctor.examination import Check, Finding, Health, examine, fail, ok, worst
 from swarm.doctor.home import check_fsync, check_home, check_ledger
 from swarm.doctor.installation import TensorProbe, check_bundled_model, check_server_packages, check_tensors
 from swarm.doctor.service import check_clock, check_port, check_tokens
@@ -100,21 +100,21 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_within_the_time_limit() -> No
         ]
     )
     hangs.set()
-    assert [outcome.finding.verdict for outcome in outcomes] == [Verdict.FAIL, Verdict.FAIL, Verdict.OK]
+    assert [outcome.finding.verdict for outcome in outcomes] == [Health.FAIL, Health.FAIL, Health.OK]
     assert (outcomes[0].finding.message, "no such luck" in outcomes[1].finding.message) == ("hung", True)
-    assert worst(outcomes) is Verdict.FAIL
+    assert worst(outcomes) is Health.FAIL
 
 
 @pytest.mark.parametrize(
     ("said", "torch", "model"),
     [
-        ('{"version": "2.13.0", "gpus": []}', Verdict.OK, Verdict.WARN),
-        ("nothing of use", Verdict.FAIL, Verdict.FAIL),
+        ('{"version": "2.13.0", "gpus": []}', Health.OK, Health.WARN),
+        ("nothing of use", Health.FAIL, Health.FAIL),
     ],
     ids=["slow behind torch", "hangs in torch"],
 )
 def test_a_probe_that_does_not_end_is_judged_by_what_it_said_before(
-    said: str, torch: Verdict, model: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    said: str, torch: Health, model: Health, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho '{said}'\nexec sleep 600\n")
@@ -133,14 +133,14 @@ def test_a_probe_that_does_not_end_is_judged_by_what_it_said_before(
 def test_a_sound_ledger_is_ok_and_left_as_it_was(home: Path) -> None:
     before = files(home)
     finding = check_ledger(home)
-    assert finding.verdict is Verdict.OK and "whole" in finding.message
+    assert finding.verdict is Health.OK and "whole" in finding.message
     assert files(home) == before
 
 
 def test_a_ledger_in_use_is_ok_and_names_the_process(home: Path) -> None:
     with closing(Ledger.open(home / "ledger.db")):
         finding = check_ledger(home)
-    assert finding.verdict is Verdict.OK
+    assert finding.verdict is Health.OK
     assert f"in use by process {os.getpid()}" in finding.message
 
 
@@ -170,15 +170,15 @@ def test_a_ledger_that_cannot_be_used_fails_and_is_left_as_it_was(home: Path, sp
     spoil(home / "ledger.db")
     before = files(home)
     finding = check_ledger(home)
-    assert finding.verdict is Verdict.FAIL and fragment in finding.message and finding.remedy
+    assert finding.verdict is Health.FAIL and fragment in finding.message and finding.remedy
     assert files(home) == before
 
 
 def test_a_home_that_does_not_exist_yet_is_measured_and_not_created(tmp_path: Path) -> None:
     home = tmp_path / "new" / "home"
-    assert check_home(home).verdict is Verdict.OK
+    assert check_home(home).verdict is Health.OK
     assert "ms per durable write" in check_fsync(home).message
-    assert check_ledger(home).verdict is Verdict.OK
+    assert check_ledger(home).verdict is Health.OK
     assert not list(tmp_path.iterdir())
 
 
@@ -205,9 +205,9 @@ def test_a_free_port_and_a_running_server_are_ok(start_server: Any) -> None:
     url = start_server(token=CANARY).url
     port = int(url.rsplit(":", 1)[1])
     finding = check_port("127.0.0.1", port, CANARY)
-    assert finding.verdict is Verdict.OK and "OFFLINE" in finding.message
+    assert finding.verdict is Health.OK and "OFFLINE" in finding.message
     stranger = check_port("127.0.0.1", port, "some-other-token-123")
-    assert stranger.verdict is Verdict.OK and "not one of its own" in stranger.message
+    assert stranger.verdict is Health.OK and "not one of its own" in stranger.message
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -233,20 +233,20 @@ def other_program() -> Iterator[int]:
 
 def test_a_port_that_another_program_holds_fails(other_program: int) -> None:
     finding = check_port("127.0.0.1", other_program, None)
-    assert finding.verdict is Verdict.FAIL and str(other_program) in finding.message
+    assert finding.verdict is Health.FAIL and str(other_program) in finding.message
 
 
 @pytest.mark.parametrize(
     ("host", "token", "verdict"),
     [
-        ("127.0.0.1", "", Verdict.OK),
-        ("0.0.0.0", "", Verdict.FAIL),
-        ("0.0.0.0", CANARY, Verdict.OK),
-        ("127.0.0.1", "short", Verdict.FAIL),
+        ("127.0.0.1", "", Health.OK),
+        ("0.0.0.0", "", Health.FAIL),
+        ("0.0.0.0", CANARY, Health.OK),
+        ("127.0.0.1", "short", Health.FAIL),
     ],
 )
 def test_tokens_are_judged_by_the_rule_that_start_goes_by(
-    monkeypatch: pytest.MonkeyPatch, host: str, token: str, verdict: Verdict
+    monkeypatch: pytest.MonkeyPatch, host: str, token: str, verdict: Health
 ) -> None:
     monkeypatch.setenv("SWARM_TOKEN", token)
     finding = check_tokens(host)
@@ -255,18 +255,18 @@ def test_tokens_are_judged_by_the_rule_that_start_goes_by(
 
 
 def test_a_ledger_written_in_the_future_shows_a_wrong_clock(home: Path) -> None:
-    assert check_clock("127.0.0.1", free_port(), None, home).verdict is Verdict.OK
+    assert check_clock("127.0.0.1", free_port(), None, home).verdict is Health.OK
     tomorrow = time.time() + 86_400
     os.utime(home / "ledger.db", (tomorrow, tomorrow))
     finding = check_clock("127.0.0.1", free_port(), None, home)
-    assert finding.verdict is Verdict.WARN and "in the future" in finding.message
+    assert finding.verdict is Health.WARN and "in the future" in finding.message
 
 
 def test_a_package_of_the_wrong_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_server_packages().verdict is Verdict.OK
+    assert check_server_packages().verdict is Health.OK
     metadata = tmp_path / "uvicorn-0.1.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: uvicorn\nVersion: 0.1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     finding = check_server_packages()
-    assert finding.verdict is Verdict.FAIL and "uvicorn 0.1" in finding.message
+    assert finding.verdict is Health.FAIL and "uvicorn 0.1" in finding.message

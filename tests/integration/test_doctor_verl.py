@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from swarm.doctor.examination import Verdict
+from swarm.doctor.examination import Health
 from swarm.doctor.verl import check_ray, check_sampler, check_shared_memory, check_trainer
 
 
 def test_the_packages_of_the_trainer_are_those_of_its_extra() -> None:
     finding = check_trainer()
-    assert (finding.verdict, finding.message) == (Verdict.OK, "3 packages fit")
+    assert (finding.verdict, finding.message) == (Health.OK, "3 packages fit")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_the_packages_of_the_trainer_are_those_of_its_extra() -> None:
 )
 def test_an_interpreter_without_vllm_is_named(python: Path, complaint: str) -> None:
     finding = check_sampler(python)
-    assert finding.verdict is Verdict.WARN
+    assert finding.verdict is Health.WARN
     assert complaint in finding.message and str(python) in finding.message
     assert finding.remedy is not None and "SWARM_VLLM_PYTHON" in finding.remedy
 
@@ -41,12 +41,12 @@ def test_a_cluster_that_listens_is_ok() -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "host:many", "//:5"])
 def test_a_cluster_that_cannot_be_reached_is_a_warning(address: str) -> None:
     finding = check_ray(address)
-    assert finding.verdict is Verdict.WARN
+    assert finding.verdict is Health.WARN
     assert finding.remedy is not None and "RAY_ADDRESS" in finding.remedy
 
 
 def test_no_cluster_and_any_cluster_need_no_check() -> None:
-    assert {check_ray(address).verdict for address in (None, "auto")} == {Verdict.OK}
+    assert {check_ray(address).verdict for address in (None, "auto")} == {Health.OK}
 
 
 def test_free_shared_memory_is_told() -> None:

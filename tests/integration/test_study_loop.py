@@ -29,8 +29,8 @@ from experiments_db import (
 from researcher.cli import app
 from researcher.execution.early_stopping import Limits
 from researcher.execution.preflight import check_script
-from researcher.loop import worker as worker_module
-from researcher.loop.worker import work_on
+from researcher.loop import session as worker_module
+from researcher.loop.session import work_on
 from researcher.planner.rules import RulesPlanner
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings

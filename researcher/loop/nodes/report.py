@@ -6,7 +6,7 @@ from experiments_db import StudyStatus
 from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
-from researcher.report.build import build_report
+from researcher.report.write import build_report
 
 
 def report(deps: Deps, state: ResearchState) -> ResearchState:

@@ -23,8 +23,8 @@ import torch
 
 from swarm.backends.local.decoding.batching import BatchSampler, Limits, Sampled
 from swarm.backends.local.decoding.grammar import GrammarCompiler
-from swarm.backends.local.messages import Message, pack_error, unpack_batch
 from swarm.backends.local.model import LoadedModel, load_model
+from swarm.backends.local.wire import Message, pack_error, unpack_batch
 from swarm.backends.pipes import Inbox
 from swarm.config import TrainJob
 from swarm.errors import EngineFailure, SwarmError

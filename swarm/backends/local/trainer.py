@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from swarm.backends.local.messages import pack_batch
-from swarm.backends.local.process import WorkerProcess
 from swarm.backends.local.sampler import LocalEngine, LocalLimits
+from swarm.backends.local.wire import pack_batch
+from swarm.backends.local.worker_process import WorkerProcess
 from swarm.config import ServerConfig, TrainJob
 from swarm.types import StepReport, TrainBatch, WeightVersion
 

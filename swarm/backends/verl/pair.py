@@ -15,9 +15,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from swarm.backends.local.process import WorkerProcess
+from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.verl.layout import SamplerSettings
-from swarm.backends.verl.replicas.plan import SamplerLimits
+from swarm.backends.verl.replicas.sampler_plan import SamplerLimits
 from swarm.backends.verl.sampler import VerlEngine
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings

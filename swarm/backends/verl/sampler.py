@@ -15,9 +15,9 @@ from typing import Final
 from swarm.backends.local.decoding.grammar import Constraint, GrammarCompiler
 from swarm.backends.verl.layout import SamplerSettings, WeightSource
 from swarm.backends.verl.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.verl.replicas.plan import ReplicaPlan, SamplerLimits
-from swarm.backends.verl.replicas.pool import ReplicaPool
 from swarm.backends.verl.replicas.replica import Replica
+from swarm.backends.verl.replicas.replica_pool import ReplicaPool
+from swarm.backends.verl.replicas.sampler_plan import ReplicaPlan, SamplerLimits
 from swarm.backends.verl.requests.generation import Generation
 from swarm.backends.verl.requests.streams import PieceStream
 from swarm.backends.verl.requests.wire import check_params

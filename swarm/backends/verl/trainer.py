@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.local.messages import pack_batch
-from swarm.backends.local.process import WorkerProcess
+from swarm.backends.local.wire import pack_batch
+from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.verl.layout import WeightBroadcast, WeightFile, WeightSource
 from swarm.config import ServerConfig, TrainJob
 from swarm.errors import EngineFailure, SwarmError
@@ -29,6 +29,8 @@ CHECKPOINT_TIMEOUT_S: Final = 3600.0
 """Writing or reading the shards of a large model and its optimizer, on shared storage."""
 PUBLISH_TIMEOUT_S: Final = 600.0
 """Every replica reads the file; the engine has deadlines of its own for each call."""
+STOP_TIMEOUT_S: Final = 15.0
+"""The driver ends Ray with all its daemons, and removes its files in shared memory."""
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 Publish = Callable[[WeightSource], Awaitable[None]]
@@ -208,4 +210,5 @@ def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerP
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     if job.n_gpu == 0:
         environment |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "swarm.backends.verl.ranks.platform"}
-    return WorkerProcess([sys.executable, "-m", "swarm.backends.verl.driver.main"], log_path, environment)
+    command = [sys.executable, "-m", "swarm.backends.verl.driver.main"]
+    return WorkerProcess(command, log_path, environment, stop_timeout_s=STOP_TIMEOUT_S)

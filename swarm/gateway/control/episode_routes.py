@@ -1,6 +1,6 @@
 """Episode routes: begin, end, abort, heartbeat, reward, agreement, and reading what was recorded.
 
-Place in the flow: HTTP to the rollout of the started job. It holds no state.
+Place in the flow: HTTP to the episodes of the started job. It holds no state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from swarm.gateway.control.server_routes import Served, require_service
 from swarm.gateway.control.views import view_detail, view_episode, view_samples, view_state
 from swarm.gateway.http.auth import READERS
 from swarm.gateway.http.openapi import errors
-from swarm.gateway.http.queries import EpisodeQuery
+from swarm.gateway.http.query_strings import EpisodeQuery
 from swarm.gateway.http.routes import role_of
 from swarm.ledger import EndReceipt, EpisodeRow, Ledger
 from swarm.rollout.results import payload_digest
@@ -48,14 +48,14 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         """Held up to `wait_s` while a batch trains or the share of this data source is covered, then 503. 409
         `training_complete` for train episodes once the job has done its steps."""
         service = require_service(served)
-        begun = await service.rollout.begin(body)
+        begun = await service.episodes.begin(body)
         return BeginEpisodeResponse(
             episode_id=begun.episode_id,
             base_url=_base_url(request),
             api_key=begun.api_key,
             model=service.model_name,
             weight_version=begun.weight_version,
-            deadline_s=service.rollout.job.episode_timeout_s,
+            deadline_s=service.episodes.job.episode_timeout_s,
             lease_s=body.lease_s,
         )
 
@@ -69,7 +69,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         if service is None:
             ended = await _replay_end(ledger, episode_id, body)
         else:
-            ended = await service.rollout.end(episode_id, body)
+            ended = await service.episodes.end(episode_id, body)
         return EndEpisodeResponse(
             episode_id=episode_id,
             state=ended.state,
@@ -89,15 +89,15 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         service = served()
         if service is None:
             raise _over(await ledger.episode(episode_id))
-        last_seen_at = service.rollout.heartbeat(episode_id).last_seen_at
+        last_seen_at = service.episodes.heartbeat(episode_id).last_seen_at
         return view_episode(await ledger.episode(episode_id), last_seen_at)
 
     @router.post("/heartbeat", summary="A sign of life for all episodes of a client", responses=errors(503))
     async def heartbeat_client(body: HeartbeatRequest) -> HeartbeatResponse:
         """Renews the leases of those listed, not their idle timeouts: an agent that hangs in a living client is still
         found. Answers which of them do not run, and why."""
-        rollout = require_service(served).rollout
-        return HeartbeatResponse(ended=rollout.heartbeat_client(body.client_id, body.episode_ids))
+        episodes = require_service(served).episodes
+        return HeartbeatResponse(ended=episodes.heartbeat_client(body.client_id, body.episode_ids))
 
 
 def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
@@ -109,7 +109,7 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
         service = served()
         if service is not None:
             given = body or AbortEpisodeRequest()
-            await service.rollout.abort(episode_id, given.reason, is_final=given.final)
+            await service.episodes.abort(episode_id, given.reason, is_final=given.final)
         row = await ledger.episode(episode_id)
         if row.state is not EpisodeState.ABORTED:
             raise _over(row)
@@ -118,23 +118,23 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
     @router.post("/episodes/{episode_id}/reward", summary="Revise a reward", responses=errors(404, 409, 503, 507))
     async def revise_reward(episode_id: str, body: ReviseRewardRequest) -> EpisodeView:
         """Until its batch is sealed, an ended train episode gets another reward. The former one stays on record."""
-        return view_episode(await require_service(served).rollout.revise(episode_id, body))
+        return view_episode(await require_service(served).episodes.revise(episode_id, body))
 
     @router.post("/batch/agree", summary="Say that this client has sent what it has", responses=errors(503))
     async def agree(body: AgreeRequest) -> AgreeResponse:
         """Counts under the stop rules any_client_agrees and all_clients_agree, until the batch is sealed."""
-        agreed, will_seal = require_service(served).rollout.agree(body.client_id)
+        agreed, will_seal = require_service(served).episodes.agree(body.client_id)
         return AgreeResponse(agreed=list(agreed), will_seal=will_seal)
 
 
 def add_state_route(router: APIRouter, served: Served, ledger: Ledger) -> None:
     @router.get("/episodes/{episode_id}", summary="One episode, token by token", responses=errors(404, 507))
     async def get_episode(episode_id: str, request: Request) -> EpisodeDetail:
-        """Its state, its turns and the samples they merge to. A rollout token gets the state, no turns and no
+        """Its state, its turns and the samples they merge to. A episodes token gets the state, no turns and no
         samples."""
         row = await ledger.episode(episode_id)
         service = served()
-        last_seen_at = None if service is None else service.rollout.last_seen(episode_id)
+        last_seen_at = None if service is None else service.episodes.last_seen(episode_id)
         if role_of(request) not in READERS:
             return view_state(row, last_seen_at)
         turns = await ledger.turns(episode_id)

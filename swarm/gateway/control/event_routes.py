@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from swarm.errors import BadRequest, LedgerError, Unavailable
 from swarm.gateway.control.views import view_event
 from swarm.gateway.http.openapi import errors, event_stream
-from swarm.gateway.http.queries import MAX_ID, EventQuery
+from swarm.gateway.http.query_strings import MAX_ID, EventQuery
 from swarm.ledger import EventRow, Ledger
 from swarm.schemas import EventPage
 

@@ -16,7 +16,7 @@ from swarm.config import TrainJob
 from swarm.errors import EngineNotReady
 from swarm.gateway.control.views import view_audit, view_batch
 from swarm.gateway.http.openapi import errors
-from swarm.gateway.http.queries import AuditQuery, BatchQuery, MetricsQuery
+from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
@@ -86,7 +86,7 @@ def add_status_routes(router: APIRouter, control: Control, served: Served) -> No
     @router.get("/batch/policy", summary="When a batch is complete and what it may hold", responses=errors(503))
     async def get_policy() -> BatchPolicies:
         """The policy of the batch being filled, and the next one if that differs. 503 while no engine runs."""
-        return require_service(served).rollout.policies()
+        return require_service(served).episodes.policies()
 
 
 def add_history_routes(router: APIRouter, ledger: Ledger) -> None:
@@ -150,7 +150,7 @@ def add_command_routes(
     @router.patch("/batch/policy", summary="Change the policy from the next batch on", responses=errors(503, 507))
     async def update_policy(body: UpdateBatchPolicyRequest) -> BatchPolicies:
         """What is left out stays. Durable; takes effect when the present batch is sealed."""
-        return await require_service(served).rollout.propose_policy(body)
+        return await require_service(served).episodes.propose_policy(body)
 
     @router.get("/audit", summary="Who called for a commander's rights, oldest first", responses=errors(507))
     async def get_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:

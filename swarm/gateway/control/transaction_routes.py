@@ -35,7 +35,7 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
     async def prepare(episode_id: str, body: PrepareEpisodeRequest) -> EndEpisodeResponse:
         """The result is durable and the key is closed; the episode counts once it is committed. It goes on counting as
         running, so that a batch waits for it. Idempotent."""
-        receipt = await require_service(served).rollout.transactions.prepare(episode_id, body)
+        receipt = await require_service(served).episodes.transactions.prepare(episode_id, body)
         return _view(episode_id, receipt)
 
     @router.post(
@@ -48,7 +48,7 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         works while no engine runs as well."""
         service = served()
         if service is not None:
-            return _view(episode_id, await service.rollout.transactions.commit(episode_id, body.transaction_id))
+            return _view(episode_id, await service.episodes.transactions.commit(episode_id, body.transaction_id))
         receipt = await ledger.commit_episode(
             episode_id, transaction_sha256=transaction_digest(body.transaction_id), ended_at=time.time()
         )
@@ -67,7 +67,7 @@ def transaction_router(served: Served, ledger: Ledger) -> APIRouter:
         is not on record counts as aborted."""
         service = served()
         if service is not None:
-            return TransactionView(state=await service.rollout.transactions.state_of(transaction_id))
+            return TransactionView(state=await service.episodes.transactions.state_of(transaction_id))
         return TransactionView(state=await state_without_engine(ledger, transaction_id))
 
     return router

@@ -27,7 +27,7 @@ from swarm.tracker.codec import Codec
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class SseEvent:
     """One event: JSON, or text as it is. `event` is its name, if the API gives it one."""
 
     data: Mapping[str, Any] | str
@@ -43,7 +43,7 @@ class Frame:
         return f"{name}data: {text}\n\n".encode()
 
 
-def encode_frames(frames: Iterable[Frame]) -> bytes:
+def encode_frames(frames: Iterable[SseEvent]) -> bytes:
     return b"".join(frame.encode() for frame in frames)
 
 
@@ -68,11 +68,11 @@ class DialectRequest(Protocol):
 class ReplyFrames(Protocol):
     """Events of one call as the frames of an API."""
 
-    def push(self, event: CallEvent) -> list[Frame]: ...
+    def push(self, event: CallEvent) -> list[SseEvent]: ...
 
-    def finish(self) -> list[Frame]: ...
+    def finish(self) -> list[SseEvent]: ...
 
-    def fail(self, error: SwarmError) -> list[Frame]: ...
+    def fail(self, error: SwarmError) -> list[SseEvent]: ...
 
     def ping(self) -> bytes: ...
 
@@ -128,7 +128,7 @@ def opened(request: Request, served: Callable[[], ModelService | None]) -> tuple
     service = served()
     if service is None:
         raise EngineNotReady("no engine is running", retry_after_s=2)
-    return service, service.rollout.authorize(key)
+    return service, service.episodes.authorize(key)
 
 
 def check_model(name: str, service: ModelService) -> None:

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 
 from swarm.nano.recipe.demos import demonstrate, stream_demos
 from swarm.nano.recipe.muon import Muon
-from swarm.nano.recipe.tokenizer import END, MAX_LENGTH, PAD, encode, render, train_tokenizer
+from swarm.nano.recipe.vocabulary import END, MAX_LENGTH, PAD, encode, render, train_tokenizer
 from swarm.tasks import TASK_FAMILIES, Split
 
 TOKENIZER_DEMOS = 200

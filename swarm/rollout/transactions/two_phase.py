@@ -19,8 +19,8 @@ from typing import Literal
 
 from swarm.errors import Conflict, EpisodeEnded, SwarmError
 from swarm.ledger import Ending, EndReceipt, EpisodeRow, Ledger
-from swarm.ledger.operations import to_json
 from swarm.ledger.transactions import COMMIT_LIMIT_S
+from swarm.ledger.writes import to_json
 from swarm.rollout.results import align_turn_rewards, payload_digest
 from swarm.rollout.running import RunningEpisode, RunningEpisodes
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from swarm.tracker.formats.json_text import ends_in_string, parse_call
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal, mark
-from swarm.tracker.formats.stream import CallStream, Place, Scanned, Scanner
+from swarm.tracker.formats.stream import CallStream, Preceding, Scanned, Scanner
 from swarm.tracker.text import overlap
 from swarm.types import Grammar, ToolChoice, ToolSpec
 
@@ -41,11 +41,11 @@ class HermesFormat:
 
 
 class HermesStream(CallStream):
-    def find_opening(self, text: str, place: Place) -> tuple[int, int] | None:
+    def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
         begin = text.find(OPEN)
         return None if begin < 0 else (begin, begin + len(OPEN))
 
-    def uncertain(self, text: str, place: Place) -> int:
+    def uncertain(self, text: str, place: Preceding) -> int:
         return overlap(text, OPEN)
 
     def open_scanner(self) -> Scanner:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from swarm.tracker.formats.json_text import JsonExtent, parse_call
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
-from swarm.tracker.formats.stream import CallStream, Place, Scanned, Scanner
+from swarm.tracker.formats.stream import CallStream, Preceding, Scanned, Scanner
 from swarm.tracker.text import overlap
 from swarm.types import Grammar, ToolChoice, ToolSpec
 
@@ -48,15 +48,15 @@ class Llama3Format:
 
 
 class Llama3Stream(CallStream):
-    def find_opening(self, text: str, place: Place) -> tuple[int, int] | None:
-        if place is not Place.TEXT:
-            bare = (_AT_START if place is Place.START else _BEHIND_CALL).match(text)
+    def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
+        if place is not Preceding.TEXT:
+            bare = (_AT_START if place is Preceding.START else _BEHIND_CALL).match(text)
             if bare is not None:
                 return bare.span(1)
         tagged = _TAGGED.search(text)
         return tagged.span() if tagged else None
 
-    def uncertain(self, text: str, place: Place) -> int:
+    def uncertain(self, text: str, place: Preceding) -> int:
         """The beginning of the tag, or the whole of it while what follows it is not there."""
         begin = text.rstrip().rfind(PYTHON_TAG)
         if begin >= 0 and not text[begin + len(PYTHON_TAG) :].strip():
@@ -64,7 +64,7 @@ class Llama3Stream(CallStream):
         else:
             tagged = overlap(text, PYTHON_TAG)
         rest = text[: len(text) - tagged].strip()
-        return len(text) if rest == ";" and place is Place.BEHIND_CALL else tagged
+        return len(text) if rest == ";" and place is Preceding.BEHIND_CALL else tagged
 
     def open_scanner(self) -> Scanner:
         return _Object()

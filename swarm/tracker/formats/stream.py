@@ -14,7 +14,7 @@ from typing import Protocol
 from swarm.tracker.formats.base import ToolCall
 
 
-class Place(Enum):
+class Preceding(Enum):
     """What came before: only white space, other text, or a call (and white space)."""
 
     START = auto()
@@ -47,7 +47,7 @@ class CallStream(ABC):
 
     def __init__(self) -> None:
         self._buffer = ""
-        self._place = Place.START
+        self._place = Preceding.START
         self._gap = ""
         self._opening = ""
         self._scanner: Scanner | None = None
@@ -55,11 +55,11 @@ class CallStream(ABC):
         self._has_calls = False
 
     @abstractmethod
-    def find_opening(self, text: str, place: Place) -> tuple[int, int] | None:
+    def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
         """Where the first opening in `text` begins and ends."""
 
     @abstractmethod
-    def uncertain(self, text: str, place: Place) -> int:
+    def uncertain(self, text: str, place: Preceding) -> int:
         """How many characters at the end of a text without an opening may begin one, white space aside."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class CallStream(ABC):
         self._scanner = None
         if not scanned.calls:
             return self._content(self._gap + self._opening + used)
-        self._has_calls, self._place = True, Place.BEHIND_CALL
+        self._has_calls, self._place = True, Preceding.BEHIND_CALL
         return list(scanned.calls)
 
     def _content(self, text: str) -> list[str | ToolCall]:
@@ -115,5 +115,5 @@ class CallStream(ABC):
             text = text.lstrip()
         if not text:
             return []
-        self._has_content, self._place = True, Place.TEXT
+        self._has_content, self._place = True, Preceding.TEXT
         return [text]

@@ -12,8 +12,8 @@ from tests_support import examples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.nano.recipe.evaluate import evaluate
-from swarm.nano.recipe.tokenizer import chat_template
+from swarm.nano.recipe.score import evaluate
+from swarm.nano.recipe.vocabulary import chat_template
 from swarm.tasks import CALCULATOR, task_family
 
 

@@ -18,7 +18,7 @@ from tests_support import examples
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.nano.recipe.demos import demonstrate, stream_demos
 from swarm.nano.recipe.muon import Muon, orthogonalize
-from swarm.nano.recipe.tokenizer import encode, render
+from swarm.nano.recipe.vocabulary import encode, render
 from swarm.nano.recipe.warmup import Recipe, make_tokenizer, warm_up
 from swarm.tasks import TASK_FAMILIES, Split, split_of, task_family
 

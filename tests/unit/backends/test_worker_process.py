@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swarm.backends.local.process import WorkerProcess
+from swarm.backends.local.worker_process import WorkerProcess
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.types import FinishReason
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 SCRIPT = """
 import os, sys, time
-from swarm.backends.local.messages import Unpacker, pack
+from swarm.backends.local.wire import Unpacker, pack
 out = os.dup(1)
 os.dup2(2, 1)
 def send(message):
@@ -59,10 +59,8 @@ async def worker(tmp_path: Path) -> AsyncIterator[WorkerProcess]:
         await worker.stop()
 
 
-def build(directory: Path, longest_silence_s: float = 300.0) -> WorkerProcess:
-    return WorkerProcess(
-        [sys.executable, "-c", SCRIPT], directory / "logs" / "worker.log", longest_silence_s=longest_silence_s
-    )
+def build(directory: Path, **limits: float) -> WorkerProcess:
+    return WorkerProcess([sys.executable, "-c", SCRIPT], directory / "logs" / "worker.log", **limits)
 
 
 async def test_answers_and_prints_do_not_mix(worker: WorkerProcess, tmp_path: Path) -> None:
@@ -156,14 +154,14 @@ async def test_stop_ends_streams_with_abort_and_may_be_repeated(worker: WorkerPr
     assert worker.exit_reason == "the worker was stopped"
 
 
-async def test_worker_that_does_not_end_is_killed_on_stop(
-    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarm.backends.local.process.STOP_TIMEOUT_S", 0.2)
-    pid = worker.pid
-    await worker.open_stream("sleep", None)
-    await asyncio.sleep(0.2)
+async def test_worker_that_does_not_end_is_killed_on_stop(tmp_path: Path) -> None:
+    worker = build(tmp_path, stop_timeout_s=0.2)
     async with asyncio.timeout(60):
+        await worker.start()
+        await worker.call("echo", 0, timeout_s=30)
+        pid = worker.pid
+        await worker.open_stream("sleep", None)
+        await asyncio.sleep(0.2)
         await worker.stop()
     assert pid is not None and not psutil.pid_exists(pid)
 

@@ -35,8 +35,8 @@ def test_begins_are_held_while_the_engine_is_busy_and_let_in_by_its_next_move(tm
         await stage.begin(episode_type="eval")
         await stage.lifecycle.move(EngineState.ROLLING)
         await asyncio.gather(*held)
-        assert stage.rollout.running(EpisodeType.TRAIN) == 3
-        assert stage.rollout.running(EpisodeType.EVAL) == 1
+        assert stage.episodes.running(EpisodeType.TRAIN) == 3
+        assert stage.episodes.running(EpisodeType.EVAL) == 1
 
     play(scenario, tmp_path)
 
@@ -101,7 +101,7 @@ def test_beyond_the_limit_of_running_episodes_begins_are_held_until_one_is_over(
         await stage.end(first.episode_id)
         third = await asyncio.wait_for(held, 1)
         for episode in (second, third):
-            await stage.rollout.abort(episode.episode_id, "enough")
+            await stage.episodes.abort(episode.episode_id, "enough")
         await stage.begin()
 
     play(scenario, tmp_path, max_running=2)
@@ -117,7 +117,7 @@ def test_held_begins_of_one_kind_are_let_in_by_arrival_and_kinds_take_turns(tmp_
             task.add_done_callback(lambda _, name=f"{source}{number}": order.append(name))
             held.append(task)
         for _ in range(5):
-            await stage.rollout.abort(running.episode_id, "next")
+            await stage.episodes.abort(running.episode_id, "next")
             done, pending = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED, timeout=2)
             [task], held = done, list(pending)
             running = task.result()
@@ -131,9 +131,9 @@ def test_a_held_caller_that_goes_away_takes_no_place(tmp_path: Path) -> None:
         running = await stage.begin()
         gone, waiting = await stage.begin_held(), await stage.begin_held()
         gone.cancel()
-        await stage.rollout.abort(running.episode_id, "next")
+        await stage.episodes.abort(running.episode_id, "next")
         await asyncio.wait_for(waiting, 1)
-        assert stage.rollout.running(EpisodeType.TRAIN) == 1
+        assert stage.episodes.running(EpisodeType.TRAIN) == 1
 
     play(scenario, tmp_path, max_running=1)
 
@@ -142,13 +142,13 @@ def test_a_caller_let_in_as_it_is_cancelled_gives_its_place_on(tmp_path: Path) -
     async def scenario(stage: Stage) -> None:
         running = await stage.begin()
         gone, waiting = await stage.begin_held(), await stage.begin_held()
-        aborting = asyncio.create_task(stage.rollout.abort(running.episode_id, "next"))
-        while stage.rollout._admission.waiting == 2:
+        aborting = asyncio.create_task(stage.episodes.abort(running.episode_id, "next"))
+        while stage.episodes._admission.waiting == 2:
             await asyncio.sleep(0)
         gone.cancel()
         await asyncio.wait_for(waiting, 1)
         await aborting
-        assert stage.rollout.running(EpisodeType.TRAIN) == 1
+        assert stage.episodes.running(EpisodeType.TRAIN) == 1
 
     play(scenario, tmp_path, max_running=1)
 
@@ -158,7 +158,7 @@ def test_a_begin_that_waits_in_vain_says_what_it_waited_for(tmp_path: Path) -> N
         await stage.lifecycle.move(EngineState.DRAINING)
         with pytest.raises(RolloutPaused, match="DRAINING: try again"):
             await stage.begin(wait_s=0.05)
-        assert stage.rollout._admission.waiting == 0
+        assert stage.episodes._admission.waiting == 0
 
     play(scenario, tmp_path)
 
@@ -172,7 +172,7 @@ def test_a_source_whose_quota_is_covered_is_held_while_the_others_go_on(tmp_path
         held = await stage.begin_held(data_source="math")
         for reward in (0.0, 1.0):
             await stage.finish(task_id="c", data_source="code", reward=reward)
-        assert stage.rollout.batch_ready.is_set()
+        assert stage.episodes.batch_ready.is_set()
         assert not held.done()
         assert len(await stage.seal()) == 4
         await asyncio.wait_for(held, 1)
@@ -184,7 +184,7 @@ def test_a_lost_episode_makes_room_for_another_of_its_source(tmp_path: Path) -> 
     async def scenario(stage: Stage) -> None:
         first, _ = [await stage.begin(data_source="math") for _ in range(2)]
         held = await stage.begin_held(data_source="math")
-        await stage.rollout.abort(first.episode_id, "crashed")
+        await stage.episodes.abort(first.episode_id, "crashed")
         await asyncio.wait_for(held, 1)
 
     play(scenario, tmp_path, **MIXED)
@@ -202,7 +202,7 @@ def test_a_source_outside_the_mixture_is_refused_by_name_and_eval_is_not_concern
 def test_a_source_that_joins_with_the_next_batch_is_held_until_then(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         change = UpdateBatchPolicyRequest(mixture={"math": 0.5, "terminal": 0.5})
-        await stage.rollout.propose_policy(change)
+        await stage.episodes.propose_policy(change)
         with pytest.raises(RolloutPaused, match="next batch"):
             await stage.begin(data_source="terminal")
         joining = await stage.begin_held(data_source="terminal")
@@ -222,12 +222,12 @@ def test_draining_ends_with_the_last_running_train_episode(tmp_path: Path) -> No
     async def scenario(stage: Stage) -> None:
         first, second = await stage.begin(), await stage.begin()
         await stage.begin(episode_type="eval")
-        assert not await stage.rollout.drained(0.05)
-        drained = asyncio.create_task(stage.rollout.drained(10))
+        assert not await stage.episodes.drained(0.05)
+        drained = asyncio.create_task(stage.episodes.drained(10))
         await stage.end(first.episode_id)
         await asyncio.sleep(0.02)
         assert not drained.done()
-        await stage.rollout.abort(second.episode_id, "crashed")
+        await stage.episodes.abort(second.episode_id, "crashed")
         await eventually(drained.done, 1)
         assert drained.result()
 

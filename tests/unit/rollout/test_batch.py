@@ -40,7 +40,7 @@ def test_a_revised_reward_is_what_the_batch_trains_and_the_ledger_shows(tmp_path
         episode = await stage.begin()
         await stage.call(episode)
         await stage.end(episode.episode_id, reward=0.0, is_success=False, turn_rewards=[0.25])
-        row = await stage.rollout.revise(episode.episode_id, revision(1.0, is_success=True))
+        row = await stage.episodes.revise(episode.episode_id, revision(1.0, is_success=True))
         assert (row.reward, row.is_success, row.turn_rewards) == (1.0, True, (0.25,))
         [finished] = stage.pool.seal("batch-1", 1).batch.episodes
         assert (finished.reward, finished.is_success, finished.turn_rewards) == (1.0, True, (0.25,))
@@ -51,9 +51,9 @@ def test_a_revised_reward_is_what_the_batch_trains_and_the_ledger_shows(tmp_path
 def test_a_revised_reward_may_complete_a_batch_of_non_constant_tasks(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         first, _ = await stage.finish(reward=1.0), await stage.finish(reward=1.0)
-        assert not stage.rollout.batch_ready.is_set()
-        await stage.rollout.revise(first, revision(0.0))
-        assert stage.rollout.batch_ready.is_set()
+        assert not stage.episodes.batch_ready.is_set()
+        await stage.episodes.revise(first, revision(0.0))
+        assert stage.episodes.batch_ready.is_set()
 
     play(scenario, tmp_path, batch_size=1, stop_rule="enough_non_constant_tasks")
 
@@ -62,8 +62,8 @@ def test_revised_turn_rewards_must_fit_the_recorded_turns(tmp_path: Path) -> Non
     async def scenario(stage: Stage) -> None:
         episode_id = await stage.finish(reward=0.0)
         with pytest.raises(BadRequest, match="turn_rewards"):
-            await stage.rollout.revise(episode_id, revision(1.0, turn_rewards=[1, 2]))
-        row = await stage.rollout.revise(episode_id, revision(1.0, turn_rewards=[2]))
+            await stage.episodes.revise(episode_id, revision(1.0, turn_rewards=[1, 2]))
+        row = await stage.episodes.revise(episode_id, revision(1.0, turn_rewards=[2]))
         assert row.turn_rewards == (2,)
 
     play(scenario, tmp_path)
@@ -74,18 +74,18 @@ def test_a_reward_is_final_once_the_batch_is_sealed_or_where_none_is_awaited(tmp
         sealed = [await stage.finish(reward=reward) for reward in (0.0, 1.0)]
         await stage.seal()
         with pytest.raises(EpisodeEnded, match="sealed"):
-            await stage.rollout.revise(sealed[0], revision(0.5))
+            await stage.episodes.revise(sealed[0], revision(0.5))
         tested = await stage.finish(episode_type="eval")
         with pytest.raises(Conflict, match="eval"):
-            await stage.rollout.revise(tested, revision(0.5))
+            await stage.episodes.revise(tested, revision(0.5))
         running = await stage.begin()
         with pytest.raises(Conflict, match="running"):
-            await stage.rollout.revise(running.episode_id, revision(0.5))
-        await stage.rollout.abort(running.episode_id, "tool_crashed")
+            await stage.episodes.revise(running.episode_id, revision(0.5))
+        await stage.episodes.abort(running.episode_id, "tool_crashed")
         with pytest.raises(EpisodeEnded, match="tool_crashed"):
-            await stage.rollout.revise(running.episode_id, revision(0.5))
+            await stage.episodes.revise(running.episode_id, revision(0.5))
         with pytest.raises(NotFound):
-            await stage.rollout.revise("ep-nobody-knows", revision(0.5))
+            await stage.episodes.revise("ep-nobody-knows", revision(0.5))
 
     play(scenario, tmp_path)
 
@@ -95,7 +95,7 @@ def test_revisions_and_a_seal_at_once_leave_ledger_and_batch_agreed(tmp_path: Pa
         for trial in range(10):
             ids = [await stage.finish(task_id=f"t{trial}", reward=reward) for reward in (0.0, 1.0)]
             revising = [
-                asyncio.create_task(stage.rollout.revise(episode_id, revision(0.5 + number)))
+                asyncio.create_task(stage.episodes.revise(episode_id, revision(0.5 + number)))
                 for number, episode_id in enumerate(ids)
             ]
             await asyncio.sleep(0.001 * trial)
@@ -112,10 +112,10 @@ def test_revisions_and_a_seal_at_once_leave_ledger_and_batch_agreed(tmp_path: Pa
 
 def test_any_client_may_agree_and_nothing_is_ready_without_an_episode(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        assert stage.rollout.agree("laptop") == (("laptop",), False)
+        assert stage.episodes.agree("laptop") == (("laptop",), False)
         await stage.finish(client_id="laptop")
-        assert stage.rollout.batch_ready.is_set()
-        assert stage.rollout.agree("laptop") == (("laptop",), True)
+        assert stage.episodes.batch_ready.is_set()
+        assert stage.episodes.agree("laptop") == (("laptop",), True)
 
     play(scenario, tmp_path, stop_rule="any_client_agrees")
 
@@ -125,13 +125,13 @@ def test_all_clients_must_agree_but_those_that_never_trained_or_fell_silent(tmp_
         await stage.finish(client_id="a")
         episode = await stage.begin(client_id="b")
         await stage.begin(client_id="judge", episode_type="eval")
-        assert stage.rollout.agree("a") == (("a",), False)
-        await stage.rollout.abort(episode.episode_id, "crashed")
-        assert not stage.rollout.is_batch_ready()
+        assert stage.episodes.agree("a") == (("a",), False)
+        await stage.episodes.abort(episode.episode_id, "crashed")
+        assert not stage.episodes.is_batch_ready()
         # As if b had been silent for long.
-        stage.rollout._clients.see("b").seen -= LIVE_S - 0.3
-        stage.rollout.agree("a")
-        await eventually(stage.rollout.batch_ready.is_set, 3)
+        stage.episodes._clients.see("b").seen -= LIVE_S - 0.3
+        stage.episodes.agree("a")
+        await eventually(stage.episodes.batch_ready.is_set, 3)
 
     play(scenario, tmp_path, stop_rule="all_clients_agree")
 
@@ -157,21 +157,21 @@ def test_a_batch_is_ready_when_its_time_is_over_though_nobody_calls(tmp_path: Pa
         began = time.monotonic()
         for reward in (0.0, 1.0):
             await stage.finish(reward=reward)
-        assert not stage.rollout.is_batch_ready()
-        await asyncio.wait_for(stage.rollout.batch_ready.wait(), 5)
+        assert not stage.episodes.is_batch_ready()
+        await asyncio.wait_for(stage.episodes.batch_ready.wait(), 5)
         assert time.monotonic() - began == pytest.approx(0.5, abs=0.3)
-        assert stage.rollout.is_batch_ready()
+        assert stage.episodes.is_batch_ready()
 
     play(scenario, tmp_path, batch_timeout_s=0.5)
 
 
 def test_a_changed_policy_is_durable_and_waits_for_the_seal(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        policies = await stage.rollout.propose_policy(UpdateBatchPolicyRequest(batch_size=1, num_repeat=3))
+        policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(batch_size=1, num_repeat=3))
         assert policies.active.batch_size == 2
         assert policies.next is not None
         assert (policies.next.batch_size, policies.next.num_repeat, policies.next.min_group) == (1, 3, 2)
-        policies = await stage.rollout.propose_policy(UpdateBatchPolicyRequest(mixture={"math": 1.0}))
+        policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(mixture={"math": 1.0}))
         assert policies.next is not None
         assert (policies.next.batch_size, policies.next.mixture) == (1, {"math": 1.0})
         *_, recorded = await recorded_policies(stage)
@@ -180,9 +180,9 @@ def test_a_changed_policy_is_durable_and_waits_for_the_seal(tmp_path: Path) -> N
             for _ in range(2):
                 await stage.finish(task_id=f"t{task}")
         await stage.seal()
-        assert stage.rollout.policies().active.num_repeat == 3
-        assert stage.rollout.policies().next is None
-        policies = await stage.rollout.propose_policy(UpdateBatchPolicyRequest(mixture={}))
+        assert stage.episodes.policies().active.num_repeat == 3
+        assert stage.episodes.policies().next is None
+        policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(mixture={}))
         assert policies.next is not None
         assert policies.next.mixture is None
         kinds = [event.kind for event in await stage.ledger.events(0, 100)]
@@ -205,8 +205,8 @@ def test_a_policy_is_checked_as_a_whole_and_a_wrong_one_changes_nothing(
 ) -> None:
     async def scenario(stage: Stage) -> None:
         with pytest.raises(BadRequest, match=message):
-            await stage.rollout.propose_policy(UpdateBatchPolicyRequest.model_validate(change))
-        assert stage.rollout.policies().next is None
+            await stage.episodes.propose_policy(UpdateBatchPolicyRequest.model_validate(change))
+        assert stage.episodes.policies().next is None
         assert await recorded_policies(stage) == []
 
     play(scenario, tmp_path, mini_batch_num=4)
@@ -214,7 +214,7 @@ def test_a_policy_is_checked_as_a_whole_and_a_wrong_one_changes_nothing(
 
 def test_a_proposal_that_changes_nothing_is_not_recorded(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        policies = await stage.rollout.propose_policy(UpdateBatchPolicyRequest(batch_size=2))
+        policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(batch_size=2))
         assert policies.next is None
         assert await recorded_policies(stage) == []
 
@@ -238,9 +238,9 @@ def test_warnings_about_a_client_reach_the_status(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         for _ in range(40):
             await stage.finish(task_id="same", reward=1.0, client_id="careless")
-            if stage.rollout.is_batch_ready():
+            if stage.episodes.is_batch_ready():
                 await stage.seal()
-        warnings = stage.rollout.warnings()
+        warnings = stage.episodes.warnings()
         assert {warning.client_id for warning in warnings} == {"careless"}
         assert all(warning.message and warning.count >= 1 for warning in warnings)
 
@@ -252,7 +252,7 @@ def test_status_shows_the_newest_warnings_only(tmp_path: Path) -> None:
         for number in range(MAX_SHOWN_WARNINGS + 1):
             for _ in range(2):
                 await stage.finish(task_id="none", client_id=f"careless-{number}")
-        shown = stage.rollout.warnings()
+        shown = stage.episodes.warnings()
         assert len(shown) == MAX_SHOWN_WARNINGS
         assert "careless-0" not in {warning.client_id for warning in shown}
 

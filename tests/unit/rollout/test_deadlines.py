@@ -8,7 +8,7 @@ import time
 import pytest
 from rollout_support import sampled_turn
 
-from swarm.ledger import CompletedEpisode, EpisodeRow
+from swarm.ledger import EpisodeRow, RecordedEpisode
 from swarm.rollout.running import (
     REMEMBERED_EPISODES,
     SLACK,
@@ -66,7 +66,7 @@ def test_a_call_in_flight_is_a_sign_of_life_but_for_the_deadline() -> None:
 def test_a_restored_episode_has_its_turns_a_fresh_lease_and_the_old_deadline() -> None:
     row = row_of(lease_s=30, timeout_s=-5)
     turns = (sampled_turn("ep", 0), sampled_turn("ep", 2))
-    episode = RunningEpisode.restored(CompletedEpisode(row, turns), None)
+    episode = RunningEpisode.restored(RecordedEpisode(row, turns), None)
     assert episode.tree.turns == turns
     assert expiry_s(episode, time.monotonic()) == (-5, "deadline")
     assert episode.last_seen_at == pytest.approx(time.time(), abs=0.5)

@@ -77,7 +77,7 @@ def test_ends_sent_at_once_count_once(tmp_path: Path) -> None:
         receipts = await asyncio.gather(*(stage.end(episode.episode_id) for _ in range(8)))
         assert sorted(receipt.replayed for receipt in receipts) == [False] + [True] * 7
         assert stage.pool.progress().episodes == 1
-        assert stage.rollout.running(EpisodeType.TRAIN) == 0
+        assert stage.episodes.running(EpisodeType.TRAIN) == 0
         with pytest.raises(IdempotencyMismatch):
             await stage.end(episode.episode_id, reward=0)
 
@@ -115,10 +115,10 @@ def test_an_end_whose_caller_never_came_back_is_found_when_the_episode_would_exp
             metadata={},
             ended_at=time.time(),
         )
-        await eventually(lambda: stage.rollout.running(EpisodeType.TRAIN) == 0)
+        await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 0)
         [finished] = stage.pool.seal("batch-1", 1).batch.episodes
         assert (finished.reward, finished.trained_tokens) == (0.5, 2)
-        [client] = stage.rollout.client_views()
+        [client] = stage.episodes.client_views()
         assert (client.completed, client.lost) == (1, 0)
 
     play(scenario, tmp_path, min_group=1)
@@ -127,7 +127,7 @@ def test_an_end_whose_caller_never_came_back_is_found_when_the_episode_would_exp
 def test_an_end_during_a_call_trains_what_is_on_record(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         episode = await stage.begin()
-        running = stage.rollout.authorize(episode.api_key)
+        running = stage.episodes.authorize(episode.api_key)
         running.calls_in_flight += 1
         await stage.ledger.add_turns([sampled_turn(episode.episode_id, 0)])
         await stage.end(episode.episode_id)
@@ -156,8 +156,8 @@ def test_an_end_or_abort_that_the_ledger_refuses_leaves_the_episode_running(tmp_
         with pytest.raises(LedgerError):
             await stage.end(episode.episode_id)
         with pytest.raises(LedgerError):
-            await stage.rollout.abort(episode.episode_id, "tool_crashed")
-        assert stage.rollout.authorize(episode.api_key).closed is None
+            await stage.episodes.abort(episode.episode_id, "tool_crashed")
+        assert stage.episodes.authorize(episode.api_key).closed is None
         refuse_updates(tmp_path, False)
         await stage.end(episode.episode_id)
         assert stage.pool.progress().episodes == 1
@@ -170,9 +170,9 @@ def test_an_expiry_that_the_ledger_refuses_is_tried_again(tmp_path: Path) -> Non
         episode = await stage.begin(idle_timeout_s=0.2)
         refuse_updates(tmp_path, True)
         await asyncio.sleep(0.6)
-        assert stage.rollout.running(EpisodeType.TRAIN) == 1
+        assert stage.episodes.running(EpisodeType.TRAIN) == 1
         refuse_updates(tmp_path, False)
-        await eventually(lambda: stage.rollout.running(EpisodeType.TRAIN) == 0)
+        await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 0)
         assert (await stage.ledger.episode(episode.episode_id)).outcome == "idle_timeout"
 
     play(scenario, tmp_path)
@@ -186,21 +186,21 @@ def test_silence_ends_an_episode_with_its_reason_and_its_key_hears_it(tmp_path: 
         hung = await stage.begin(lease_s=1, idle_timeout_s=1.2, client_id="hung")
         until = time.monotonic() + 1.8
         while time.monotonic() < until:
-            stage.rollout.heartbeat(kept.episode_id)
-            assert stage.rollout.heartbeat_client("hung", [kept.episode_id]) == {}
-            stage.rollout.heartbeat_client("hung", [hung.episode_id])
+            stage.episodes.heartbeat(kept.episode_id)
+            assert stage.episodes.heartbeat_client("hung", [kept.episode_id]) == {}
+            stage.episodes.heartbeat_client("hung", [hung.episode_id])
             await asyncio.sleep(0.1)
         for episode, reason in ((leased, "lease_expired"), (idle, "idle_timeout"), (hung, "idle_timeout")):
             row = await stage.ledger.episode(episode.episode_id)
             assert (row.state, row.outcome) == (EpisodeState.EXPIRED, reason)
             with pytest.raises(EpisodeEnded, match=reason):
-                stage.rollout.authorize(episode.api_key)
+                stage.episodes.authorize(episode.api_key)
             with pytest.raises(EpisodeEnded, match=reason):
                 await stage.end(episode.episode_id)
         with pytest.raises(EpisodeEnded, match="lease_expired"):
-            stage.rollout.heartbeat(leased.episode_id)
-        assert stage.rollout.running(EpisodeType.TRAIN) == 1
-        lost = {client.client_id: client.lost for client in stage.rollout.client_views()}
+            stage.episodes.heartbeat(leased.episode_id)
+        assert stage.episodes.running(EpisodeType.TRAIN) == 1
+        lost = {client.client_id: client.lost for client in stage.episodes.client_views()}
         assert (lost["dead"], lost["hung"]) == (1, 1)
 
     play(scenario, tmp_path)
@@ -212,9 +212,9 @@ def test_a_server_that_stood_still_hears_its_clients_before_it_gives_them_up(tmp
         await asyncio.sleep(0.05)
         time.sleep(3.5)
         await asyncio.sleep(0.3)
-        stage.rollout.heartbeat(kept.episode_id)
-        await eventually(lambda: stage.rollout.running(EpisodeType.TRAIN) == 1, 2)
-        assert stage.rollout.last_seen(dead.episode_id) is None
+        stage.episodes.heartbeat(kept.episode_id)
+        await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 1, 2)
+        assert stage.episodes.last_seen(dead.episode_id) is None
 
     play(scenario, tmp_path)
 
@@ -223,9 +223,9 @@ def test_a_bulk_heartbeat_names_what_does_not_run_and_why(tmp_path: Path) -> Non
     async def scenario(stage: Stage) -> None:
         running, ended, aborted = [await stage.begin() for _ in range(3)]
         await stage.end(ended.episode_id)
-        await stage.rollout.abort(aborted.episode_id, "tool_crashed")
+        await stage.episodes.abort(aborted.episode_id, "tool_crashed")
         listed = [running.episode_id, ended.episode_id, aborted.episode_id, "ep-nobody-knows"]
-        assert stage.rollout.heartbeat_client("laptop", listed) == {
+        assert stage.episodes.heartbeat_client("laptop", listed) == {
             ended.episode_id: "ended",
             aborted.episode_id: "tool_crashed",
             "ep-nobody-knows": "unknown",
@@ -238,13 +238,13 @@ def test_an_abort_may_be_repeated_and_nothing_else_follows_it(tmp_path: Path) ->
     async def scenario(stage: Stage) -> None:
         episode = await stage.begin()
         for _ in range(2):
-            await stage.rollout.abort(episode.episode_id, "tool_crashed")
+            await stage.episodes.abort(episode.episode_id, "tool_crashed")
         with pytest.raises(EpisodeEnded):
             await stage.end(episode.episode_id)
         with pytest.raises(NotFound):
-            await stage.rollout.abort("ep-nobody-knows", "x")
+            await stage.episodes.abort("ep-nobody-knows", "x")
         with pytest.raises(Unauthorized):
-            stage.rollout.authorize("sk-swarm-nobody-knows")
+            stage.episodes.authorize("sk-swarm-nobody-knows")
 
     play(scenario, tmp_path)
 
@@ -252,7 +252,7 @@ def test_an_abort_may_be_repeated_and_nothing_else_follows_it(tmp_path: Path) ->
 def test_hundreds_of_episodes_that_fall_due_together_are_gone_at_once(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await asyncio.gather(*(stage.begin(idle_timeout_s=1.0) for _ in range(800)))
-        await eventually(lambda: stage.rollout.running(EpisodeType.TRAIN) == 0)
+        await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 0)
         assert (await stage.ledger.failures()) == {"idle_timeout": 800}
 
     play(scenario, tmp_path, max_running=1000, batch_size=400)
@@ -262,7 +262,7 @@ def test_closing_aborts_whatever_runs(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         for _ in range(3):
             await stage.begin()
-        await stage.rollout.close("engine_stopped")
+        await stage.episodes.close("engine_stopped")
         assert (await stage.ledger.failures()) == {"engine_stopped": 3}
 
     play(scenario, tmp_path)
@@ -278,16 +278,16 @@ def test_running_episodes_go_on_after_a_crash_with_key_turns_and_source(tmp_path
     async def go_on(episodes: list[Any]) -> None:
         first, second = episodes
         async with rolling(tmp_path) as stage:
-            assert stage.rollout.running(EpisodeType.TRAIN) == 2
-            [client] = stage.rollout.client_views()
+            assert stage.episodes.running(EpisodeType.TRAIN) == 2
+            [client] = stage.episodes.client_views()
             assert (client.client_id, client.running) == ("laptop", 2)
-            assert stage.rollout.pool_view().sources["math"].running == 2
-            assert stage.rollout.heartbeat_client("laptop", [first.episode_id, second.episode_id]) == {}
-            assert stage.rollout.authorize(first.api_key).tree.turns[0].output_ids_T == (4, 5)
+            assert stage.episodes.pool_view().sources["math"].running == 2
+            assert stage.episodes.heartbeat_client("laptop", [first.episode_id, second.episode_id]) == {}
+            assert stage.episodes.authorize(first.api_key).tree.turns[0].output_ids_T == (4, 5)
             await stage.call(first)
             await stage.end(first.episode_id, turn_rewards=[1, 0])
             assert stage.pool.progress().episodes == 1
-            await stage.rollout.abort(second.episode_id, "enough")
+            await stage.episodes.abort(second.episode_id, "enough")
 
     episodes = asyncio.run(asyncio.wait_for(crash(), 30))
     asyncio.run(asyncio.wait_for(go_on(episodes), 30))
@@ -302,7 +302,7 @@ def test_an_episode_whose_record_has_a_hole_is_given_up_after_a_crash(tmp_path: 
 
     async def go_on(episode_id: str) -> None:
         async with rolling(tmp_path) as stage:
-            await eventually(lambda: stage.rollout.running(EpisodeType.TRAIN) == 0)
+            await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 0)
             assert (await stage.ledger.episode(episode_id)).outcome == "record_incomplete"
 
     episode_id = asyncio.run(asyncio.wait_for(crash(), 30))
@@ -312,15 +312,15 @@ def test_an_episode_whose_record_has_a_hole_is_given_up_after_a_crash(tmp_path: 
 def test_the_status_lists_the_longest_silent_and_counts_by_source(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         episodes = [await stage.begin(data_source=f"s{number % 2}", task_id=f"t{number}") for number in range(6)]
-        stage.rollout.heartbeat(episodes[0].episode_id)
-        views = stage.rollout.running_views(limit=2)
+        stage.episodes.heartbeat(episodes[0].episode_id)
+        views = stage.episodes.running_views(limit=2)
         assert [view.episode_id for view in views] == [episodes[1].episode_id, episodes[2].episode_id]
         assert (views[0].task_id, views[0].data_source, views[0].turns) == ("t1", "s1", 0)
-        pool = stage.rollout.pool_view()
+        pool = stage.episodes.pool_view()
         assert (pool.running_train, pool.running_eval) == (6, 0)
         assert {name: source.running for name, source in pool.sources.items()} == {"s0": 3, "s1": 3}
         for episode in episodes:
             await stage.end(episode.episode_id)
-        assert stage.rollout.running_views() == []
+        assert stage.episodes.running_views() == []
 
     play(scenario, tmp_path, batch_size=6)

@@ -34,7 +34,7 @@ def play(scenario: Scenario, home: Path, **settings: Any) -> None:
 
 async def prepare(stage: Stage, episode_id: str, secret: str, **fields: Any) -> Any:
     body = {"task_id": "task", "reward": 1.0, "transaction_id": secret, **fields}
-    return await stage.rollout.transactions.prepare(episode_id, PrepareEpisodeRequest.model_validate(body))
+    return await stage.episodes.transactions.prepare(episode_id, PrepareEpisodeRequest.model_validate(body))
 
 
 async def state_of(stage: Stage, episode_id: str) -> tuple[EpisodeState, str | None]:
@@ -88,19 +88,19 @@ def test_a_prepared_episode_is_in_no_pool_and_holds_the_batch_back_until_it_is_c
         assert (first.state, first.replayed) == (EpisodeState.PREPARED, False)
         assert (await prepare(stage, episode.episode_id, secret)).replayed
         assert stage.pool.progress().episodes == 0
-        assert not await stage.rollout.drained(0.05)
+        assert not await stage.episodes.drained(0.05)
         with pytest.raises(EpisodeEnded, match="prepared"):
-            stage.rollout.authorize(episode.api_key)
-        [view] = stage.rollout.running_views()
+            stage.episodes.authorize(episode.api_key)
+        [view] = stage.episodes.running_views()
         assert view.state is EpisodeState.PREPARED
-        assert await stage.rollout.transactions.state_of(secret) is TransactionState.PENDING
-        receipt = await stage.rollout.transactions.commit(episode.episode_id, secret)
+        assert await stage.episodes.transactions.state_of(secret) is TransactionState.PENDING
+        receipt = await stage.episodes.transactions.commit(episode.episode_id, secret)
         assert (receipt.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
-        assert (await stage.rollout.transactions.commit(episode.episode_id, secret)).replayed
-        assert await stage.rollout.drained(0.05)
+        assert (await stage.episodes.transactions.commit(episode.episode_id, secret)).replayed
+        assert await stage.episodes.drained(0.05)
         [finished] = stage.pool.seal("batch", 1).batch.episodes
         assert (finished.reward, finished.trained_tokens) == (1.0, 2)
-        assert await stage.rollout.transactions.state_of(secret) is TransactionState.COMMITTED
+        assert await stage.episodes.transactions.state_of(secret) is TransactionState.COMMITTED
 
     play(scenario, tmp_path, min_group=1)
 
@@ -110,7 +110,7 @@ def test_another_result_or_another_transaction_is_refused_and_changes_nothing(tm
         secret, other = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         episode, second = await stage.begin(), await stage.begin()
         with pytest.raises(Conflict, match="prepare it first"):
-            await stage.rollout.transactions.commit(episode.episode_id, secret)
+            await stage.episodes.transactions.commit(episode.episode_id, secret)
         await prepare(stage, episode.episode_id, secret)
         with pytest.raises(IdempotencyMismatch):
             await prepare(stage, episode.episode_id, secret, reward=0.5)
@@ -118,7 +118,7 @@ def test_another_result_or_another_transaction_is_refused_and_changes_nothing(tm
             with pytest.raises(Conflict):
                 await refused
         with pytest.raises(Conflict):
-            await stage.rollout.transactions.commit(episode.episode_id, other)
+            await stage.episodes.transactions.commit(episode.episode_id, other)
         with pytest.raises(Conflict, match="prepared"):
             await stage.end(episode.episode_id)
         assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
@@ -131,12 +131,12 @@ def test_the_coordinator_gives_up_the_episode_of_a_silent_client_and_says_so_aft
     async def scenario(stage: Stage) -> None:
         secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=1)
         await prepare(stage, episode.episode_id, secret)
-        await eventually(lambda: not stage.rollout.running_views())
+        await eventually(lambda: not stage.episodes.running_views())
         assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "lease_expired")
-        assert await stage.rollout.transactions.state_of(secret) is TransactionState.ABORTED
+        assert await stage.episodes.transactions.state_of(secret) is TransactionState.ABORTED
         with pytest.raises(EpisodeEnded):
-            await stage.rollout.transactions.commit(episode.episode_id, secret)
-        assert await stage.rollout.transactions.state_of(secrets.token_urlsafe(32)) is TransactionState.ABORTED
+            await stage.episodes.transactions.commit(episode.episode_id, secret)
+        assert await stage.episodes.transactions.state_of(secrets.token_urlsafe(32)) is TransactionState.ABORTED
 
     play(scenario, tmp_path)
 
@@ -154,7 +154,7 @@ def test_a_commit_that_comes_too_late_is_refused_for_good(tmp_path: Path) -> Non
         )
         assert (late.state, late.outcome) == (EpisodeState.EXPIRED, "commit_timeout")
         with pytest.raises(EpisodeEnded, match="commit_timeout"):
-            await stage.rollout.transactions.commit(episode.episode_id, secret)
+            await stage.episodes.transactions.commit(episode.episode_id, secret)
 
     play(scenario, tmp_path)
 
@@ -163,10 +163,10 @@ def test_an_abort_works_on_the_coordinator_and_ends_the_transaction(tmp_path: Pa
     async def scenario(stage: Stage) -> None:
         secret, episode = secrets.token_urlsafe(32), await stage.begin()
         await prepare(stage, episode.episode_id, secret)
-        await stage.rollout.abort(episode.episode_id, "changed_my_mind")
+        await stage.episodes.abort(episode.episode_id, "changed_my_mind")
         assert await state_of(stage, episode.episode_id) == (EpisodeState.ABORTED, "changed_my_mind")
-        assert await stage.rollout.transactions.state_of(secret) is TransactionState.ABORTED
-        assert await stage.rollout.drained(0.05)
+        assert await stage.episodes.transactions.state_of(secret) is TransactionState.ABORTED
+        assert await stage.episodes.drained(0.05)
 
     play(scenario, tmp_path)
 
@@ -185,9 +185,9 @@ def test_elsewhere_a_silent_clients_episode_does_as_its_coordinator_did(
         assert set(coordinator.paths) == {f"/v1/swarm/transactions/{secret}"}
         assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
         with pytest.raises(Conflict, match="on its coordinator"):
-            await stage.rollout.abort(episode.episode_id, "impatient")
+            await stage.episodes.abort(episode.episode_id, "impatient")
         coordinator.body = f'{{"state":"{answer}"}}'.encode()
-        await eventually(lambda: not stage.rollout.running_views())
+        await eventually(lambda: not stage.episodes.running_views())
         assert await state_of(stage, episode.episode_id) == fate
 
     play(scenario, tmp_path)
@@ -250,12 +250,12 @@ def test_nobody_answers_until_the_very_end_and_the_episode_is_dropped_and_counte
     async def scenario(stage: Stage) -> None:
         secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=1)
         await prepare(stage, episode.episode_id, secret, coordinator="http://127.0.0.1:9")
-        [running] = stage.rollout.transactions.running.by_id.values()
+        [running] = stage.episodes.transactions.running.by_id.values()
         assert running.row.ended_at is not None
         long_ago = running.row.ended_at - ASK_AT_LEAST_S
         object.__setattr__(running.row, "ended_at", long_ago)
         object.__setattr__(running.row, "deadline_at", long_ago)
-        await eventually(lambda: not stage.rollout.running_views())
+        await eventually(lambda: not stage.episodes.running_views())
         assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "transaction_unresolved")
         assert await stage.ledger.failures() == {"transaction_unresolved": 1}
 
@@ -270,14 +270,14 @@ def test_prepared_episodes_outlive_a_stop_of_the_engine_and_the_server(tmp_path:
         await stage.call(episode)
         begun.append(episode.episode_id)
         await prepare(stage, episode.episode_id, secret)
-        await stage.rollout.close("engine_stopped")
+        await stage.episodes.close("engine_stopped")
         assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
         assert await state_without_engine(stage.ledger, secret) is TransactionState.PENDING
 
     async def after(stage: Stage) -> None:
-        [view] = stage.rollout.running_views()
+        [view] = stage.episodes.running_views()
         assert (view.episode_id, view.state, view.turns) == (begun[0], EpisodeState.PREPARED, 1)
-        await stage.rollout.transactions.commit(begun[0], secret)
+        await stage.episodes.transactions.commit(begun[0], secret)
         [finished] = stage.pool.seal("batch", 1).batch.episodes
         assert finished.trained_tokens == 2
 

@@ -14,7 +14,7 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.rows import Row, ScoredSample
+from swarm.trainer.token_rows import Row, ScoredSample
 
 EVERY_ESTIMATOR = [
     "grpo",

@@ -36,7 +36,7 @@ from swarm.backends.local.learning.microbatches import collate
 from swarm.backends.local.learning.scoring import TokenScorer
 from swarm.config import TrainJob
 from swarm.errors import EngineFailure
-from swarm.trainer.rows import build_rows
+from swarm.trainer.token_rows import build_rows
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
 
 WORDS = ("ab", "abcab", "b c", "cc", "ca")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarm.backends.local.process import WorkerProcess
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.backends.local.worker_process import WorkerProcess
 from swarm.config import ServerConfig, TrainJob
 from swarm.ledger import BatchRow, Ledger
 from swarm.sampler import EngineLost

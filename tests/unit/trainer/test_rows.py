@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarm.backends.local.learning.microbatches import collate, plan_microbatches
 from swarm.errors import EngineFailure
-from swarm.trainer.rows import Row, build_rows
+from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
 
 MakeBatch = Callable[..., TrainBatch]

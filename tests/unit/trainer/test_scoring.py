@@ -15,7 +15,7 @@ from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.scoring import TokenScorer
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.rows import build_rows
+from swarm.trainer.token_rows import build_rows
 from swarm.types import Group, Sample, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

@@ -25,7 +25,7 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from swarm.backends.local.learning.learner import Learner
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.rows import Row, ScoredSample, build_rows
+from swarm.trainer.token_rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

@@ -17,7 +17,7 @@ from swarm.backends.verl.driver.sequences import Fields, build_sequences, paddin
 from swarm.backends.verl.ranks.losses import policy_loss
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.rows import build_rows
+from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

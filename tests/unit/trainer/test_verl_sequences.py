@@ -13,7 +13,7 @@ from swarm.backends.verl.driver.sequences import Sequences, build_sequences, pad
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import mean_advantages
-from swarm.trainer.rows import Row, build_rows
+from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, TrainBatch
 
 MakeBatch = Callable[..., TrainBatch]

@@ -19,7 +19,7 @@ import torch
 
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.errors import BadRequest, SwarmError
-from swarm.trainer.rows import TokenMask, TurnMasks
+from swarm.trainer.token_rows import TokenMask, TurnMasks
 from swarm.types import ConstrainedTurn, FinishedEpisode, Group, Sample, TrainBatch
 
 logger = logging.getLogger(__name__)

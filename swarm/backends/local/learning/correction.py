@@ -21,7 +21,7 @@ from verl.trainer.ppo.rollout_corr_helper import (
 
 from swarm.backends.local.learning.microbatches import MicroBatch
 from swarm.config import TrainJob
-from swarm.trainer.rows import Row
+from swarm.trainer.token_rows import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches, step_generator
-from swarm.trainer.rows import build_rows
+from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from swarm.backends.local.learning.constraints import TokenMasks
-from swarm.trainer.rows import Row, ScoredSample, TokenMask
+from swarm.trainer.token_rows import Row, ScoredSample, TokenMask
 
 
 @dataclass(frozen=True, slots=True)

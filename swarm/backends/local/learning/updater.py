@@ -20,7 +20,7 @@ from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.scoring import TokenScorer
 from swarm.config import TrainJob
-from swarm.trainer.rows import Row
+from swarm.trainer.token_rows import Row
 
 Pulse = Callable[[], None]
 """Called after every microbatch, so that a caller can show life, or raise to give the step up."""

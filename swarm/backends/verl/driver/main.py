@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from swarm.backends.local.messages import Message, pack_error
+from swarm.backends.local.wire import Message, pack_error
 from swarm.backends.pipes import Inbox, open_pipes
 from swarm.backends.verl.driver.reaper import start_reaper
 from swarm.errors import EngineFailure, SwarmError

@@ -23,7 +23,7 @@ import torch
 import transfer_queue as tq
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from swarm.backends.local.messages import unpack_batch
+from swarm.backends.local.wire import unpack_batch
 from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, read_checkpoint, write_checkpoint
 from swarm.backends.verl.driver.cluster import RayCluster
 from swarm.backends.verl.driver.learner import OUTSIDE_SAMPLER, MiniBatch, SteppedTrainer, StepPlan
@@ -37,7 +37,7 @@ from swarm.sampler import EngineLost
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches
-from swarm.trainer.rows import Row, build_rows
+from swarm.trainer.token_rows import Row, build_rows
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from swarm.trainer.rows import Row, ScoredSample
+from swarm.trainer.token_rows import Row, ScoredSample
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
 SEQUENCE_SHARED_MODES = frozenset({"seq-mean-token-mean"})

@@ -39,7 +39,7 @@ from swarm.backends.verl.replicas.command import (
     free_port,
     own_directory,
 )
-from swarm.backends.verl.replicas.launch import ORDER_VARIABLE, REMOTE_GRACE_S
+from swarm.backends.verl.replicas.launcher import ORDER_VARIABLE, REMOTE_GRACE_S
 from swarm.errors import EngineFailure, SwarmError
 
 LOOK_INTERVAL_S: Final = 0.5

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from swarm.backends.verl.requests.client import ReplicaClient
+from swarm.backends.verl.requests.replica_client import ReplicaClient
 from swarm.backends.verl.requests.wire import Piece, read_event
 from swarm.errors import SwarmError
 from swarm.sampler import EngineLost

@@ -12,12 +12,12 @@ from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.anthropic.errors import anthropic_error
 from swarm.gateway.dialects.anthropic.messages import input_json, tool_input
 from swarm.gateway.dialects.anthropic.request import MessageRequest
-from swarm.gateway.dialects.endpoint import Frame
+from swarm.gateway.dialects.endpoint import SseEvent
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Opened, Piece, parts_of
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, ToolCallPart, Turn
 
-_PING = Frame({"type": "ping"}, "ping").encode()
+_PING = SseEvent({"type": "ping"}, "ping").encode()
 
 
 def render_message(request: MessageRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class MessageStream:
         self._blocks_begun = 0
         self._open: type[ReplyPart] | None = None
 
-    def push(self, event: CallEvent) -> list[Frame]:
+    def push(self, event: CallEvent) -> list[SseEvent]:
         match event:
             case Opened():
                 rest: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
@@ -55,20 +55,20 @@ class MessageStream:
                 usage = _usage(len(turn.prompt_ids), len(turn.output_ids_T))
                 return [*self._close(), _frame("message_delta", delta=_stop(turn, self._codec), usage=usage)]
 
-    def finish(self) -> list[Frame]:
+    def finish(self) -> list[SseEvent]:
         return [_frame("message_stop")]
 
-    def fail(self, error: SwarmError) -> list[Frame]:
+    def fail(self, error: SwarmError) -> list[SseEvent]:
         """The status line is gone: stock clients raise on an `error` event."""
-        return [Frame(anthropic_error(error), "error")]
+        return [SseEvent(anthropic_error(error), "error")]
 
     def ping(self) -> bytes:
         """An event that clients skip, but know the stream to be alive by."""
         return _PING
 
-    def _part(self, part: ReplyPart) -> list[Frame]:
+    def _part(self, part: ReplyPart) -> list[SseEvent]:
         """A tool call is a block of its own; of the rest, pieces of one kind that follow one another are one."""
-        frames: list[Frame] = []
+        frames: list[SseEvent] = []
         if self._open is not type(part) or isinstance(part, ToolCallPart):
             frames += self._close()
             frames.append(self._frame("content_block_start", content_block=_empty_block(part)))
@@ -87,10 +87,10 @@ class MessageStream:
             case ToolCallPart():
                 yield {"type": "input_json_delta", "partial_json": input_json(part.arguments)}
 
-    def _close(self) -> list[Frame]:
+    def _close(self) -> list[SseEvent]:
         if self._open is None:
             return []
-        frames: list[Frame] = []
+        frames: list[SseEvent] = []
         if self._open is ReasoningPart:
             signature = {"type": "signature_delta", "signature": _signature(self._head)}
             frames.append(self._frame("content_block_delta", delta=signature))
@@ -98,14 +98,14 @@ class MessageStream:
         self._open = None
         return frames
 
-    def _frame(self, event: str, **fields: Any) -> Frame:
+    def _frame(self, event: str, **fields: Any) -> SseEvent:
         """A frame about the block that was begun last, or is about to be."""
         index = self._blocks_begun - (event != "content_block_start")
         return _frame(event, index=index, **fields)
 
 
-def _frame(event: str, **fields: Any) -> Frame:
-    return Frame({"type": event, **fields}, event)
+def _frame(event: str, **fields: Any) -> SseEvent:
+    return SseEvent({"type": event, **fields}, event)
 
 
 def _head(head: CallHead) -> dict[str, Any]:

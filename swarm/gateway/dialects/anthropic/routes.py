@@ -205,7 +205,7 @@ def anthropic_models_router(served: Callable[[], ModelService | None]) -> APIRou
 
 
 def _model(service: ModelService) -> dict[str, Any]:
-    context_length = service.rollout.info.context_length
+    context_length = service.episodes.info.context_length
     return {
         "type": "model",
         "id": service.model_name,

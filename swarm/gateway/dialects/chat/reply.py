@@ -11,12 +11,12 @@ from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.chat.request import ChatRequest
-from swarm.gateway.dialects.endpoint import Frame
+from swarm.gateway.dialects.endpoint import SseEvent
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, Message, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs
 
-DONE = Frame("[DONE]")
+DONE = SseEvent("[DONE]")
 
 _FINISH_REASONS: Mapping[FinishReason, str] = MappingProxyType(
     {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
@@ -74,32 +74,32 @@ class ChunkStream:
         self._unsent: dict[int, list[TokenDelta]] = {}
         self._completions: list[Completion] = []
 
-    def push(self, event: CallEvent) -> list[Frame]:
+    def push(self, event: CallEvent) -> list[SseEvent]:
         match event:
             case Opened():
                 self._unsent[event.choice], self._calls_sent[event.choice] = [], 0
                 chunk = self._chunk(event.choice, {"role": "assistant", "content": ""})
                 if self._request.return_token_ids:
                     chunk["prompt_token_ids"] = list(event.prompt_ids)
-                return [Frame(chunk)]
+                return [SseEvent(chunk)]
             case Piece():
                 self._unsent[event.choice].append(event.delta)
-                return [Frame(self._chunk(event.choice, self._delta(event.choice, part))) for part in event.parts]
+                return [SseEvent(self._chunk(event.choice, self._delta(event.choice, part))) for part in event.parts]
             case Closed(completion):
                 self._completions.append(completion)
                 reason = finish_reason(completion.turn.finish_reason, completion.turn.reply)
-                return [Frame(self._chunk(event.choice, {}, reason))]
+                return [SseEvent(self._chunk(event.choice, {}, reason))]
 
-    def finish(self) -> list[Frame]:
+    def finish(self) -> list[SseEvent]:
         """The usage, if the request asked for it, and the end."""
         if not self._request.include_usage:
             return [DONE]
-        return [Frame({**self._head, "choices": [], "usage": usage(self._completions)}), DONE]
+        return [SseEvent({**self._head, "choices": [], "usage": usage(self._completions)}), DONE]
 
-    def fail(self, error: SwarmError) -> list[Frame]:
+    def fail(self, error: SwarmError) -> list[SseEvent]:
         """The status line is gone: stock clients raise on an `error` event."""
         detail = {"message": error.message, "type": "server_error", "param": None, "code": error.code}
-        return [Frame({"error": detail})]
+        return [SseEvent({"error": detail})]
 
     def ping(self) -> bytes:
         """A comment, which keeps what is in between from giving the connection up."""

@@ -114,6 +114,6 @@ def models_router(served: Callable[[], ModelService | None]) -> APIRouter:
 def _describe(service: ModelService) -> ModelView:
     return ModelView(
         id=service.model_name,
-        context_length=service.rollout.info.context_length,
-        weight_version=service.rollout.lifecycle.weights.version,
+        context_length=service.episodes.info.context_length,
+        weight_version=service.episodes.lifecycle.weights.version,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from swarm.errors import SwarmError
 from swarm.gateway.dialects.chat.reply import DONE, finish_reason
 from swarm.gateway.dialects.completions.request import CompletionRequest
-from swarm.gateway.dialects.endpoint import Frame
+from swarm.gateway.dialects.endpoint import SseEvent
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import ReplyPart, TextPart, TokenDelta, TokenLogprobs
@@ -70,27 +70,27 @@ class TextCompletionStream:
         self._scribes: dict[int, _LogprobScribe] = {}
         self._completions: list[Completion] = []
 
-    def push(self, event: CallEvent) -> list[Frame]:
+    def push(self, event: CallEvent) -> list[SseEvent]:
         match event:
             case Opened():
-                return [Frame(self._opening(event))]
+                return [SseEvent(self._opening(event))]
             case Piece():
                 self._unsent[event.choice].append(event.delta)
-                return [Frame(self._chunk(event.choice, text)) for text in _texts(event.parts)]
+                return [SseEvent(self._chunk(event.choice, text)) for text in _texts(event.parts)]
             case Closed(completion):
                 self._completions.append(completion)
-                return [Frame(self._chunk(event.choice, "", finish_reason(completion.turn.finish_reason, {})))]
+                return [SseEvent(self._chunk(event.choice, "", finish_reason(completion.turn.finish_reason, {})))]
 
-    def finish(self) -> list[Frame]:
+    def finish(self) -> list[SseEvent]:
         """The usage, if the request asked for it, and the end."""
         if not self._request.include_usage:
             return [DONE]
-        return [Frame({**self._head, "choices": [], "usage": _usage(self._request, self._completions)}), DONE]
+        return [SseEvent({**self._head, "choices": [], "usage": _usage(self._request, self._completions)}), DONE]
 
-    def fail(self, error: SwarmError) -> list[Frame]:
+    def fail(self, error: SwarmError) -> list[SseEvent]:
         """The status line is gone: stock clients raise on an `error` event."""
         detail = {"message": error.message, "type": "server_error", "param": None, "code": error.code}
-        return [Frame({"error": detail})]
+        return [SseEvent({"error": detail})]
 
     def ping(self) -> bytes:
         """A comment, which keeps what is in between from giving the connection up."""

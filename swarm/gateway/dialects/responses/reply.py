@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
-from swarm.gateway.dialects.endpoint import Frame
+from swarm.gateway.dialects.endpoint import SseEvent
 from swarm.gateway.dialects.responses.items import ResponseId
 from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
@@ -144,7 +144,7 @@ class ResponseStream:
         self._open: _OpenItem | None = None
         self._unsent: list[TokenDelta] = []
 
-    def push(self, event: CallEvent) -> list[Frame]:
+    def push(self, event: CallEvent) -> list[SseEvent]:
         match event:
             case Opened():
                 body = _body(self._shown, self._head, status="in_progress")
@@ -155,11 +155,11 @@ class ResponseStream:
             case Closed(completion):
                 return self._end(completion)
 
-    def finish(self) -> list[Frame]:
+    def finish(self) -> list[SseEvent]:
         """Nothing: the last event says that it is."""
         return []
 
-    def fail(self, error: SwarmError) -> list[Frame]:
+    def fail(self, error: SwarmError) -> list[SseEvent]:
         """The status line is gone: stock clients raise on an `error` in an event."""
         told = {"code": "server_error", "message": error.message}
         body = _body(self._shown, self._head, status="failed", error=told)
@@ -171,26 +171,26 @@ class ResponseStream:
         """A comment, which keeps what is in between from giving the connection up."""
         return b": keep-alive\n\n"
 
-    def _end(self, completion: Completion) -> list[Frame]:
+    def _end(self, completion: Completion) -> list[SseEvent]:
         body = show_response(self._shown, self._head, completion, self._codec)
-        frames: list[Frame] = []
+        frames: list[SseEvent] = []
         if not self._texts and not self._calls:
             frames += self._part(TextPart(""))
         if self._open is not None and self._unsent:
             frames += self._continue(self._open, "")
         return [*frames, *self._close(body["status"]), self._frame(f"response.{body['status']}", response=body)]
 
-    def _part(self, part: ReplyPart) -> list[Frame]:
+    def _part(self, part: ReplyPart) -> list[SseEvent]:
         if isinstance(part, ToolCallPart):
             self._unsent.clear()
             return [*self._close(), *self._call(part)]
-        frames: list[Frame] = []
+        frames: list[SseEvent] = []
         if self._open is None or self._open.is_reasoning != isinstance(part, ReasoningPart):
             frames += [*self._close(), *self._begin(part)]
         assert self._open is not None
         return [*frames, *self._continue(self._open, part.text)]
 
-    def _begin(self, part: TextPart | ReasoningPart) -> list[Frame]:
+    def _begin(self, part: TextPart | ReasoningPart) -> list[SseEvent]:
         if isinstance(part, ReasoningPart):
             opened = _OpenItem(_numbered("rs", self._head, self._thoughts), self._items, is_reasoning=True)
             item = {**_reasoning_item(self._shown, self._head, "", "in_progress"), "id": opened.item_id}
@@ -204,7 +204,7 @@ class ResponseStream:
         self._items += 1
         return [added, self._frame("response.content_part.added", **opened.place, part=opened.part())]
 
-    def _continue(self, opened: _OpenItem, text: str) -> list[Frame]:
+    def _continue(self, opened: _OpenItem, text: str) -> list[SseEvent]:
         deltas, self._unsent = self._unsent, []
         rows: list[Item] = []
         if self._shown.logprobs and not opened.is_reasoning:
@@ -218,7 +218,7 @@ class ResponseStream:
             return []
         return [self._frame("response.output_text.delta", **opened.place, delta=text, logprobs=rows)]
 
-    def _close(self, status: str = "completed") -> list[Frame]:
+    def _close(self, status: str = "completed") -> list[SseEvent]:
         opened, self._open = self._open, None
         if opened is None:
             return []
@@ -234,7 +234,7 @@ class ResponseStream:
             self._frame("response.output_item.done", output_index=opened.index, item=item),
         ]
 
-    def _call(self, part: ToolCallPart) -> list[Frame]:
+    def _call(self, part: ToolCallPart) -> list[SseEvent]:
         item_id = _numbered("fc", self._head, self._calls)
         place: Item = {"item_id": item_id, "output_index": self._items}
         begun, done = (
@@ -250,9 +250,9 @@ class ResponseStream:
             self._frame("response.output_item.done", output_index=place["output_index"], item=done),
         ]
 
-    def _frame(self, event: str, **fields: Any) -> Frame:
+    def _frame(self, event: str, **fields: Any) -> SseEvent:
         number, self._events = self._events, self._events + 1
-        return Frame({"type": event, "sequence_number": number, **fields}, event)
+        return SseEvent({"type": event, "sequence_number": number, **fields}, event)
 
 
 class _OpenItem:

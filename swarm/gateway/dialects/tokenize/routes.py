@@ -71,7 +71,7 @@ def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
         token_ids = _encode(asked, service.codec)
         body: dict[str, Any] = {
             "count": len(token_ids),
-            "max_model_len": service.rollout.info.context_length,
+            "max_model_len": service.episodes.info.context_length,
             "tokens": list(token_ids),
             "token_strs": service.codec.token_text(token_ids) if asked.return_token_strs else None,
         }

@@ -23,7 +23,7 @@ from experiments_db import ExperimentStore, StoreError, Study, StudyStatus
 from researcher.errors import ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import Limits
-from researcher.execution.recovery import leave, reconcile
+from researcher.execution.orphaned_runs import leave, reconcile
 from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out

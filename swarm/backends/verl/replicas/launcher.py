@@ -26,9 +26,9 @@ from swarm.backends.verl.replicas.command import (
     free_port,
     own_directory,
 )
-from swarm.backends.verl.replicas.plan import ReplicaPlan
-from swarm.backends.verl.replicas.process import GuardedProcess, start_process
-from swarm.backends.verl.requests.client import ReplicaClient
+from swarm.backends.verl.replicas.replica_processes import GuardedProcess, start_process
+from swarm.backends.verl.replicas.sampler_plan import ReplicaPlan
+from swarm.backends.verl.requests.replica_client import ReplicaClient
 
 ORDER_VARIABLE: Final = "SWARM_REPLICA_ORDER"
 REMOTE_GRACE_S: Final = 2 * STOP_GRACE_S

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.local.messages import Message, Unpacker, join_deltas, pack, unpack_delta, unpack_error
+from swarm.backends.local.wire import Message, Unpacker, join_deltas, pack, unpack_delta, unpack_error
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 from swarm.types import FinishReason, TokenDelta
@@ -49,12 +49,14 @@ class WorkerProcess:
         env: Mapping[str, str] | None = None,
         *,
         longest_silence_s: float = LONGEST_SILENCE_S,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
     ) -> None:
-        """`env` is added to the environment of this process."""
+        """`env` is added to the environment of this process; on `stop` the worker may take `stop_timeout_s` to end."""
         self._command = tuple(command)
         self._log_path = log_path
         self._env = dict(env or {})
         self._longest_silence_s = longest_silence_s
+        self._stop_timeout_s = stop_timeout_s
         self._ids = itertools.count(1)
         self._link: _Link | None = None
         self._starting = asyncio.Lock()
@@ -103,7 +105,7 @@ class WorkerProcess:
     async def stop(self) -> None:
         """Close the worker's input and wait for its end; kill it if that takes too long. Idempotent."""
         if self._link is not None:
-            await self._link.close(STOP_TIMEOUT_S)
+            await self._link.close(self._stop_timeout_s)
 
     async def call(self, op: str, args: object, *, timeout_s: float) -> Any:
         """One answer to one operation. Raises the worker's error, or EngineLost if it ends or overruns the limit.

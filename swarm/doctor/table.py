@@ -11,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from swarm.doctor.examination import Outcome, Verdict
+from swarm.doctor.examination import Health, Outcome
 
-STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
+STYLES = {Health.OK: "green", Health.WARN: "yellow", Health.FAIL: "bold red"}
 
 
 def table_of(outcomes: Sequence[Outcome]) -> RenderableType:
@@ -32,5 +32,5 @@ def table_of(outcomes: Sequence[Outcome]) -> RenderableType:
 
 
 def _sum(outcomes: Sequence[Outcome]) -> str:
-    counts = {verdict: sum(outcome.finding.verdict is verdict for outcome in outcomes) for verdict in Verdict}
+    counts = {verdict: sum(outcome.finding.verdict is verdict for outcome in outcomes) for verdict in Health}
     return ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)

@@ -76,7 +76,7 @@ class _Client:
     warnings: dict[str, ClientWarning] = field(default_factory=dict[str, ClientWarning])
 
 
-class Preflight:
+class Diagnostics:
     """Used from one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

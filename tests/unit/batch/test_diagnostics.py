@@ -1,0 +1,146 @@
+"""Preflight: what a careless client does is named, and what a careful one does is not."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+
+from swarm.batch import Diagnostics
+from swarm.batch.diagnostics import MAX_CLIENTS
+from swarm.types import FinishedEpisode, Group, TrainBatch
+
+REPEAT = 4
+
+
+def episode(task_id: str, reward: float, number: int, client: str = "c") -> FinishedEpisode:
+    return FinishedEpisode(f"ep-{client}-{number}", task_id, client, reward, None, (), 0.0)
+
+
+def run(diagnostics: Diagnostics, task_ids: list[str], *, client: str = "c", constant: bool = False) -> None:
+    for number, task_id in enumerate(task_ids):
+        diagnostics.begun(client, task_id)
+        reward = 1.0 if constant else float(number % 3)
+        diagnostics.ended(client, episode(task_id, reward, number, client), REPEAT)
+
+
+def codes(diagnostics: Diagnostics) -> list[str]:
+    return [warning.code for warning in diagnostics.warnings()]
+
+
+def test_a_careful_client_is_not_warned_about() -> None:
+    diagnostics = Diagnostics()
+    run(diagnostics, [f"t{number // REPEAT}" for number in range(400)])
+    assert codes(diagnostics) == []
+
+
+def test_a_client_that_walks_through_its_tasks_once_per_repeat_is_not_warned_about() -> None:
+    diagnostics = Diagnostics()
+    run(diagnostics, [f"t{number % 16}" for number in range(16 * REPEAT)])
+    assert codes(diagnostics) == []
+
+
+@pytest.mark.parametrize("task_id", ["", "  ", "None", "null"])
+def test_blank_task_ids_are_named(task_id: str) -> None:
+    diagnostics = Diagnostics(clock=lambda: 7.0)
+    run(diagnostics, [task_id, "t1"])
+    (warning,) = diagnostics.warnings()
+    assert (warning.code, warning.client_id, warning.last_at) == ("empty_task_id", "c", 7.0)
+
+
+def test_one_id_for_many_tasks_is_named_and_a_second_epoch_is_not() -> None:
+    diagnostics = Diagnostics()
+    run(diagnostics, ["t"] * 2 * REPEAT)
+    assert codes(diagnostics) == []
+    members = tuple(episode("t", 1.0, number) for number in range(2 * REPEAT))
+    diagnostics.sealed(TrainBatch("b", 1, (Group("t", members),)))
+    run(diagnostics, ["t"] * 2 * REPEAT)
+    assert codes(diagnostics) == []
+    run(diagnostics, ["t"])
+    assert codes(diagnostics) == ["repeated_task_id"]
+
+
+def test_a_task_that_is_dropped_from_every_batch_may_come_again_all_the_same() -> None:
+    diagnostics = Diagnostics()
+    for step in range(6):
+        run(diagnostics, ["too easy"] * REPEAT)
+        diagnostics.sealed(TrainBatch("b", step, ()))
+    assert codes(diagnostics) == []
+
+
+def test_a_task_whose_episodes_fall_into_two_batches_is_complete_all_the_same() -> None:
+    diagnostics = Diagnostics()
+    for number in range(50):
+        run(diagnostics, [f"t{number}"] * (REPEAT // 2))
+        diagnostics.sealed(TrainBatch("b", number, ()))
+        run(diagnostics, [f"t{number}"] * (REPEAT // 2))
+    assert codes(diagnostics) == []
+
+
+def test_a_reward_that_never_changes_is_named_until_it_does() -> None:
+    diagnostics = Diagnostics()
+    run(diagnostics, [f"t{number // REPEAT}" for number in range(40)], constant=True)
+    assert codes(diagnostics) == ["constant_reward"]
+    run(diagnostics, ["u"])
+    assert codes(diagnostics) == []
+
+
+def test_a_client_that_repeats_its_tasks_too_seldom_is_named() -> None:
+    diagnostics = Diagnostics()
+    run(diagnostics, [f"t{number // 2}" for number in range(128)])
+    assert codes(diagnostics) == []
+    run(diagnostics, [f"t{number // 2}" for number in range(128, 140)])
+    assert codes(diagnostics) == ["num_repeat_mismatch"]
+    assert "last one with 2" in diagnostics.warnings()[0].message
+
+
+def test_a_few_tasks_cut_short_are_not_named() -> None:
+    diagnostics = Diagnostics()
+    for task in range(200):
+        run(diagnostics, [f"t{task}"] * (REPEAT - (task % 3 == 0)))
+    assert codes(diagnostics) == []
+
+
+def test_turn_rewards_are_a_reward_that_changes() -> None:
+    diagnostics = Diagnostics()
+    for number in range(40):
+        ended = replace(episode(f"t{number // REPEAT}", 1.0, number), turn_rewards=(0.5,))
+        diagnostics.ended("c", ended, REPEAT)
+    assert codes(diagnostics) == []
+
+
+def test_a_crash_now_and_then_is_not_named() -> None:
+    diagnostics = Diagnostics()
+    for number in range(20):
+        diagnostics.begun("c", None)
+        if number % 6 == 5:
+            diagnostics.lost("c", "lease_expired")
+    assert codes(diagnostics) == []
+
+
+def test_episodes_that_are_never_ended_are_named() -> None:
+    diagnostics = Diagnostics()
+    for _ in range(3):
+        diagnostics.begun("c", None)
+        diagnostics.lost("c", "client_abort")
+    assert codes(diagnostics) == []
+    for _ in range(3):
+        diagnostics.begun("c", None)
+        diagnostics.lost("c", "lease_expired")
+    assert codes(diagnostics) == ["episodes_never_ended"]
+
+
+def test_memory_is_bounded_whatever_clients_send() -> None:
+    diagnostics = Diagnostics()
+    for number in range(MAX_CLIENTS + 50):
+        diagnostics.begun(f"c{number}", "none")
+    assert len(diagnostics.warnings()) == MAX_CLIENTS
+    tracemalloc.start()
+    try:
+        for number in range(3_000):
+            task_id = f"{number:0500}"
+            diagnostics.ended("c", episode(task_id, 1.0, number), num_repeat=10_000)
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()

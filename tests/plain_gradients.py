@@ -14,8 +14,7 @@ import torch
 from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFollower
 from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
-from swarm.backends.local.learning.scoring import TokenScorer
-from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput
+from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.config import AGGREGATION_BY_LOSS, TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows

@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.microbatches import collate
-from swarm.backends.local.learning.scoring import TokenScorer
+from swarm.backends.local.learning.updater import TokenScorer
 from swarm.config import TrainJob
 from swarm.errors import EngineFailure
 from swarm.trainer.token_rows import build_rows

@@ -12,7 +12,7 @@ from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, P
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.microbatches import collate
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
-from swarm.backends.local.learning.scoring import TokenScorer
+from swarm.backends.local.learning.updater import TokenScorer
 from swarm.config import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows

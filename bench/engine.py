@@ -19,7 +19,8 @@ from random import Random
 from bench.results import Result, latency_results
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import build_local, build_worker
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import SamplingParams
 

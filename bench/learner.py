@@ -14,7 +14,8 @@ import torch
 from bench.results import Result
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.model import load_model
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
 

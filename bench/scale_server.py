@@ -24,7 +24,8 @@ from swarm.backends.base import Backend, Backends
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.batch.eligibility import version_span
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.server.http import serve
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch

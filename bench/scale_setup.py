@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         evaluate,
         run_episodes_until_all_complete,
     )
-    from swarm.config import TrainJob
     from swarm.errors import (
         EngineFailure,
         EpisodeEnded,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
         TrainingComplete,
         Unavailable,
     )
+    from swarm.job import TrainJob
     from swarm.types import EpisodeType, Task, WorkflowOutput
 
 __version__ = "0.1.0"
@@ -76,7 +76,7 @@ _MODULE_BY_NAME = {
         ),
         "swarm.client",
     ),
-    "TrainJob": "swarm.config",
+    "TrainJob": "swarm.job",
     **dict.fromkeys(
         (
             "EngineFailure", "EpisodeEnded", "Forbidden", "ServerUnreachable", "SwarmError", "TrainingComplete",

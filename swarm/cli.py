@@ -41,7 +41,7 @@ from swarm.errors import (
 )
 
 if TYPE_CHECKING:
-    from swarm.config import TrainJob
+    from swarm.job import TrainJob
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 
@@ -122,7 +122,8 @@ def start(
     A job that was interrupted in this directory, not stopped by command, goes on at once.
     """
     with failures_in_one_line():
-        from swarm.config import ServerConfig, TrainJob
+        from swarm.config import ServerConfig
+        from swarm.job import TrainJob
 
         config = ServerConfig.from_environment(host=host, port=port, home=home, peers=tuple(peer) if peer else None)
         train_job = None if job is None else TrainJob.build_job_from_yaml(job)

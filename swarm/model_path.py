@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer
 
-from swarm.config import BUNDLED_MODEL
 from swarm.errors import EngineFailure
+from swarm.job import BUNDLED_MODEL
 
 BUNDLED_DIRECTORY = Path(__file__).parent / "nano" / "model"
 

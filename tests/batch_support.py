@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from swarm.batch import BatchPolicy, BatchPool, DropReason, Place, SealedBatch
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.types import FinishedEpisode, Sample
 
 

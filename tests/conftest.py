@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 
 START_TIMEOUT_S = 60
 # The short profile says the same of the same code every time; the long one, of `make faults`, looks for what is new.

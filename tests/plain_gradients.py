@@ -15,7 +15,7 @@ from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFoll
 from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
-from swarm.config import AGGREGATION_BY_LOSS, TrainJob
+from swarm.job import AGGREGATION_BY_LOSS, TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import FinishedEpisode, Sample, TrainBatch

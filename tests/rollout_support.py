@@ -12,7 +12,7 @@ from typing import Any
 
 from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.ledger import EndReceipt, Ledger, RecordedEpisode
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.episodes import BegunEpisode, Episodes

@@ -25,8 +25,8 @@ from researcher.errors import ResearchError
 from researcher.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
 from researcher.types import ClientScript, Problem
 from swarm import SwarmClient
-from swarm.config import build_job
 from swarm.errors import JobInvalid, SwarmError
+from swarm.job import build_job
 from swarm.schemas import EngineState
 
 LINT_TIMEOUT_S = 30.0

@@ -54,8 +54,8 @@ from researcher.types import (
     Problem,
 )
 from swarm import TrainJob
-from swarm.config import build_job
 from swarm.errors import JobInvalid
+from swarm.job import build_job
 from swarm.tasks import TASK_FAMILIES, task_family
 
 METRIC = "mean reward of held-out episodes"

@@ -16,8 +16,9 @@ from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.trainer import build_local, build_worker
 from swarm.backends.local.worker_process import WorkerProcess
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, resolve_model
 from swarm.sampler import Engine
 from swarm.trainer.base import Trainer

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swarm.config import GROUP_TIMEOUT_S, STALL_TIMEOUT_S, TrainJob
+from swarm.job import GROUP_TIMEOUT_S, STALL_TIMEOUT_S, TrainJob
 from swarm.schemas import StopRule
 
 

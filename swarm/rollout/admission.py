@@ -11,8 +11,8 @@ import asyncio
 from collections import Counter, OrderedDict
 
 from swarm.batch import BatchPool, Place
-from swarm.config import TrainJob
 from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
+from swarm.job import TrainJob
 from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType

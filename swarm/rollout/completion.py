@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from swarm.config import TrainJob
 from swarm.errors import BadRequest, ContextLengthExceeded, UnknownParameter
+from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode

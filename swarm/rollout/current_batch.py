@@ -14,8 +14,8 @@ from typing import Any
 
 from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
-from swarm.config import TrainJob, build_job
 from swarm.errors import BadRequest, JobInvalid
+from swarm.job import TrainJob, build_job
 from swarm.ledger import EpisodeRow, Ledger
 from swarm.rollout.clients import Clients
 from swarm.rollout.results import align_turn_rewards, finished_episode, require_revisable, sealed_already

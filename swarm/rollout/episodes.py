@@ -17,8 +17,8 @@ from typing import Literal
 
 from swarm.batch import BatchPool
 from swarm.batch.diagnostics import Diagnostics
-from swarm.config import TrainJob
 from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
+from swarm.job import TrainJob
 from swarm.ledger import ClosedEpisode, EndReceipt, EpisodeRow, Ledger, RecordedEpisode
 from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.rollout.admission import Admission

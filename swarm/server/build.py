@@ -15,9 +15,10 @@ from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
 from swarm.batch import BatchPolicy, BatchPool, rebuild
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.imports import collector_paused
+from swarm.job import TrainJob
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService

@@ -13,9 +13,10 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from swarm.backends.base import Backends
-from swarm.config import ServerConfig, TrainJob, build_job
+from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, EngineNotReady, IllegalTransition, JobInvalid, LedgerError, SwarmError
 from swarm.gateway.control.server_routes import Control
+from swarm.job import TrainJob, build_job
 from swarm.ledger import JobRow, Ledger, OpenWork, StateRow
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService

@@ -19,12 +19,13 @@ import uvicorn
 
 import swarm
 from swarm.backends.base import Backends
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.errors import SwarmError
 from swarm.gateway.app import Deps, create_app
 from swarm.gateway.control.event_routes import EventStreams
 from swarm.gateway.http.auth import TokenGuard
 from swarm.gateway.http.connection import GuardedConnection
+from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.server.commands import SwarmServer
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swarm.backends.base import Backend
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, LedgerUnwritable, NotFound, SwarmError
+from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 import swarm
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.lifecycle import EngineLifecycle
 from swarm.schemas import Status
 from swarm.server.run import Run

@@ -21,8 +21,8 @@ from typing import Any, cast
 
 from jinja2 import TemplateError
 
-from swarm.config import ReasoningParser, ToolParser
 from swarm.errors import BadRequest, JobInvalid
+from swarm.job import ReasoningParser, ToolParser
 from swarm.tracker.conversation import canonical_message, prefix_fingerprints, same_tools
 from swarm.tracker.reply import ReplyRules, ReplyStream, ReplySyntax
 from swarm.tracker.template import template_options

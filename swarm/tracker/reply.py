@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from swarm.config import ReasoningParser, ToolParser
 from swarm.errors import BadRequest
+from swarm.job import ReasoningParser, ToolParser
 from swarm.tracker.formats.base import ToolCall, ToolFormat
 from swarm.tracker.formats.registry import TOOL_FORMATS, tool_format
 from swarm.tracker.reasoning import REASONING_FORMATS, ReasoningFormat, ReasoningStream, reasoning_format

@@ -24,7 +24,7 @@ import torch
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row
 
 GROUP_FREE = frozenset({"reinforce_plus_plus"})

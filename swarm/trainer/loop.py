@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarm.batch import BatchPool, SealedBatch
-from swarm.config import TrainJob
 from swarm.errors import CheckpointError, EngineFailure, IllegalTransition, LedgerUnwritable, SwarmError
+from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.sampler import EngineLost

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 
 def draw_minibatches(rows: int, job: TrainJob, step: int) -> Iterator[list[int]]:

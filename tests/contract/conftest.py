@@ -13,7 +13,8 @@ import pytest
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.trainer import build_local, build_worker
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import Engine
 from swarm.trainer.base import Trainer

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.server.http import serve
 
 SAMPLE = 24

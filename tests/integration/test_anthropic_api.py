@@ -22,9 +22,9 @@ import swarm.server.http
 from swarm.backends.base import Backend, Backends
 from swarm.backends.fake.sampler import FakeEngine, Fault, FaultKind
 from swarm.backends.fake.trainer import FakeTrainer
-from swarm.config import TrainJob
 from swarm.gateway.dialects.anthropic.request import COUNT_FIELDS, MESSAGE_FIELDS
 from swarm.gateway.dialects.fields import Handling
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 
 USER: Any = {"role": "user", "content": "Hello"}

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests_support import begin, wait_for_state
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2)
 COMMANDER, ROLLOUT, OBSERVER = "commander-0123456789", "rollout-0123456789", "observer-0123456789"

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests_support import begin, end, wait_for_state, wait_for_step
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 Connect = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from tests_support import run_batch, wait_for_state, wait_for_step
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 DYING_CLIENT = """
     import sys, time

@@ -11,7 +11,7 @@ import openai
 import pytest
 from tests_support import begin, end, wait_for_state
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 END = "<|im_end|>"
 

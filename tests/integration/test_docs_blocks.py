@@ -25,7 +25,7 @@ import researcher.cli
 import swarm.cli
 from researcher.study.settings import check_study, read_settings
 from swarm import SwarmClient, Task, TrainJob
-from swarm.config import build_job
+from swarm.job import build_job
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

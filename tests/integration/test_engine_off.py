@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests_support import begin, end, wait_for_state
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2)
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from tests_support import begin, chat, end, wait_for_state
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 LEASE_S = 4
 """Longer than a busy machine may keep a client from its next sign of life."""

@@ -16,9 +16,9 @@ import pytest
 from tests_support import run_batch, wait_for_state, wait_for_step
 
 import swarm.server.http
-from swarm.config import TrainJob
 from swarm.errors import Unavailable
 from swarm.gateway.control.event_routes import EventStreams
+from swarm.job import TrainJob
 from swarm.ledger import Ledger
 
 JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=2)

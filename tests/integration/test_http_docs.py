@@ -15,7 +15,7 @@ import pytest
 from tests_support import begin, wait_for_state
 
 from swarm import errors
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 TOKENS = {

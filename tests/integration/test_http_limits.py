@@ -12,8 +12,8 @@ import httpx
 import pytest
 from tests_support import begin, chat, wait_for_state
 
-from swarm.config import TrainJob
 from swarm.gateway.http import connection, routes
+from swarm.job import TrainJob
 
 JOB = TrainJob(engine="fake", batch_size=1000, num_repeat=2)
 JSON = {"content-type": "application/json"}

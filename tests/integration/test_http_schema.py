@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from tests_support import begin, wait_for_state
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 # No begin is held: what nobody ends would fill any batch.
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=1, stop_rule="any_client_agrees")

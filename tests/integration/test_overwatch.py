@@ -20,7 +20,7 @@ import httpx
 import pytest
 from tests_support import begin, run_batch, wait_for_state, wait_for_step
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.overwatch.dashboard import Dashboard
 from swarm.overwatch.snapshot import Watcher
 

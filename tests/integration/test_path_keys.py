@@ -13,7 +13,7 @@ import pytest
 from tests_support import begin, wait_for_state
 
 from swarm import SwarmClient
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 TOKEN = "commander-0123456789"
 

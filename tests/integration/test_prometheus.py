@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -20,7 +20,7 @@ import swarm.server.http
 from swarm.backends.base import Backend, Backends
 from swarm.backends.fake.sampler import FakeEngine, Fault, FaultKind
 from swarm.backends.fake.trainer import FakeTrainer
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 
 pytestmark = pytest.mark.timeout(60)

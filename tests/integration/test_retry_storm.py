@@ -24,7 +24,7 @@ from slow_engines import Pace, letters
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
 import swarm.server.http
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.types import FinishReason
 
 JOB = TrainJob(engine="fake", batch_size=1000, max_response_length=256)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 
 @pytest.fixture

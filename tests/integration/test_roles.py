@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests_support import begin, chat, end, wait_for_state
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 JOB = TrainJob(engine="fake", batch_size=4, num_repeat=2, drain_timeout_s=2)
 COMMANDER, ROLLOUT, OBSERVER = "commander-0123456789", "rollout-0123456789", "observer-0123456789"

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from tests_support import begin, run_batch, wait_for_state, wait_for_step
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 SWARM = [sys.executable, "-m", "swarm.cli"]
 

@@ -13,7 +13,7 @@ import pytest
 from process_support import command_of, descendants, kill_all
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 JOB = TrainJob(batch_size=2, num_repeat=2, drain_timeout_s=2, max_response_length=24)
 WORKER = "swarm.backends.local.worker"

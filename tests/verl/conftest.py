@@ -19,7 +19,8 @@ from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.verl.driver.cluster import own_directory
 from swarm.backends.verl.layout import WeightFile, WeightSource
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver, shared_memory_of
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 
 BOOT_TIMEOUT_S = 600.0

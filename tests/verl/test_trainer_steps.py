@@ -16,8 +16,8 @@ from verl_batches import make_batch
 
 from swarm.backends.local.learning.learner import Learner, LearnerReport
 from swarm.backends.verl.trainer import shared_memory_of
-from swarm.config import TrainJob
 from swarm.errors import CheckpointError
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, StepReport, TrainBatch
 

@@ -26,9 +26,9 @@ from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.model import LoadedModel, load_model
 from swarm.backends.local.wire import Message, pack_error, unpack_batch
 from swarm.backends.pipes import Inbox
-from swarm.config import TrainJob
 from swarm.errors import EngineFailure, SwarmError
 from swarm.imports import collector_paused
+from swarm.job import TrainJob
 from swarm.sampler import EngineInfo
 from swarm.types import FinishReason, SamplingParams
 

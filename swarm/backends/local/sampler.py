@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import msgspec
 
 from swarm.backends.local.worker_process import WorkerProcess
-from swarm.config import TrainJob
 from swarm.errors import ContextLengthExceeded, EngineFailure
+from swarm.job import TrainJob
 from swarm.model_path import resolve_model
 from swarm.sampler import EngineInfo
 from swarm.types import SamplingParams, TokenDelta

@@ -15,7 +15,8 @@ from pathlib import Path
 from swarm.backends.local.sampler import LocalEngine, LocalLimits
 from swarm.backends.local.wire import pack_batch
 from swarm.backends.local.worker_process import WorkerProcess
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.types import StepReport, TrainBatch, WeightVersion
 
 CHECKPOINT_TIMEOUT_S = 600.0

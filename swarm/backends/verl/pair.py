@@ -22,8 +22,9 @@ from swarm.backends.verl.sampler import VerlEngine
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
+from swarm.job import TrainJob
 from swarm.sampler import EngineInfo
 from swarm.types import SamplingParams, TokenDelta
 

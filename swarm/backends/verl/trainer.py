@@ -20,8 +20,9 @@ from typing import Any, Final
 from swarm.backends.local.wire import pack_batch
 from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.verl.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, SwarmError
+from swarm.job import TrainJob
 from swarm.sampler import EngineLost
 from swarm.types import StepReport, TrainBatch, WeightVersion
 

@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from swarm.client.plans.exchange import Call, Pause, Plan, Server, T, dump_any, exchange
-from swarm.config import TrainJob, build_job
 from swarm.errors import (
     BadRequest,
     EngineFailure,
@@ -25,6 +24,7 @@ from swarm.errors import (
     TrainingComplete,
     Unavailable,
 )
+from swarm.job import TrainJob, build_job
 from swarm.schemas import (
     API_PREFIX,
     Acknowledged,

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from swarm.config import TrainJob
 from swarm.errors import EngineNotReady
 from swarm.gateway.control.views import view_audit, view_batch
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery
+from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from integration.clients.stage import Stage, open_stage
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 # More than all tests together fill, so that no batch is ever trained.
 SIZE = {"batch_size": 1000, "num_repeat": 2, "max_response_length": 512}

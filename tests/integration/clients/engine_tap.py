@@ -15,7 +15,8 @@ from pathlib import Path
 from swarm.backends.base import Backend, Backends
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.sampler import Engine, EngineInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta

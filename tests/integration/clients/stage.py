@@ -27,7 +27,8 @@ from integration.clients.wire import Exchange, Wire
 import swarm.server.http
 from swarm import SwarmClient, Task, WorkflowOutput
 from swarm.client.episode import Credentials
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.schemas import EpisodeDetail, TurnView
 from swarm.types import EpisodeType
 

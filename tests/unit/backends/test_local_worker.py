@@ -17,8 +17,9 @@ import pytest
 
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import build_local, build_worker
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams, TokenDelta
 

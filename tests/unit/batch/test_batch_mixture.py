@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from swarm.batch import BatchPolicy, BatchPool, DropReason, Place
 from swarm.batch.quotas import carry_over, share_out
-from swarm.config import TrainJob
 from swarm.errors import BadRequest
+from swarm.job import TrainJob
 
 MIXTURE = {"math": 0.4, "code": 0.3, "shell": 0.3}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from swarm.batch import BatchPolicy, DropReason, SealedBatch, rebuild
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.types import FinishedEpisode
 
 SOURCES = ("math", "code")

@@ -6,8 +6,8 @@ import pytest
 from batch_support import Clock, begin, fill, is_ready, make_episode, make_pool, reasons
 
 from swarm.batch import BatchPolicy, DropReason
-from swarm.config import TrainJob
 from swarm.errors import Conflict
+from swarm.job import TrainJob
 
 
 def test_enough_tasks_waits_for_full_groups() -> None:

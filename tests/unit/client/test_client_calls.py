@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from swarm.client import AsyncSwarmClient, SwarmClient
-from swarm.config import TrainJob
 from swarm.errors import BadRequest, EngineFailure, Forbidden, Unavailable
+from swarm.job import TrainJob
 from swarm.types import Task, WorkflowOutput
 
 POLICY = {

@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from swarm.client import AsyncSwarmClient, Credentials, SwarmClient, evaluate, run_episodes_until_all_complete
-from swarm.config import TrainJob
 from swarm.errors import (
     BadRequest,
     EngineNotReady,
@@ -24,6 +23,7 @@ from swarm.errors import (
     TrainingComplete,
     Unavailable,
 )
+from swarm.job import TrainJob
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import Task, WorkflowOutput
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 from fastapi import APIRouter, FastAPI
 
-from swarm.config import TrainJob
 from swarm.gateway.control.server_routes import add_history_routes
 from swarm.gateway.http.routes import DirectRoute
+from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.schemas import MetricsHistory
 from swarm.types import StepReport, WeightVersion

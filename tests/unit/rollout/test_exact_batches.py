@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.admission import Admission
 from swarm.schemas import EngineState

@@ -14,9 +14,10 @@ import pytest
 from swarm.backends.base import Backend, Backends
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.gateway.dialects.chat.reply import render_completion
 from swarm.gateway.dialects.chat.request import parse_chat_request
+from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallIdentity, CallResult

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from swarm.backends.base import Backend, Backends
-from swarm.config import ServerConfig, TrainJob, build_job
+from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
+from swarm.job import TrainJob, build_job
 from swarm.types import SamplingParams
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from swarm.backends.fake.sampler import Fault, FaultKind
-from swarm.config import TrainJob
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, IllegalTransition, NotFound
+from swarm.job import TrainJob
 from swarm.ledger import BatchState
 from swarm.schemas import EngineState, EpisodeState
 

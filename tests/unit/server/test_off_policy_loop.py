@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.schemas import EngineState, EpisodeState
 
 pytestmark = pytest.mark.anyio

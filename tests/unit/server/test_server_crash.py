@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from swarm.config import TrainJob
 from swarm.errors import EpisodeEnded
+from swarm.job import TrainJob
 from swarm.ledger import BatchState
 from swarm.schemas import EngineState, EpisodeState, UpdateBatchPolicyRequest
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.config import ReasoningParser
 from swarm.errors import BadRequest
+from swarm.job import ReasoningParser
 from swarm.tracker.codec import Codec
 from swarm.tracker.reasoning import REASONING_FORMATS, ReasoningStream
 from swarm.types import ForkReason, ReasoningPart, TextPart, ToolChoice

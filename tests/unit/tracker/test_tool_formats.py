@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.config import ToolParser, build_job
 from swarm.errors import JobInvalid
+from swarm.job import ToolParser, build_job
 from swarm.tracker.codec import Codec
 from swarm.tracker.formats.base import ToolCall
 from swarm.tracker.formats.registry import TOOL_FORMATS, tool_format

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import Row, ScoredSample
 

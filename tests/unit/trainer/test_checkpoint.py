@@ -13,8 +13,8 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
 
 from swarm.backends.local.learning.learner import Learner
-from swarm.config import TrainJob
 from swarm.errors import CheckpointError
+from swarm.job import TrainJob
 from swarm.types import TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

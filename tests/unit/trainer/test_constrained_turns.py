@@ -34,8 +34,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.microbatches import collate
 from swarm.backends.local.learning.updater import TokenScorer
-from swarm.config import TrainJob
 from swarm.errors import EngineFailure
+from swarm.job import TrainJob
 from swarm.trainer.token_rows import build_rows
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
 

@@ -11,7 +11,8 @@ from constrained_rollouts import NEXT, OTHER_END, PERSON, PROMPT, TOOL_CALL, Sam
 
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.types import Grammar, GrammarKind, SamplingParams, Turn
 
 pytestmark = pytest.mark.anyio

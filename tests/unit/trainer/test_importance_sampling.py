@@ -26,7 +26,7 @@ from plain_gradients import (
 from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.microbatches import collate
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 

@@ -18,7 +18,7 @@ from plain_gradients import (
     relative_error,
 )
 
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.types import TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

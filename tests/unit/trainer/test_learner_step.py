@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from swarm.backends.local.learning.learner import Learner, draw_minibatches
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.types import Group, TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]

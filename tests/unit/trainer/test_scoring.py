@@ -13,7 +13,7 @@ from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.microbatches import collate
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import TokenScorer
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import Group, Sample, TrainBatch

@@ -23,7 +23,7 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.backends.local.learning.learner import Learner
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch

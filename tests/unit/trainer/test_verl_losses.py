@@ -15,7 +15,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from swarm.backends.verl.driver.sequences import Fields, build_sequences, padding_fields
 from swarm.backends.verl.ranks.losses import policy_loss
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch

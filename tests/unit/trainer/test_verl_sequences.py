@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from swarm.backends.verl.driver.sequences import Sequences, build_sequences, padding_fields, without_grammars
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import mean_advantages
 from swarm.trainer.token_rows import Row, build_rows

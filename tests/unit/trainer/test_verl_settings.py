@@ -14,8 +14,8 @@ from swarm.backends.verl.settings.configuration import VerlSettings, merge_setti
 from swarm.backends.verl.settings.ownership import OWNED, RESERVED
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.settings.schema import read_schema
-from swarm.config import TrainJob
 from swarm.errors import JobInvalid
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 
 ROLLOUT = "actor_rollout_ref.rollout"

@@ -21,8 +21,9 @@ from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.verl.layout import WeightBroadcast, WeightFile, WeightSource
 from swarm.backends.verl.ranks.weights import WEIGHTS_PATH, ShmFileEngine, ShmFull, write_weights
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, shared_memory_of
-from swarm.config import ServerConfig, TrainJob
+from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost
 from swarm.types import TrainBatch

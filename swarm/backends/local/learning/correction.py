@@ -20,7 +20,7 @@ from verl.trainer.ppo.rollout_corr_helper import (
 )
 
 from swarm.backends.local.learning.microbatches import MicroBatch
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row
 
 

@@ -33,7 +33,7 @@ from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, Pulse, StepInput, TokenScorer
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches, step_generator

@@ -19,7 +19,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from swarm.backends.local.learning.correction import Correction
 from swarm.backends.local.learning.microbatches import MicroBatch
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 
 BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
 """Losses that compare each token with all others of the call: a minibatch must be one microbatch, nothing left out."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from swarm.config import TrainJob
 from swarm.errors import CheckpointError
+from swarm.job import TrainJob
 
 
 @dataclass(frozen=True, slots=True)

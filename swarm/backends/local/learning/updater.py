@@ -21,7 +21,7 @@ from swarm.backends.local.learning.losses import MiniBatchSize, Objective, Score
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
-from swarm.config import TrainJob
+from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row
 
 PROBE_TOKENS = 8

@@ -31,8 +31,8 @@ from swarm.backends.verl.driver.sequences import Sequences, build_sequences, wit
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.settings.validation import validate
-from swarm.config import TrainJob
 from swarm.errors import EngineFailure
+from swarm.job import TrainJob
 from swarm.sampler import EngineLost
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages

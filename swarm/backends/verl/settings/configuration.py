@@ -20,8 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from swarm.backends.verl.settings.feasibility import check_limits
 from swarm.backends.verl.settings.ownership import RESERVED, owner_of
 from swarm.backends.verl.settings.schema import MODEL_ENGINES, VerlSchema, read_schema
-from swarm.config import TrainJob
 from swarm.errors import JobInvalid
+from swarm.job import TrainJob
 
 ACTOR: Final = "actor_rollout_ref.actor"
 REF: Final = "actor_rollout_ref.ref"

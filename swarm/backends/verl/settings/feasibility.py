@@ -13,8 +13,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from swarm.config import TrainJob
 from swarm.errors import JobInvalid
+from swarm.job import TrainJob
 
 WEIGHT_TRANSPORTS = ("shm_file", "nccl")
 

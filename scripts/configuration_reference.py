@@ -1,0 +1,83 @@
+"""Writes docs/configuration.md, every setting of a job and of a server, from the descriptions in the code.
+
+python scripts/configuration_reference.py           rewrite the page
+python scripts/configuration_reference.py --check   say whether it is up to date; exit code 1 if not
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+TEXT = """\
+# Configuration
+
+This page is written by `scripts/configuration_reference.py` from the fields of `TrainJob` and `ServerConfig`.
+
+## A job
+
+What a client syncs: `TrainJob` in Python, `{{"job": ...}}` over HTTP, a `job.yaml` of the same names. A setting that is
+not listed here is refused by name. `GET /v1/swarm/job` shows a job as it was given and with every default filled in.
+
+{job}
+## A server
+
+`host` and `port` are flags of `swarm start`. Each other setting can be an environment variable: its name in capitals
+behind `SWARM_`, as in `SWARM_HOLD_S=30`; `SWARM_HOME` is the directory above the server's, and `SWARM_PEERS` is
+separated by commas. Directory and peers (`--home`, `--peer`) are flags as well; a flag wins over a variable.
+
+{server}"""
+
+BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
+
+
+def page() -> str:
+    return TEXT.format(job=_table(TrainJob), server=_table(ServerConfig))
+
+
+def _table(model: type[BaseModel]) -> str:
+    rows = [
+        f"| `{name}` | {_values(field)} | {_default(field)} | {' '.join(field['description'].split())} |\n"
+        for name, field in model.model_json_schema()["properties"].items()
+    ]
+    return "| setting | values | default | |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _values(field: Mapping[str, Any]) -> str:
+    """What the setting may be; null, which stands for the default, is left out."""
+    kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
+    return " or ".join(_kind(kind) for kind in kinds)
+
+
+def _kind(kind: Mapping[str, Any]) -> str:
+    if "enum" in kind:
+        return ", ".join(f"`{value}`" for value in kind["enum"])
+    limits = [text.format(kind[name]) for name, text in BOUNDS.items() if name in kind]
+    names = {"array": "list", "object": "mapping", "boolean": "`true`, `false`"}
+    return " ".join([names.get(kind["type"], kind["type"]), ", ".join(limits)]).strip()
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    value = field.get("default")
+    return "" if value in (None, [], {}) else f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--check"]:
+        return int(PAGE.read_text(encoding="utf-8") != page())
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

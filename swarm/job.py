@@ -1,0 +1,316 @@
+"""TrainJob: everything that a training run can be told, checked when it is read.
+
+Place in the flow: the edge, where a job comes from a client, a file or the ledger. It knows nothing of how a setting is
+carried out; whether an engine can honour a job is checked by that engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from swarm.errors import JobInvalid
+from swarm.schemas import Identifier, StopRule
+from swarm.spelling import with_hints
+
+BUNDLED_MODEL = "nano"
+LR_OF_BUNDLED_MODEL = 3e-3
+LR_DEFAULT = 1e-6
+"""verl's default; the bundled model is four orders of magnitude smaller than what that suits."""
+
+AdvantageEstimator = Literal[
+    "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
+    "rloo", "rloo_vectorized", "opo", "gpg", "gae",
+]  # fmt: skip
+"""verl's names; `gae` has a critic, which only verl's engine trains. Its other estimators need greedy rollouts or
+per-token statistics, which are not served."""
+
+PolicyLoss = Literal["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
+LossAggregation = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+RolloutIS = Literal["off", "token", "sequence"]
+"""Truncated importance sampling against the policy that sampled a token, verl's rollout correction. Left out, it is
+"token" when `max_staleness` allows older policies, else "off"."""
+ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
+ReasoningParser = Literal["auto", "none", "think", "mistral"]
+"""How the model writes tool calls, and its reasoning before a reply; "auto" is what its chat template shows, or else
+its vocabulary."""
+GROUP_TIMEOUT_S = 30.0
+"""Longer than a client takes to make a failed attempt again; others wait for the group meanwhile."""
+STALL_TIMEOUT_S = 300.0
+"""Longer than somebody takes to mend a client and start it again: a batch that lacks groups is worth that."""
+KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
+
+AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
+    "gspo": "seq-mean-token-mean",
+    "sapo": "seq-mean-token-mean",
+    "geo_mean": "seq-mean-token-mean",
+}
+"""verl aggregates these its own way, whatever `loss_agg_mode` says."""
+
+
+class TrainJob(BaseModel):
+    """One training run of one model. Names and defaults are verl's wherever verl has the setting.
+
+    Settings that are None are filled in by `resolve`. A sequence, in the aggregation modes, is an episode. What each
+    setting does is said by its description, and by docs/configuration.md, which is made of the descriptions.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    algorithm: AdvantageEstimator = "grpo"
+    """Advantage estimator, by verl's name."""
+    project_name: Identifier = "swarm"
+    """Together with `experiment_name` it names a run: a job of the same two names goes on where that run is."""
+    experiment_name: Identifier = "default"
+    """See `project_name`."""
+    engine: Literal["auto", "local", "verl", "fake"] = "auto"
+    """What samples and trains: `local` in one worker process, `verl` on Ray, `fake` without a model, for tests. `auto`
+    is local for up to one GPU and verl beyond."""
+    model: str = Field(default=BUNDLED_MODEL, min_length=1)
+    """`nano`, which is bundled, or the directory of a Hugging Face causal language model with its tokenizer."""
+    n_gpu: int = Field(default=0, ge=0, le=100_000)
+    """GPUs of the trainer; 0 is the CPU."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """What minibatches, the training step and sampling without a seed of its own draw from."""
+
+    batch_size: int = Field(default=16, ge=1, le=100_000)
+    """Tasks per batch."""
+    num_repeat: int = Field(default=8, ge=1, le=10_000)
+    """Episodes per task, which is the size of a group."""
+    stop_rule: StopRule = "enough_tasks"
+    """When a batch is complete: see [stop rules](algorithms.md)."""
+    min_group: int | None = Field(default=None, ge=1)
+    """A group with fewer episodes than this is dropped and counted when its batch is sealed. Default: 2, or 1 where
+    `num_repeat` is 1."""
+    drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
+    """Seconds that a complete batch waits for episodes still running."""
+    batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
+    """Seconds after its first episode when a batch is sealed with what it has. Default: no limit."""
+    group_timeout_s: float = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
+    """Seconds after which a group counts with what it has, if none of its episodes runs or is asked for."""
+    stall_timeout_s: float = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)
+    """Seconds after which a batch in which no train episode runs counts with what it has."""
+    max_staleness: int = Field(default=0, ge=0, le=1000)
+    """By how many weight versions a trained token may be older than the weights that it trains. 0 is on-policy."""
+    mixture: dict[Identifier, float] | None = None
+    """Share of each data source in a batch; the shares sum to 1. Default: whatever comes."""
+    episode_timeout_s: float = Field(default=1800.0, gt=0, le=604_800)
+    """Seconds after its begin when an episode is given up, whatever its client does."""
+    total_steps: int | None = Field(default=None, ge=1)
+    """Training steps after which the job is complete. Default: none, it goes on."""
+    save_freq: int = Field(default=0, ge=0)
+    """A checkpoint is kept every so many steps; 0 keeps none but those that crash recovery starts from."""
+
+    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Learning rate of AdamW. Default: 0.003 for the bundled model, else 1e-6."""
+    lr_warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises to `lr`."""
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Decoupled weight decay of AdamW."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of AdamW's two moments."""
+    grad_clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Largest norm of the gradient of one update; a larger gradient is scaled down."""
+    ppo_epochs: int = Field(default=1, ge=1)
+    """Passes over each batch."""
+    mini_batch_num: int = Field(default=1, ge=1)
+    """Optimizer updates per pass: a batch is split into so many minibatches."""
+    ppo_max_token_len: int = Field(default=16_384, ge=64)
+    """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
+
+    norm_adv_by_std_in_grpo: bool = True
+    """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount of the estimators that have one."""
+    policy_loss: PolicyLoss = "vanilla"
+    """Policy loss, by verl's name."""
+    clip_ratio: float = Field(default=0.2, ge=0)
+    """Clip range of the importance ratio, where a side has none of its own."""
+    clip_ratio_low: float | None = Field(default=None, ge=0)
+    """Clip range below 1. Default: `clip_ratio`."""
+    clip_ratio_high: float | None = Field(default=None, ge=0)
+    """Clip range above 1, DAPO's clip-higher. Default: `clip_ratio`."""
+    clip_ratio_c: float = Field(default=3.0, gt=1)
+    """Bound of the loss for negative advantages, as in dual-clip PPO."""
+    loss_agg_mode: LossAggregation | None = None
+    """How the losses of tokens become one number. Default: what the policy loss prescribes, else `token-mean`."""
+    loss_scale_factor: int | None = Field(default=None, ge=1)
+    """What `seq-mean-token-sum-norm` divides by. Default: `max_response_length`."""
+    entropy_coeff: float = Field(default=0.0, allow_inf_nan=False)
+    """Weight of an entropy bonus."""
+    rollout_is: RolloutIS | None = None
+    """Truncated importance weights against the policy that sampled a token. Default: `token` where `max_staleness` is
+    above 0, else `off`."""
+    rollout_is_threshold: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    """Where the weights of `rollout_is` are truncated."""
+    use_kl_loss: bool = False
+    """Whether the loss has a KL term against the model that the job began with."""
+    kl_loss_coef: float = Field(default=0.001, ge=0, allow_inf_nan=False)
+    """Weight of the KL term."""
+    kl_loss_type: KLKind = "low_var_kl"
+    """Estimator of the KL term, by verl's name."""
+
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Temperature of a model call that names none."""
+    max_response_length: int = Field(default=256, ge=1)
+    """Tokens of a model call that names no limit."""
+    max_model_len: int | None = Field(default=None, ge=16)
+    """Tokens of prompt and reply together. Default: what the model was made for."""
+    tool_parser: ToolParser = "auto"
+    """How the model writes tool calls; `auto` is what its chat template shows, or else its vocabulary."""
+    reasoning_parser: ReasoningParser = "auto"
+    """How the model writes its reasoning before a reply; `auto` is as for `tool_parser`."""
+
+    verl: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
+    them."""
+
+    @field_validator("betas")
+    @classmethod
+    def _betas_in_unit_interval(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("both must be in [0, 1)")
+        return betas
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _hint_at_known_settings(cls, data: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return check(data)
+        except ValidationError as error:
+            raise with_hints(error, cls) from None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min_group is not None and self.min_group > self.num_repeat:
+            raise ValueError(f"min_group ({self.min_group}) must not exceed num_repeat ({self.num_repeat})")
+        if self.mixture is not None:
+            check_mixture(self.mixture)
+        if self.mini_batch_num > self.batch_size * self.num_repeat:
+            raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
+        if self.chosen_engine != "verl" and self.n_gpu > 1:
+            raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
+        if self.algorithm == "gae" and self.chosen_engine == "local":
+            raise ValueError("algorithm gae needs a critic, which engine local has not: set engine to verl")
+        own = AGGREGATION_BY_LOSS.get(self.policy_loss)
+        if own is not None and self.loss_agg_mode not in {None, own}:
+            raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")
+        return self
+
+    @property
+    def chosen_engine(self) -> Literal["local", "verl", "fake"]:
+        """`engine`, or what `auto` stands for."""
+        if self.engine == "auto":
+            return "local" if self.n_gpu <= 1 else "verl"
+        return self.engine
+
+    def resolve(self) -> TrainJob:
+        """The same job with every automatic value filled in."""
+        lr = self.lr
+        if lr is None:
+            lr = LR_OF_BUNDLED_MODEL if self.model == BUNDLED_MODEL else LR_DEFAULT
+        return self.model_copy(
+            update={
+                "engine": self.chosen_engine,
+                "lr": lr,
+                "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
+                "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
+                "rollout_is": self.rollout_is or ("token" if self.max_staleness else "off"),
+                "clip_ratio_low": self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low,
+                "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
+            }
+        )
+
+    def means(self, other: TrainJob) -> bool:
+        """Whether both ask for the same, whatever they leave to defaults."""
+        return self.resolve() == other.resolve()
+
+    def extends(self, earlier: TrainJob) -> bool:
+        """Whether this is the `earlier` job with more `total_steps`, so that it goes on from where that one is.
+
+        A learning-rate schedule of verl's that ends is made for its `total_steps`: it has no longer version.
+        """
+        if earlier.total_steps is None or (self.total_steps is not None and self.total_steps <= earlier.total_steps):
+            return False
+        longer = earlier.model_copy(update={"total_steps": self.total_steps})
+        return self.means(longer) and not _has_schedule(self.verl)
+
+    def dump_job_as_yaml(self, path: str | Path) -> Path:
+        """Write the job, without values left at their defaults."""
+        target = Path(path)
+        target.write_text(yaml.safe_dump(self.model_dump(mode="json", exclude_defaults=True), sort_keys=False))
+        return target
+
+    @classmethod
+    def build_job_from_yaml(cls, path: str | Path) -> TrainJob:
+        """Raises JobInvalid with one line for a missing file, malformed YAML, an unknown key or a bad value."""
+        return build_job(_read_yaml(Path(path)), source=str(path))
+
+
+def _has_schedule(settings: Mapping[str, Any]) -> bool:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            if _has_schedule(cast(Mapping[str, Any], value)):
+                return True
+        elif name.rpartition(".")[2] == "lr_scheduler_type" and value != "constant":
+            return True
+    return False
+
+
+def build_job(data: object, *, source: str = "job") -> TrainJob:
+    """A checked TrainJob from parsed data. Raises JobInvalid naming the first wrong field."""
+    if not isinstance(data, dict):
+        raise JobInvalid(f"{source}: expected a mapping of settings, got {type(data).__name__}")
+    try:
+        return TrainJob.model_validate(data)
+    except ValidationError as error:
+        raise JobInvalid(f"{source}: {first_line(error)}", param=first_location(error)) from error
+
+
+def check_mixture(mixture: Mapping[str, float]) -> None:
+    """Raises ValueError unless the shares are positive and sum to 1 (within 1e-6, as 1/3 is written)."""
+    if not mixture or any(not share > 0 for share in mixture.values()):
+        raise ValueError("mixture: every data source needs a share above 0")
+    if abs(sum(mixture.values()) - 1) > 1e-6:
+        raise ValueError(f"mixture: the shares must sum to 1, not {sum(mixture.values()):g}")
+
+
+def _read_yaml(path: Path) -> object:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise JobInvalid(f"{path}: not valid YAML: {reason}") from error
+
+
+def first_location(error: ValidationError) -> str | None:
+    """Where the first wrong value stands, as `a.b.0`; None for the whole."""
+    location = error.errors(include_url=False)[0]["loc"]
+    return ".".join(str(part) for part in location) or None
+
+
+def first_line(error: ValidationError) -> str:
+    """What is wrong with the first wrong value, without the value of a token."""
+    first = error.errors(include_url=False)[0]
+    where = first_location(error)
+    what = first["msg"].removeprefix("Value error, ")
+    is_secret = where is not None and where.endswith("token")
+    is_told = first["type"] in {"extra_forbidden", "value_error"}
+    got = "" if is_told or is_secret else f" (got {first['input']!r})"
+    return f"{where}: {what}{got}" if where else what

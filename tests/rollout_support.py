@@ -69,7 +69,7 @@ class Stage:
         members = [episode.episode_id for episode in sealed.batch.episodes]
         dropped = [(drop.episode_id, drop.reason) for drop in sealed.dropped]
         await self.ledger.seal_batch(sealed.batch.batch_id, step, members, dropped)
-        self.episodes.sealed(sealed.batch)
+        self.episodes.confirm(sealed.batch)
         await self.lifecycle.move(EngineState.ROLLING)
         return members
 
@@ -110,7 +110,6 @@ async def rolling(home: Path, *, max_running: int = 100, **job: Any) -> AsyncIte
             pool=pool,
             ledger=ledger,
             lifecycle=lifecycle,
-            batch_ready=asyncio.Event(),
             max_running=max_running,
         )
         episodes.restore(running)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from swarm.batch import BatchPool
+from swarm.batch import BatchPolicy, BatchPool, SealedBatch
 from swarm.batch.diagnostics import Diagnostics
 from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
 from swarm.job import TrainJob
@@ -50,7 +50,7 @@ from swarm.schemas import (
     UpdateBatchPolicyRequest,
     WarningView,
 )
-from swarm.types import EpisodeType, TrainBatch
+from swarm.types import EpisodeType, FinishedEpisode, TrainBatch
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class BegunEpisode:
 class Episodes:
     """Every episode of one job, from the start of its engine to the stop. Used from one event loop.
 
-    `batch_ready` is set whenever the batch may have become complete; `max_running` bounds the running episodes.
+    `max_running` bounds the running episodes. The training loop takes its batches from here.
     """
 
     job: TrainJob
@@ -85,11 +85,12 @@ class Episodes:
     pool: BatchPool
     ledger: Ledger
     lifecycle: EngineLifecycle
-    batch_ready: asyncio.Event
     max_running: int
     _is_open: bool = False
     coordinator_client: CoordinatorClient = field(default_factory=CoordinatorClient)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    batch_ready: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever the batch has become complete."""
     _running: RunningEpisodes = field(default_factory=RunningEpisodes)
     _clients: Clients = field(default_factory=Clients)
     _timer: DeadlineTimer = field(default_factory=DeadlineTimer)
@@ -271,10 +272,32 @@ class Episodes:
         """Whether the batch can be sealed now, by the stop rule in force or because its time is over."""
         return self._batch.is_ready()
 
-    def sealed(self, batch: TrainBatch) -> None:
-        """To be told of every batch that leaves the pool: it is looked over, and the quotas start anew."""
+    async def until_batch_ready(self) -> None:
+        while not self.is_batch_ready():
+            self.batch_ready.clear()
+            await self.batch_ready.wait()
+
+    @property
+    def policy(self) -> BatchPolicy:
+        """What holds for the batch being filled."""
+        return self.pool.policy
+
+    def seal(self, batch_id: str, step: int) -> SealedBatch:
+        """Take the batch out: what ends later belongs to another one."""
+        return self.pool.seal(batch_id, step)
+
+    def confirm(self, batch: TrainBatch) -> None:
+        """To be told once a seal is on record: the batch is looked over, and episodes of the next one may begin."""
         self._warnings.sealed(batch)
         self._admission.release()
+
+    def take_back(self, episodes: Sequence[FinishedEpisode]) -> None:
+        """Let the episodes of a batch that was not trained wait for the next one."""
+        self.pool.restore(episodes)
+
+    def publish(self, weight_version: int) -> None:
+        """To be told of every version that is served, which decides how stale an episode is."""
+        self.pool.publish(weight_version)
 
     def context_length(self) -> int:
         """In tokens; 0 while the engine boots."""

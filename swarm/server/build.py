@@ -94,18 +94,14 @@ class Assembly:
                 self._read_history(),
             )
         self.lifecycle.publish(_weights_of(work))
-        episodes, batch_ready = await self._open_rollout(job, history, work)
+        episodes = await self._open_episodes(job, history, work)
         checkpoints = RunCheckpoints(_experiment_directory(self.config.home, job) / f"run-{row.job_id:04d}")
         loop = TrainLoop(
             job=job,
             trainer=backend.trainer,
-            pool=episodes.pool,
+            source=episodes,
             ledger=self.ledger,
             lifecycle=self.lifecycle,
-            batch_ready=batch_ready,
-            is_ready=episodes.is_batch_ready,
-            drain=episodes.drained,
-            on_sealed=episodes.sealed,
             checkpoints=checkpoints,
             train_timeout_s=self.config.train_timeout_s,
             recovery_overhead=self.config.recovery_overhead,
@@ -124,9 +120,7 @@ class Assembly:
             crashed_at=crashed_at,
         )
 
-    async def _open_rollout(
-        self, job: TrainJob, history: History, work: OpenWork | None
-    ) -> tuple[Episodes, asyncio.Event]:
+    async def _open_episodes(self, job: TrainJob, history: History, work: OpenWork | None) -> Episodes:
         pool = BatchPool(
             history.policy or BatchPolicy.of(job),
             weight_version=self.lifecycle.weights.version,
@@ -134,14 +128,12 @@ class Assembly:
         )
         if history.next_policy is not None:
             pool.propose(history.next_policy)
-        batch_ready = asyncio.Event()
         episodes = Episodes(
             job=job,
             info=EngineInfo(job.model, "", job.max_model_len or 0, 0, "not started"),
             pool=pool,
             ledger=self.ledger,
             lifecycle=self.lifecycle,
-            batch_ready=batch_ready,
             max_running=self.config.max_running_episodes,
             coordinator_client=self.coordinator_client,
         )
@@ -150,7 +142,7 @@ class Assembly:
             completed = [each for each in work.completed if each.row.episode_type is EpisodeType.TRAIN]
             pool.restore([salvaged_episode(each.row, each.turns) for each in completed])
             episodes.restore(work.running)
-        return episodes, batch_ready
+        return episodes
 
     def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
         return ModelService(

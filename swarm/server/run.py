@@ -154,7 +154,7 @@ class Run:
         recovered = await self.recovery.restore(present.step)
         self.lifecycle.publish(recovered.weights)
         if recovered.weights.version != present.version:
-            self.loop.pool.publish(recovered.weights.version)
+            self.loop.source.publish(recovered.weights.version)
         return recovered
 
     async def _record_recovery(self, recovered: Recovered, seconds: float) -> None:

@@ -1,15 +1,54 @@
-"""What a trainer must do: one sealed batch in, the next weight version published to its engine.
+"""What the training loop stands between: a source of batches, and a trainer that makes weights of them.
 
-Place in the flow: loop.py calls `train` when a batch is sealed. Implemented by `fake` and `local`; a trainer knows
-nothing of HTTP, of clients, or of how episodes were admitted.
+Place in the flow: loop.py awaits a batch from the source, has the trainer train it, and tells the source of the new
+version. `swarm.rollout` is the source; each backend has a trainer. Neither knows the other, HTTP or clients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from swarm.types import StepReport, TrainBatch, WeightVersion
+from swarm.batch import BatchPolicy, SealedBatch
+from swarm.types import FinishedEpisode, StepReport, TrainBatch, WeightVersion
+
+
+class BatchSource(Protocol):
+    """Where batches come from, one after the other. Used from one event loop."""
+
+    @property
+    def policy(self) -> BatchPolicy:
+        """What holds for the batch being filled."""
+        ...
+
+    def is_batch_ready(self) -> bool:
+        """Whether the batch can be sealed now, by the stop rule in force or because its time is over."""
+        ...
+
+    async def until_batch_ready(self) -> None:
+        """Wait until `is_batch_ready`."""
+        ...
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until no train episode runs; False if some still do after `timeout_s` seconds."""
+        ...
+
+    def seal(self, batch_id: str, step: int) -> SealedBatch:
+        """Take the batch out: what ends later belongs to another one."""
+        ...
+
+    def confirm(self, batch: TrainBatch) -> None:
+        """To be told once a seal is on record: episodes of the next batch may begin."""
+        ...
+
+    def take_back(self, episodes: Sequence[FinishedEpisode]) -> None:
+        """Let the episodes of a batch that was not trained wait for the next one."""
+        ...
+
+    def publish(self, weight_version: int) -> None:
+        """To be told of every version that is served, which decides how stale an episode is."""
+        ...
 
 
 class Trainer(Protocol):

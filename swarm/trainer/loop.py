@@ -1,7 +1,8 @@
 """The training loop: wait for a complete batch, drain, seal, step, publish, save; again until the job is done.
 
-Place in the flow: between pool and trainer, run by server/run.py. It moves the engine's state and writes batches to the
-ledger. It knows nothing of HTTP, of episodes' leases, of how a step is computed, or of how a dead engine comes back.
+Place in the flow: between the source of batches and the trainer (base.py), run by server/run.py. It moves the engine's
+state and writes batches to the ledger. It knows nothing of HTTP, of episodes' leases, of how a step is computed, or of
+how a dead engine comes back.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swarm.batch import BatchPool, SealedBatch
+from swarm.batch import SealedBatch
 from swarm.errors import CheckpointError, EngineFailure, IllegalTransition, LedgerUnwritable, SwarmError
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.sampler import EngineLost
 from swarm.schemas import EngineState
-from swarm.trainer.base import Trainer
+from swarm.trainer.base import BatchSource, Trainer
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.types import StepReport, TrainBatch
 
@@ -38,28 +39,19 @@ TIMEOUT_GRACE_S = 5.0
 RESTING = frozenset({EngineState.ROLLING, EngineState.COMPLETE})
 """States in which no batch is in work."""
 
-Drain = Callable[[float], Awaitable[bool]]
-"""Waits until no train episode runs, at most so many seconds; False if some still do."""
-
 
 @dataclass(slots=True)
 class TrainLoop:
     """One job's loop. `run` returns after `interrupt`; once `total_steps` are done it waits for a job that has more.
 
-    `is_ready` tells whether the batch may be sealed, `batch_ready` is set whenever that may have changed, `on_sealed`
-    is told of every batch that leaves the pool. At most `recovery_overhead` of the training time goes into checkpoints
-    for crash recovery.
+    At most `recovery_overhead` of the training time goes into checkpoints for crash recovery.
     """
 
     job: TrainJob
     trainer: Trainer
-    pool: BatchPool
+    source: BatchSource
     ledger: Ledger
     lifecycle: EngineLifecycle
-    batch_ready: asyncio.Event
-    is_ready: Callable[[], bool]
-    drain: Drain
-    on_sealed: Callable[[TrainBatch], None]
     checkpoints: RunCheckpoints
     train_timeout_s: float
     recovery_overhead: float
@@ -67,6 +59,8 @@ class TrainLoop:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from the seal of a batch to the end of its step, and by whoever needs the engine between two batches."""
     _interrupted: asyncio.Event = field(default_factory=asyncio.Event)
+    _look_again: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set where there may be steps to do that there were not before."""
     _failures: int = 0
     _unsaved_s: float = 0.0
     _save_s: float = 0.0
@@ -75,17 +69,12 @@ class TrainLoop:
         """Raises EngineLost if the engine dies in a step (whose batch is then back in the pool), EngineFailure when
         training cannot go on."""
         self._interrupted.clear()
-        if self._may_take():
-            self.batch_ready.set()
         while not self._interrupted.is_set():
-            await self._unless_interrupted(self.batch_ready.wait())
-            self.batch_ready.clear()
+            await self._until_due()
             async with self.turn:
                 await self._leave_rest_if_extended()
-                if self._may_take() and not self._interrupted.is_set():
+                if not self._done and self.source.is_batch_ready() and not self._interrupted.is_set():
                     await self._take_batch()
-            if self._may_take():
-                self.batch_ready.set()
 
     def interrupt(self) -> None:
         """Make `run` return at the next point where nothing is half done."""
@@ -108,8 +97,8 @@ class TrainLoop:
         if self.lifecycle.state is EngineState.COMPLETE:
             async with self.turn:
                 await self._leave_rest_if_extended()
-        # The loop looks again: a move to COMPLETE may have been under way.
-        self.batch_ready.set()
+        # A move to COMPLETE may have been under way.
+        self._look_again.set()
 
     @asynccontextmanager
     async def between_batches(self, state: EngineState, reason: str | None = None) -> AsyncGenerator[None]:
@@ -154,12 +143,17 @@ class TrainLoop:
     def _done(self) -> bool:
         return self.job.total_steps is not None and self.lifecycle.weights.step >= self.job.total_steps
 
-    def _may_take(self) -> bool:
-        return not self._done and self.is_ready()
+    async def _until_due(self) -> None:
+        """Until a batch may be taken, if the job has steps left; or until it may have more of them."""
+        reasons: list[Awaitable[object]] = [self._look_again.wait()]
+        if not self._done:
+            reasons.append(self.source.until_batch_ready())
+        await self._unless_interrupted(*reasons)
+        self._look_again.clear()
 
-    async def _unless_interrupted(self, work: Awaitable[object]) -> None:
-        """Wait for `work`, but not beyond an interruption."""
-        tasks = [asyncio.ensure_future(work), asyncio.ensure_future(self._interrupted.wait())]
+    async def _unless_interrupted(self, *reasons: Awaitable[object]) -> None:
+        """Wait for the first of `reasons`, but not beyond an interruption."""
+        tasks = [asyncio.ensure_future(each) for each in (*reasons, self._interrupted.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -176,12 +170,12 @@ class TrainLoop:
         if self.lifecycle.state is state:
             await self.rest()
             # Older weights have steps left that the job had done before.
-            self.batch_ready.set()
+            self._look_again.set()
 
     async def _take_batch(self) -> None:
         await self._move(EngineState.DRAINING)
         began = time.monotonic()
-        if not self.pool.policy.max_staleness:
+        if not self.source.policy.max_staleness:
             await self._unless_interrupted(self._drain())
         if self._interrupted.is_set():
             return
@@ -190,14 +184,14 @@ class TrainLoop:
             await self.rest()
 
     async def _drain(self) -> None:
-        limit_s = self.pool.policy.drain_timeout_s
-        if not await self.drain(limit_s):
+        limit_s = self.source.policy.drain_timeout_s
+        if not await self.source.drained(limit_s):
             logger.warning("train episodes still run after %.0f s: sealing without them", limit_s)
 
     async def _step(self, drain_s: float) -> None:
-        sealed = self.pool.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=self.lifecycle.weights.step + 1)
+        sealed = self.source.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=self.lifecycle.weights.step + 1)
         await self._persist(lambda: self._record_seal(sealed))
-        self.on_sealed(sealed.batch)
+        self.source.confirm(sealed.batch)
         if not sealed.batch.groups:
             logger.warning(
                 "no group of the batch survived: nothing to train (%d episodes dropped)", len(sealed.dropped)
@@ -249,7 +243,7 @@ class TrainLoop:
     async def _take_back(self, batch: TrainBatch, reason: str) -> None:
         """The members of a batch that was not trained wait for the next one."""
         await self._persist(lambda: self.ledger.fail_batch(batch.batch_id, reason))
-        self.pool.restore(batch.episodes)
+        self.source.take_back(batch.episodes)
 
     async def _publish(self, sealed: SealedBatch, report: StepReport, drain_s: float) -> None:
         lost = sum(drop.trained_tokens for drop in sealed.dropped)
@@ -266,7 +260,7 @@ class TrainLoop:
         await self._persist(lambda: self.ledger.finish_batch(replace(report, metrics=metrics)))
         self.last_metrics = metrics
         self.lifecycle.publish(report.weight_version)
-        self.pool.publish(report.weight_version.version)
+        self.source.publish(report.weight_version.version)
         logger.info("step %d: version %d, %s", report.step, report.weight_version.version, _headline(metrics))
 
     async def _persist(self, write: Callable[[], Awaitable[None]]) -> None:

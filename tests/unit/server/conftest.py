@@ -135,7 +135,7 @@ class Hosted:
         return service
 
     async def begin(self, **body: Any) -> Episode:
-        begun = await self.service.rollout.begin(BeginEpisodeRequest(**body))
+        begun = await self.service.episodes.begin(BeginEpisodeRequest(**body))
         return Episode(begun.episode_id, begun.api_key)
 
     async def call(self, episode: Episode, text: str = "Hello", **body: Any) -> dict[str, Any]:
@@ -144,12 +144,12 @@ class Hosted:
         request = parse_chat_request({"model": "default", "messages": messages} | body, service.defaults())
         identity = CallIdentity(uuid.uuid4().hex)
         async with asyncio.timeout(LIMIT_S):
-            call = service.call(service.rollout.authorize(episode.api_key), request.call, identity, is_streamed=False)
+            call = service.call(service.episodes.authorize(episode.api_key), request.call, identity, is_streamed=False)
             result = CallResult(call.head(service.model_name), await call.completed())
         return render_completion(request, result, service.codec)
 
     async def end(self, episode: Episode, task_id: str, reward: float) -> None:
-        await self.service.rollout.end(episode.episode_id, EndEpisodeRequest(task_id=task_id, reward=reward))
+        await self.service.episodes.end(episode.episode_id, EndEpisodeRequest(task_id=task_id, reward=reward))
 
     async def run_batch(self, name: str, *, tasks: int = 2, repeats: int = 2) -> None:
         for task in range(tasks):

@@ -85,7 +85,7 @@ async def test_a_drain_does_not_keep_a_dead_engine_waiting(host: Any) -> None:
     await hosted.start(JOB.model_copy(update={"drain_timeout_s": 60, "stop_rule": "any_client_agrees"}))
     straggler = await hosted.begin()
     await hosted.run_batch("one")
-    hosted.service.rollout.agree("anonymous")
+    hosted.service.episodes.agree("anonymous")
     await hosted.wait_for(EngineState.DRAINING)
     hosted.engine.die("killed")
     await wait_for_recoveries(hosted, 1)

@@ -179,15 +179,15 @@ async def test_a_job_that_spells_out_a_default_is_the_one_on_record(host: Any) -
 async def test_a_policy_that_waited_for_the_seal_still_waits_and_one_in_force_still_is(host: Any) -> None:
     first = host()
     await first.start(JOB)
-    rollout = first.service.rollout
-    await rollout.propose_policy(UpdateBatchPolicyRequest(num_repeat=3))
+    episodes = first.service.episodes
+    await episodes.propose_policy(UpdateBatchPolicyRequest(num_repeat=3))
     await first.run_batch("half", tasks=1)
     await first.crash()
 
     second = host()
     assert await second.server.resume()
     await second.wait_for(EngineState.ROLLING)
-    policies = second.service.rollout.policies()
+    policies = second.service.episodes.policies()
     assert (policies.active.num_repeat, policies.next and policies.next.num_repeat) == (2, 3)
     await second.run_batch("other", tasks=1)
     await second.wait_for(EngineState.ROLLING, step=1)
@@ -196,5 +196,5 @@ async def test_a_policy_that_waited_for_the_seal_still_waits_and_one_in_force_st
     third = host()
     assert await third.server.resume()
     await third.wait_for(EngineState.ROLLING)
-    policies = third.service.rollout.policies()
+    policies = third.service.episodes.policies()
     assert (policies.active.num_repeat, policies.next) == (3, None)

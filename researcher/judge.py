@@ -5,7 +5,7 @@ follow from the charter's rule alone. This module knows nothing of planners, dat
 
 Seeds are blocks. An arm is summarized by the mean over its seeds with Student's t interval; it is compared with the
 baseline by the differences within the seeds both have (paired t test, two-sided), and the p values of all comparisons
-are adjusted by Holm's step-down method (Holm 1979, Scandinavian StudyLog of Statistics 6:65-70). What cannot be
+are adjusted by Holm's step-down method (Holm 1979, Scandinavian Journal of Statistics 6:65-70). What cannot be
 estimated is NaN: a mean without scores, an interval or a p value from fewer than two seeds.
 """
 

@@ -1,6 +1,6 @@
 """What becomes of runs whose researcher ended: gone on with where their server still has them, else begun anew.
 
-Place in the flow: study.py calls `reconcile` before the graph goes on, and `leave` when it stops early. This module
+Place in the flow: session.py calls `reconcile` before the graph goes on, and `leave` when it stops early. This module
 knows nothing of how runs are measured or judged.
 """
 

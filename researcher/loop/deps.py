@@ -1,6 +1,6 @@
 """What the nodes of one study share: the parts they call, and the runs that are under way in this process.
 
-Place in the flow: study.py builds it, every node gets it. It knows no order of nodes and decides nothing.
+Place in the flow: session.py builds it, every node gets it. It knows no order of nodes and decides nothing.
 """
 
 from __future__ import annotations

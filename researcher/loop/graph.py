@@ -5,7 +5,7 @@
               +-------------------------------------------------------------------------------------+
                                                                         seal -> report <------------+ (stop)
 
-Place in the flow: study.py carries it out. LangGraph stores a checkpoint after every node, in a file of the study; a
+Place in the flow: session.py carries it out. LangGraph stores a checkpoint after every node, in a file of the study; a
 node that was cut short begins again from its first line, so every node can be repeated. This module knows nothing of
 what the nodes do.
 """

@@ -1,6 +1,6 @@
 """What a report says, as numbers and records: read from the database and from nowhere else.
 
-Place in the flow: `build.py` gathers the facts of a study here and hands them to the figures and the templates. This
+Place in the flow: `write.py` gathers the facts of a study here and hands them to the figures and the templates. This
 module formats nothing and decides nothing: verdicts are those of the findings, intervals come from the judge.
 """
 

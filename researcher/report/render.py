@@ -1,6 +1,6 @@
 """Facts to text: how numbers, names and verdicts are written, and the two templates that put them on a page.
 
-Place in the flow: `build.py` hands in the facts and the pictures and writes what comes out. Whatever a person or a
+Place in the flow: `write.py` hands in the facts and the pictures and writes what comes out. Whatever a person or a
 model wrote is escaped: by Jinja's autoescape in HTML, by `escape_markdown` in Markdown. This module reads no database.
 """
 
@@ -92,7 +92,7 @@ def format_time(seconds: float | None) -> str:
 
 
 def answer(facts: StudyFacts) -> str:
-    """The evaluator's verdict in one sentence; it follows from the findings alone."""
+    """The judge's verdict in one sentence; it follows from the findings alone."""
     baseline, rule = facts.baseline, facts.charter.rule
     if baseline is None or not baseline.search.scores:
         return f"No answer: the baseline {facts.charter.baseline} has no finished run to compare with."

@@ -1,6 +1,6 @@
 """The right to work on a study and on servers: one process at a time, alive by its heartbeat, replaceable once dead.
 
-Place in the flow: loop/worker.py holds a `StudyLease` around the graph. LangGraph itself lets two processes resume the
+Place in the flow: loop/session.py holds a `StudyLease` around the graph. LangGraph itself lets two processes resume the
 same thread. This module knows nothing of what is done in the meantime.
 """
 

@@ -1,6 +1,6 @@
 """A study from outside: begin one, find one, ask one to stop, say how to go on with one.
 
-Place in the flow: the CLI calls these; worker.py does the work. It loads no graph.
+Place in the flow: the CLI calls these; session.py does the work. It loads no graph.
 """
 
 from __future__ import annotations

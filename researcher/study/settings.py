@@ -1,6 +1,6 @@
 """How a study is begun: its settings, and everything about them that can be checked before a run.
 
-Place in the flow: the CLI asks here first and study.py carries out what was found sound. It loads neither the graph nor
+Place in the flow: the CLI asks here first and session.py carries out what was found sound. It loads neither the graph nor
 the database, so that a wrong setting is answered at once.
 """
 

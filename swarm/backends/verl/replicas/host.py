@@ -1,6 +1,6 @@
 """Runs one replica on a node of a Ray cluster: to the server it is what the guard is, for a replica elsewhere.
 
-Place in the flow: launch.py starts it as a process and holds the other end of its input. It has Ray find a node with
+Place in the flow: launcher.py starts it as a process and holds the other end of its input. It has Ray find a node with
 the devices that the replica takes, and an actor there run the guard. It is a Ray driver of its own: however it ends,
 Ray ends the actor, and the guard ends the rest. Knows nothing of weights or requests.
 

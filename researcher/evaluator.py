@@ -1,8 +1,8 @@
 """The evaluator: what is measured of a run, by whom, and on which tasks. The only place where a score comes from.
 
-Place in the flow: launch has a run prepared (engine, base score, client), evaluate has it measured, seal scores the
-test split. Scores come from eval episodes that the reference agent plays here, against the weights the server serves;
-nothing a client prints or sends counts. This module decides nothing: it knows no plans, verdicts or brains.
+Place in the flow: launch has a run prepared (engine, base score, client), evaluate has it measured, final_test scores
+the test split. Scores come from eval episodes that the reference agent plays here, against the weights the server
+serves; nothing a client prints or sends counts. This module decides nothing: it knows no plans, verdicts or brains.
 """
 
 from __future__ import annotations

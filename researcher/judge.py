@@ -148,14 +148,14 @@ def _compare_all(
             p=estimate.p,
             p_adjusted=p_adjusted,
             seeds=seeds,
-            verdict=_decide(charter.rule, charter.direction, estimate, p_adjusted, len(seeds)),
+            verdict=_verdict_by_rule(charter.rule, charter.direction, estimate, p_adjusted, len(seeds)),
             run_ids=_runs_of(seeds, run_ids.get(arm, {}), run_ids.get(charter.baseline, {})),
         )
         for (arm, seeds, estimate), p_adjusted in zip(paired, adjusted, strict=True)
     )
 
 
-def _decide(rule: DecisionRule, direction: str, estimate: _Estimate, p_adjusted: float, seeds: int) -> Verdict:
+def _verdict_by_rule(rule: DecisionRule, direction: str, estimate: _Estimate, p_adjusted: float, seeds: int) -> Verdict:
     """The charter's rule. NaN compares false, so what was not estimated is never kept and never rejected."""
     gain, highest_gain = estimate.mean, estimate.high
     if direction == "minimize":

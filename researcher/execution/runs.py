@@ -1,6 +1,7 @@
 """Which runs a plan still needs: trials of arm and seed, their attempts and their names.
 
-Place in the flow: launch takes open trials, analyze reads finished ones, resume sorts out what a crash left behind.
+Place in the flow: launch takes open trials, analyze reads finished ones, orphaned_runs.py sorts out what a
+crash left behind.
 Every answer is computed from the rows of the database, so it is the same in every process.
 """
 

@@ -35,7 +35,7 @@ from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.check import check
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.evaluate import evaluate
-from researcher.loop.nodes.final_test import seal
+from researcher.loop.nodes.final_test import final_test
 from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.launch import has_work, launch
 from researcher.loop.nodes.monitor import monitor
@@ -67,7 +67,8 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
         "evaluate": partial(evaluate, deps),
         "analyze": partial(analyze, deps),
         "decide": partial(decide, deps),
-        "seal": partial(seal, deps),
+        # The name under which studies under way have this node in their checkpoints.
+        "seal": partial(final_test, deps),
         "report": partial(report, deps),
     }
     retry = RetryPolicy(max_attempts=4, initial_interval=0.5, max_interval=10.0, retry_on=is_transient)
@@ -89,7 +90,10 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
 
 
 def is_transient(error: BaseException) -> bool:
-    """What may be gone a second later. LangGraph's own choice retries programming errors and not a busy database."""
+    """Whether an error may have passed a second later.
+
+    LangGraph's own choice retries programming errors and not a busy database.
+    """
     return isinstance(error, StoreUnavailable | httpx.TransportError | ConnectionError | sqlite3.OperationalError)
 
 

@@ -1,7 +1,7 @@
 """One process's work on one study: puts the parts together, carries the study on, takes the parts down again.
 
-Place in the flow: the CLI calls `work_on` from its main thread. What happens in between is the graph's; this module
-knows nothing of nodes.
+Place in the flow: the CLI calls `work_on` from its main thread. graph.py decides what happens in between; this
+module knows nothing of nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a study is begun: its settings, and everything about them that can be checked before a run.
 
-Place in the flow: the CLI asks here first and session.py carries out what was found sound. It loads neither the graph nor
-the database, so that a wrong setting is answered at once.
+Place in the flow: the CLI asks here first and session.py carries out what was found sound. It loads neither the graph
+nor the database, so that a wrong setting is answered at once.
 """
 
 from __future__ import annotations

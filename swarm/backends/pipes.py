@@ -1,7 +1,7 @@
 """The child's end of the pipes between a backend's process and the server: messages in, messages out, and a log.
 
-Place in the flow: opened first by every process that a `WorkerProcess` starts. What the messages ask for is done by the
-process; this module knows nothing of it.
+Place in the flow: opened first by every process that a `WorkerProcess` starts. The process itself carries out the
+messages; this module knows nothing of what they ask for.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode
-from swarm.rollout.held_sampling import CallCounts, Draft, Oddity, Sampler
+from swarm.rollout.held_sampling import CallCounts, Draft, HeldSampler, Oddity
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.tracker.reply import ReplyStream
@@ -119,7 +119,7 @@ class ModelService:
     """The served model of one started job."""
 
     episodes: Episodes
-    sampler: Sampler
+    sampler: HeldSampler
     codec: Codec
     ledger: Ledger
     counts: CallCounts = field(default_factory=CallCounts)

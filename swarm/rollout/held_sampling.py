@@ -102,7 +102,7 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Sampler:
+class HeldSampler:
     """The engine of one started job. `on_failure` hears of failures that a new engine would not mend."""
 
     engine: Engine

@@ -23,7 +23,7 @@ from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
-from swarm.rollout.held_sampling import Sampler
+from swarm.rollout.held_sampling import HeldSampler
 from swarm.rollout.results import finished_episode, salvaged_episode
 from swarm.rollout.running import REMEMBERED_EPISODES
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
@@ -147,7 +147,7 @@ class Assembly:
     def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
         return ModelService(
             episodes=episodes,
-            sampler=Sampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
+            sampler=HeldSampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
             codec=codec.bounded(episodes.context_length),
             ledger=self.ledger,
         )

@@ -1,4 +1,4 @@
-"""One run of one job: its engine boots, trains, heals when it dies, and ends.
+"""One run of one job: its engine boots, trains, is started again when it dies, and ends.
 
 Place in the flow: commands.py makes one per start of the engine and hands its service to the gateway. Pool, running
 episodes and service live as long as the run; the engine behind them may come and go. It knows nothing of HTTP, or of
@@ -30,7 +30,7 @@ from swarm.types import EpisodeType
 
 logger = logging.getLogger(__name__)
 
-MAX_HEALS = 3
+MAX_RESTARTS = 3
 """An engine that dies more often without a finished step in between has a fault that no new process mends."""
 
 END_TIMEOUT_S = 20.0
@@ -42,7 +42,7 @@ REWOUND = "weights_rewound"
 
 @dataclass(slots=True)
 class Run:
-    """`carry_on` runs until it is cancelled, or raises why the run is over.
+    """`carry_on` runs until it is cancelled, or raises the error that ended the run.
 
     `recoveries` counts the deaths of engine or server that this job has survived. `fail` ends the run from outside of
     `carry_on`. `crashed_at` is when a crashed server began to come back, in seconds of the monotonic clock.
@@ -196,7 +196,7 @@ class Run:
         step = self.lifecycle.weights.step
         self._deaths = self._deaths + 1 if step == self._step_at_death else 1
         self._step_at_death = step
-        if self._deaths > MAX_HEALS:
+        if self._deaths > MAX_RESTARTS:
             raise EngineFailure(
                 f"the engine died {self._deaths} times without a finished step in between; the last time: {reason}"
             )

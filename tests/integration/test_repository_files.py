@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import email
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,32 @@ def test_the_templates_of_issues_ask_for_what_is_needed() -> None:
         form = yaml.safe_load(template.read_text())
         assert {"name", "description", "body"} <= form.keys()
         assert any(field.get("validations", {}).get("required") for field in form["body"])
+
+
+PACKAGES = ("swarm", "researcher", "experiments_db", "ui", "bench", "scripts")
+FILES_OF_PROGRAMS = {"client.py"}
+"""Names that a study gives to the files it writes."""
+
+
+def test_docstrings_name_modules_that_there_are() -> None:
+    modules = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    wrong = [
+        f"{module}: {name}"
+        for module in modules
+        for docstring in docstrings(ROOT / module)
+        for name in re.findall(r"[\w/]+\.py\b", docstring)
+        if name not in FILES_OF_PROGRAMS and not any(is_meant(name, module, other) for other in modules)
+    ]
+    assert wrong == []
+
+
+def is_meant(name: str, module: Path, other: Path) -> bool:
+    """A name stands for a module of the same package, or, with folders, for one of the service as well."""
+    is_near = other.parts[0] == module.parts[0] or ("/" in name and other.parts[0] in {"swarm", "scripts"})
+    return is_near and f"/{other}".endswith(f"/{name}")
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""

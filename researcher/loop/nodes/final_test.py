@@ -1,4 +1,4 @@
-"""Seal: the winner and the baseline are scored once, on the split that nothing before has touched."""
+"""Final test: the winner and the baseline are scored once, on the split that nothing before has touched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from researcher.types import Charter
 WAIT_S = 1.0
 
 
-def seal(deps: Deps, state: ResearchState) -> ResearchState:
+def final_test(deps: Deps, state: ResearchState) -> ResearchState:
     """Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored."""
     charter = deps.log.charter()
     arms = _finalists(deps, charter)

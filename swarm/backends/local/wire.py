@@ -1,7 +1,7 @@
 """What parent and worker write into each other's pipes: msgpack messages, and the dataclasses in them.
 
-Place in the flow: worker_process.py (parent) and the worker both encode and decode here, so that the two cannot differ. A
-message is a map behind its length; nothing is pickled.
+Place in the flow: worker_process.py (parent) and the worker both encode and decode here, so that the two cannot differ.
+A message is a map behind its length; nothing is pickled.
 
 Parent to worker: `{"op": name, "id": int, "args": ...}`. Worker to parent, one of
     {"id": int, "result": ...}                  the answer to a call

@@ -1,9 +1,9 @@
 """The outermost layer of the app: every request gets an id, is bounded and measured, and is answered whatever happens.
 
-Place in the flow: between the HTTP server and the routes; prometheus.py reads what was measured. The size of a request
-is judged by its head alone, and its body is counted as it comes. The layer is plain ASGI, because a wrapper that
-buffers would end streaming and one that makes tasks would cost more than most routes. It knows nothing of routes but
-their templates, and is used from one event loop.
+Place in the flow: between the HTTP server and the routes; prometheus.py reads what was measured. A declared length over
+the limit is refused at once, an undeclared one is counted as the body arrives. The layer is plain ASGI, because a
+wrapper that buffers would break streaming, and one that starts tasks costs more than most routes. It knows nothing of
+routes but their templates, and is used from one event loop.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
 """The warm-up: supervised learning of demonstrations, first right ones, then ones of a set quality.
 
-Place in the flow: build.py calls `warm_up` once. The clean phase forms the skills; the noisy phase sets how often
-each is shown, so that the base model is right now and then and reinforcement learning has something to elicit.
-Deterministic for a seed and a number of threads on one kind of machine.
+Place in the flow: build.py calls `warm_up` once. Right demonstrations form the skills; those of a set quality decide
+how often each skill is shown, so that the base model is right now and then and reinforcement learning has something to
+elicit. Deterministic for a seed and a number of threads on one kind of machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every setting that verl has, by its own names: its configuration tree, read from its files.
 
-Place in the flow: configuration.py lays a job over this tree and asks here what a key may be called. Reads verl's YAML
+Place in the flow: configuration.py merges a job into this tree and checks its keys here. Reads verl's YAML
 files with hydra and the source of its configuration classes, and imports nothing of verl, so that a server that holds
 no tensors can refuse a wrong job at once.
 """

@@ -1,6 +1,6 @@
 """Sampled replies as messages of Anthropic's API: one body, or a stream of events.
 
-Place in the flow: between the calls of completion.py and HTTP, on the way out. Knows nothing of engines or episodes.
+Place in the flow: turns what `rollout/completion.py` yields into HTTP. Knows nothing of engines or episodes.
 """
 
 from __future__ import annotations

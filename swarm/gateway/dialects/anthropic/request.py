@@ -1,6 +1,6 @@
 """What a POST /v1/messages body asks for, and one of /v1/messages/count_tokens, checked field by field.
 
-Place in the flow: the edge, between HTTP and tracker, on the way in; reply.py is the way out. Knows nothing
+Place in the flow: the routes parse a body here; reply.py writes the reply. Knows nothing
 of tokens or episodes.
 """
 

@@ -1,6 +1,6 @@
 """What a POST /v1/completions body asks for: prompts that no chat template touches, checked field by field.
 
-Place in the flow: the edge, between HTTP and tracker, on the way in; reply.py is the way out. Knows nothing
+Place in the flow: the routes parse a body here; reply.py writes the reply. Knows nothing
 of tokenizers or episodes: whether a token id exists, and whether a prompt fits, is found out where it is sampled.
 """
 

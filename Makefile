@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VERSIONS := constraints.txt
 VLLM := .venv-vllm
-EXTRAS := server,verl,researcher,ui,postgres,dev
+EXTRAS := server,verl,environments,researcher,ui,postgres,dev
 AI_SDK := tests/integration/clients/ai_sdk
 # Tests wait for processes of their own as much as they compute.
 WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 6 ? cores + 2 : 8 )))

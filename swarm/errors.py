@@ -60,6 +60,10 @@ class JobInvalid(BadRequest):
     code = "job_invalid"
 
 
+class EnvironmentInvalid(BadRequest):
+    code = "environment_invalid"
+
+
 class Unauthorized(SwarmError):
     code = "unauthorized"
 
@@ -110,6 +114,10 @@ class RolloutPaused(Unavailable):
 
 class EngineFailure(SwarmError):
     code = "engine_failure"
+
+
+class EnvironmentFailure(SwarmError):
+    code = "environment_failure"
 
 
 class CheckpointError(SwarmError):

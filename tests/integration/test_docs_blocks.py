@@ -70,7 +70,10 @@ NOT_RUN = {
     'verl.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
     "operations.md: make bench": "measures for minutes; tests/integration/test_bench.py runs each benchmark briefly",
 }
-OF_OTHER_TESTS = {"http-api.md": "tests/integration/test_http_docs.py"}
+OF_OTHER_TESTS = {
+    "http-api.md": "tests/integration/test_http_docs.py",
+    "environments.md": "tests/integration/test_env_cli.py",
+}
 
 
 def commands_exist(block: Block) -> None:

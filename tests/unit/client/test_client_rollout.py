@@ -86,12 +86,20 @@ def test_without_auto_retry_every_function_is_called_once() -> None:
 def test_training_complete_ends_the_run_early_and_is_no_failure() -> None:
     calls: list[int] = []
     lock = threading.Lock()
+    first_ten = threading.Semaphore(0)
+    are_done = threading.Event()
 
     def attempt(task: int) -> int:
         with lock:
             calls.append(task)
         if task >= 10:
+            # A thread may get its turn late: the first ten are under way before training is complete.
+            assert are_done.wait(60)
             raise TrainingComplete("all steps done")
+        first_ten.release()
+        if task == 9:
+            assert all(first_ten.acquire(timeout=60) for _ in range(10))
+            are_done.set()
         return task
 
     runs = run_episodes_until_all_complete(range(1000), attempt, max_workers=4)

@@ -241,7 +241,7 @@ def test_sampler_that_shares_the_trainers_gpus_can_sleep() -> None:
 
 def test_a_job_is_checked_without_tensors() -> None:
     code = (
-        "import sys; from swarm.config import TrainJob;"
+        "import sys; from swarm.job import TrainJob;"
         "from swarm.backends.verl.settings.configuration import merge_settings;"
         "from swarm.backends.verl.trainer import VerlTrainer, build_driver;"
         "from swarm.model_path import BUNDLED_DIRECTORY;"

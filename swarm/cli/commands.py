@@ -3,10 +3,6 @@
 Place in the flow: top of the package. Arguments are parsed before anything heavy is imported; data goes to stdout,
 messages to stderr, and every failure to one line with a documented exit code.
 
-Exit codes: 0 done, 1 failure, 2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable,
-75 temporary (port or directory in use, engine not ready: try again), 130 interrupted. They are the table of
-docs/operations.md.
-
 Tokens come from the environment alone, where other users of the machine cannot read them: SWARM_TOKEN (commander),
 SWARM_ROLLOUT_TOKEN and SWARM_OBSERVER_TOKEN. A command uses the one with the least rights that is enough for it.
 """
@@ -20,30 +16,24 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from swarm import __version__
+from swarm.cli import environments
+from swarm.cli.failures import failures_in_one_line
 from swarm.errors import (
     BadRequest,
     EngineFailure,
-    Forbidden,
-    LedgerError,
-    NotFound,
-    ServerUnreachable,
-    SwarmError,
-    Unauthorized,
-    Unavailable,
 )
 
 if TYPE_CHECKING:
     from swarm.job import TrainJob
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
+app.add_typer(environments.app, name="env")
 
 DEFAULT_URL = "http://127.0.0.1:10086"
 
@@ -54,34 +44,6 @@ HomeOption = Annotated[
     typer.Option("--home", help="Directory of ledger, checkpoints and logs (default: $SWARM_HOME/swarm, runs/swarm)."),
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step on stderr.")]
-
-
-def exit_code(error: SwarmError) -> int:
-    """The documented exit code of a failure."""
-    by_class: tuple[tuple[type[SwarmError], int], ...] = (
-        (BadRequest, 2),
-        (NotFound, 3),
-        (Unauthorized, 4),
-        (Forbidden, 4),
-        (ServerUnreachable, 5),
-        (LedgerError, 1),
-        (Unavailable, 75),
-    )
-    if error.code in {"port_in_use", "ledger_in_use"}:
-        return 75
-    return next((code for cls, code in by_class if isinstance(error, cls)), 1)
-
-
-@contextmanager
-def failures_in_one_line() -> Generator[None]:
-    """Turn a domain error into one line on stderr and its exit code."""
-    try:
-        yield
-    except SwarmError as error:
-        typer.echo(f"swarm: {error.message}", err=True)
-        raise typer.Exit(exit_code(error)) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
 
 
 def _print_version(wanted: bool) -> None:
@@ -366,7 +328,3 @@ def _configure_logging(verbose: bool) -> None:
 
 def main() -> None:
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,104 @@
+"""What an environment is: tasks in three splits that never overlap, and a grader that says what an attempt is worth.
+
+Place in the flow: the modules beside this one implement it, registry.py finds one by name. An agent sees the public
+part of a task and the messages of its session; answers and graders stay here. This module knows nothing of models,
+episodes or HTTP.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarm.errors import EnvironmentFailure
+from swarm.tasks.base import Split
+from swarm.types import Message, Task, ToolSpec
+
+Transcript = Sequence[Message]
+"""The messages of one attempt in order, the opening ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentTask:
+    """`task` is what a program may see. `answer` is for the grader alone, as JSON values."""
+
+    task: Task
+    answer: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What an attempt is worth. `score` is finite; where there is a best attempt it is worth 1.
+
+    Raises EnvironmentFailure for a score that is no finite number.
+    """
+
+    score: float
+    is_success: bool
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.score):
+            raise EnvironmentFailure(f"the grader gave the score {self.score}: it must be a finite number")
+
+
+class Session(ABC):
+    """One attempt at one task: `messages` open it, `reply` takes what the agent answers."""
+
+    messages: tuple[Message, ...]
+
+    @abstractmethod
+    def reply(self, message: Message) -> tuple[Message, ...] | None:
+        """Take one assistant message; return the messages that follow it, or None when the attempt is over."""
+
+
+class SingleTurn(Session):
+    """A question, and an answer that ends the attempt."""
+
+    def __init__(self, query: str, system: str | None = None) -> None:
+        opening = () if system is None else ({"role": "system", "content": system},)
+        self.messages = (*opening, {"role": "user", "content": query})
+
+    def reply(self, message: Message) -> None:
+        return None
+
+
+class Environment(ABC):
+    """`name` is how a user calls it; `digest` changes with everything that decides which tasks there are and what an
+    attempt is worth. `max_turns` bounds the agent's answers per attempt, `max_tokens` is enough for each of them.
+    """
+
+    name: str
+    description: str = ""
+    digest: str
+    tools: tuple[ToolSpec, ...] = ()
+    max_turns: int = 1
+    max_tokens: int = 256
+
+    @abstractmethod
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
+        """Every task of a split once, in an order fixed by `seed`; without end where tasks are made on demand."""
+
+    def open(self, task: EnvironmentTask) -> Session:
+        """A new attempt at a task."""
+        return SingleTurn(task.task.main_query)
+
+    @abstractmethod
+    def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
+        """What the attempt is worth, by task and transcript alone. Raises EnvironmentFailure if the grader fails."""
+
+    def solution(self, task: EnvironmentTask) -> str | None:
+        """A reply that the grader must find perfect; None where none is known."""
+        return None
+
+
+def final_reply(transcript: Transcript) -> str:
+    """The text of the last assistant message without blanks around it; empty if there is none."""
+    for message in reversed(transcript):
+        if message.get("role") == "assistant":
+            content = message.get("content")
+            return content.strip() if isinstance(content, str) else ""
+    return ""

@@ -1,0 +1,182 @@
+"""A folder of the user's as an environment: environment.toml, tasks.jsonl or tasks.py, and a grader.
+
+Place in the flow: registry.py opens a folder that has an environment.toml. The user's Python is imported here, in the
+process that asked for the environment. A program sees the question and the columns that were declared public.
+
+    tasks.py    def tasks(split: str, seed: int) -> an iterable of mappings, each a row as in tasks.jsonl
+    grade.py    def grade(task: dict, transcript: list[dict]) -> a number, a boolean, or
+                {"score": number, "success": boolean, "details": mapping}
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript, final_reply
+from swarm.environments.dataset import ANSWER_COLUMNS, TaskOptions, TaskTable
+from swarm.environments.graders import reply_grader
+from swarm.environments.registry import option_error
+from swarm.environments.rows import Row, digest_files, read_rows
+from swarm.errors import EnvironmentFailure, EnvironmentInvalid
+from swarm.tasks.base import Split
+from swarm.types import Message
+
+Grader = Callable[[dict[str, Any], list[Message]], object]
+
+IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".venv"})
+
+
+class FolderOptions(TaskOptions):
+    """What environment.toml may say."""
+
+    name: str | None = None
+    """Name of the environment. Default: that of the folder."""
+    description: str = ""
+    """One sentence for people."""
+    grader: str | None = None
+    """exact, number, regex, json or maths, instead of a grade.py."""
+
+
+class FolderEnvironment(Environment):
+    def __init__(self, directory: Path) -> None:
+        """Raises EnvironmentInvalid for a folder that is not complete, EnvironmentFailure if its code fails."""
+        options = _read_options(directory / "environment.toml")
+        self.name = options.name or directory.resolve().name
+        self.description = options.description
+        self.max_turns, self.max_tokens = options.max_turns, options.max_tokens
+        self._system = options.system
+        self._answer_column = options.answer
+        self._grade = self._find_grader(directory, options)
+        self.digest = digest_files(_files(directory))
+        self._table = TaskTable.of(self.name, options, _read_tasks(directory))
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
+        return self._table.tasks(split, seed)
+
+    def open(self, task: EnvironmentTask) -> Session:
+        return SingleTurn(task.task.main_query, self._system)
+
+    def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
+        try:
+            said = self._grade(dict(task.answer), [dict(message) for message in transcript])
+        except EnvironmentInvalid:
+            raise
+        except Exception as error:
+            # The user's code may raise anything: the failure of a grader is told, never taken for a grade.
+            raise EnvironmentFailure(
+                f"the grader of {self.name} failed on task {task.task.task_id}: {type(error).__name__}: {error}"
+            ) from error
+        return _as_grade(self.name, said)
+
+    def solution(self, task: EnvironmentTask) -> str | None:
+        columns = [self._answer_column] if self._answer_column else ANSWER_COLUMNS
+        found = next((task.answer[column] for column in columns if column in task.answer), None)
+        return None if found is None else str(found)
+
+    def _find_grader(self, directory: Path, options: FolderOptions) -> Grader:
+        path = directory / "grade.py"
+        if path.exists() and options.grader:
+            raise EnvironmentInvalid(f"{directory}: there is a grade.py and a grader in environment.toml: keep one")
+        if path.exists():
+            return cast(Grader, _function(path, "grade"))
+        if options.grader is None:
+            raise EnvironmentInvalid(f"{directory}: write a grade.py, or name a grader in environment.toml")
+        return self._built_in(options.grader)
+
+    def _built_in(self, name: str) -> Grader:
+        is_right = reply_grader(name)
+
+        def grade(row: dict[str, Any], transcript: list[Message]) -> bool:
+            columns = [self._answer_column] if self._answer_column else ANSWER_COLUMNS
+            column = next((each for each in columns if each in row), None)
+            if column is None:
+                raise EnvironmentInvalid(
+                    f"{self.name}: which column is the answer? Say answer = COLUMN in environment.toml"
+                )
+            return is_right(final_reply(transcript), row[column])
+
+        return grade
+
+
+def _read_options(path: Path) -> FolderOptions:
+    try:
+        return FolderOptions.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise EnvironmentInvalid(f"{path}: cannot be read: {error}") from error
+    except ValidationError as error:
+        raise option_error(error, str(path)) from error
+
+
+def _read_tasks(directory: Path) -> Mapping[Split | None, list[Row]]:
+    program, files = directory / "tasks.py", [directory / "tasks.jsonl", directory / "tasks.parquet"]
+    found = [path for path in [program, *files] if path.exists()]
+    if len(found) != 1:
+        raise EnvironmentInvalid(
+            f"{directory}: there must be one of tasks.jsonl, tasks.parquet and tasks.py, and there "
+            f"{'is none' if not found else 'are ' + ', '.join(path.name for path in found)}"
+        )
+    if found[0] != program:
+        return {None: read_rows(found[0])}
+    make = cast(Callable[[str, int], Iterable[Row]], _function(program, "tasks"))
+    return {split: _called(program, make, split) for split in Split}
+
+
+def _called(path: Path, make: Callable[[str, int], Iterable[Row]], split: Split) -> list[Row]:
+    try:
+        rows: list[Any] = [*make(split.value, 0)]
+    except Exception as error:
+        raise EnvironmentFailure(f"{path}: tasks({split.value!r}, 0) raised {type(error).__name__}: {error}") from error
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise EnvironmentInvalid(f"{path}: task {number} of {split} is no dict")
+    return rows
+
+
+def _function(path: Path, name: str) -> Callable[..., object]:
+    found = getattr(_imported(path), name, None)
+    if not callable(found):
+        raise EnvironmentInvalid(f"{path}: there is no function {name} in it")
+    return found
+
+
+def _imported(path: Path) -> ModuleType:
+    """The module of a file, under a name that nobody else imports it by."""
+    spec = importlib.util.spec_from_file_location(f"swarm_environment_{path.parent.name}_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise EnvironmentFailure(f"{path}: importing it raised {type(error).__name__}: {error}") from error
+    return module
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in directory.rglob("*")
+        if path.is_file() and not IGNORED_FOLDERS & set(path.relative_to(directory).parts)
+    )
+
+
+def _as_grade(name: str, said: Any) -> Grade:
+    """What a grade.py returned. Raises EnvironmentFailure for what is no grade."""
+    if isinstance(said, bool | int | float):
+        return Grade(float(said), float(said) >= 1)
+    document = cast(dict[str, Any], said) if isinstance(said, dict) else {}
+    score = document.get("score")
+    if isinstance(score, bool | int | float) and document.keys() <= {"score", "success", "details"}:
+        is_success = document.get("success", float(score) >= 1)
+        return Grade(float(score), bool(is_success), dict(document.get("details") or {}))
+    shown = str(cast(object, said))[:60]
+    raise EnvironmentFailure(
+        f"the grader of {name} returned {shown!r}: return a number, a boolean, or a mapping with a score, and "
+        "with success and details if you like"
+    )

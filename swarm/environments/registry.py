@@ -1,0 +1,81 @@
+"""Environments by the name that a user gives.
+
+Place in the flow: what programs, the CLI and the researcher look environments up with. A name is that of a bundled
+family, `reasoning_gym:NAME`, or a path: a folder with an environment.toml, a task file, or a folder of task files.
+Options follow a question mark: `tasks.jsonl?grader=number`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from pydantic import ValidationError
+
+from swarm.environments.base import Environment
+from swarm.environments.bundled import BundledEnvironment
+from swarm.environments.rows import SUFFIXES
+from swarm.errors import EnvironmentInvalid
+from swarm.spelling import did_you_mean
+from swarm.tasks.registry import TASK_FAMILIES
+
+LIBRARIES = ("reasoning_gym",)
+
+
+def load_environment(name: str) -> Environment:
+    """Raises EnvironmentInvalid for a name that stands for nothing, or for an environment that cannot be used."""
+    source, _, query = name.partition("?")
+    options = _options(query)
+    if source in TASK_FAMILIES:
+        if options:
+            raise EnvironmentInvalid(f"the bundled environment {source} has no options", param=next(iter(options)))
+        return BundledEnvironment(TASK_FAMILIES[source])
+    library, colon, rest = source.partition(":")
+    if colon and library in LIBRARIES:
+        from swarm.environments.reasoning_gym import ReasoningGymEnvironment
+
+        return ReasoningGymEnvironment(rest, options)
+    path = Path(source)
+    if (path / "environment.toml").is_file():
+        from swarm.environments.folder import FolderEnvironment
+
+        if options:
+            raise EnvironmentInvalid(f"the options of {path} are in its environment.toml", param=next(iter(options)))
+        return FolderEnvironment(path)
+    if path.is_dir() or (path.is_file() and path.suffix in SUFFIXES):
+        return _open_dataset(path, options)
+    raise EnvironmentInvalid(_unknown(source, path), param="env")
+
+
+def _options(query: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
+    except ValueError:
+        raise EnvironmentInvalid(f"options are written NAME=VALUE&NAME=VALUE, not {query!r}", param="env") from None
+
+
+def _open_dataset(path: Path, options: dict[str, str]) -> Environment:
+    from swarm.environments.dataset import DatasetEnvironment, DatasetOptions
+
+    try:
+        parsed = DatasetOptions.model_validate(options)
+    except ValidationError as error:
+        raise option_error(error, str(path)) from error
+    return DatasetEnvironment(path, parsed)
+
+
+def option_error(error: ValidationError, where: str) -> EnvironmentInvalid:
+    """The first wrong option in one line."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    return EnvironmentInvalid(f"{where}: option {name}: {first['msg']} (got {str(first['input'])[:60]!r})", param=name)
+
+
+def _unknown(source: str, path: Path) -> str:
+    if path.exists():
+        return f"{path} is no environment: use a .jsonl or .parquet file, or a folder with an environment.toml"
+    hint = did_you_mean(source, TASK_FAMILIES) or "."
+    return (
+        f"there is no environment {source!r}{hint} Bundled are {', '.join(TASK_FAMILIES)}; others are "
+        "reasoning_gym:NAME, a .jsonl or .parquet file, or a folder with an environment.toml"
+    )

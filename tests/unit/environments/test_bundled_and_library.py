@@ -1,0 +1,69 @@
+"""Bundled families and procedural data sets keep the promises of an environment."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from swarm.environments import load_environment
+from swarm.environments.check import Severity, check_environment
+from swarm.errors import EnvironmentInvalid
+from swarm.tasks import TASK_FAMILIES, Split, task_family
+
+LIBRARY = ["reasoning_gym:chain_sum?min_terms=2&max_terms=2", "reasoning_gym:spell_backward", "reasoning_gym:gcd"]
+
+
+@pytest.mark.parametrize("name", [*TASK_FAMILIES, *LIBRARY])
+def test_environments_pass_their_checks(name: str) -> None:
+    found = list(check_environment(load_environment(name), samples=30))
+    assert [result for result in found if result.severity is Severity.FAIL] == []
+
+
+@pytest.mark.parametrize("name", ["reverse", "reasoning_gym:chain_sum"])
+def test_programs_do_not_see_answers(name: str) -> None:
+    environment = load_environment(name)
+    for each in islice(environment.tasks(Split.TRAIN), 20):
+        solution = environment.solution(each)
+        assert solution and solution not in str(dict(each.task.metadata).values())
+
+
+def test_a_bundled_grade_is_what_the_family_pays() -> None:
+    environment, family = load_environment("guess"), task_family("guess")
+    task = next(environment.tasks(Split.TRAIN))
+    session, transcript = environment.open(task), []
+    transcript += session.messages
+    following: tuple[dict[str, object], ...] | None = ()
+    for guess in range(1, family.max_turns + 1):
+        message = {"role": "assistant", "content": str(guess)}
+        transcript.append(message)
+        following = session.reply(message)
+        if following is None:
+            break
+        transcript += following
+    grade = environment.grade(task, transcript)
+    assert grade == environment.grade(task, transcript)
+    assert grade.is_success == (grade.score == 1.0)
+
+
+def test_partial_pay_for_any_answer_is_worth_nothing() -> None:
+    environment = load_environment("reasoning_gym:chain_sum")
+    task = next(environment.tasks(Split.TRAIN))
+    assert environment.grade(task, [{"role": "assistant", "content": "?"}]).score == 0
+    tagged = f"I think <answer>{environment.solution(task)}</answer>."
+    assert environment.grade(task, [{"role": "assistant", "content": tagged}]).is_success
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("revers", "there is no environment 'revers': did you mean 'reverse'"),
+        ("reverse?size=3", "the bundled environment reverse has no options"),
+        ("reasoning_gym:chain_sun", "no data set 'chain_sun': did you mean 'chain_sum'"),
+        ("reasoning_gym:chain_sum?colour=red", "refuses the options of chain_sum"),
+        ("reasoning_gym:chain_sum?seed=3", "seed is not an option of an environment"),
+    ],
+)
+def test_unknown_names_and_options_are_refused(name: str, message: str) -> None:
+    with pytest.raises(EnvironmentInvalid, match=message):
+        load_environment(name)

@@ -1,0 +1,45 @@
+"""A ledger that an older version wrote: the server opens it and goes on with what was under way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+from tests_support import begin, end, wait_for_state, wait_for_step
+
+STORED = Path(__file__).parent / "stored" / "ledger_0003.sql"
+"""A server was killed at step 1 with two episodes of task c in its batch, and one of task d running."""
+
+
+def test_a_killed_run_of_an_older_version_goes_on(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+        database.executescript(STORED.read_text())
+    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(tmp_path), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            with httpx.Client(base_url=json.loads(server.stdout.readline())["url"], timeout=60) as http:
+                wait_for_state(http, "ROLLING")
+                status = http.get("/v1/swarm/status").json()
+                assert (status["step"], status["weight_version"]) == (1, 1)
+                assert (status["pool"]["episodes"], status["pool"]["tasks"]) == (2, 1)
+                # Its time was over half an hour after it began, which a test may see or not.
+                for episode in status["running"]:
+                    http.post(f"/v1/swarm/episodes/{episode['episode_id']}/abort", json={"reason": "too old"})
+                for reward in (0.0, 1.0):
+                    end(http, begin(http), task_id="e", reward=reward, call=True)
+                wait_for_step(http, 2)
+                assert [point["step"] for point in http.get("/v1/swarm/metrics").json()["points"]] == [1, 2]
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(60)
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+        assert database.execute("PRAGMA user_version").fetchone() > (3,)
+        trained = database.execute("SELECT task_id, count(*) FROM episodes WHERE batch_id IS NOT NULL GROUP BY task_id")
+        assert dict(trained.fetchall()) == {"a": 2, "b": 2, "c": 2, "e": 2}

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm import __version__
-from swarm.cli import environments
+from swarm.cli import environments, training
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.tokens import token_of
 from swarm.errors import (
     BadRequest,
     EngineFailure,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 app.add_typer(environments.app, name="env")
+app.command()(training.train)
 
 DEFAULT_URL = "http://127.0.0.1:10086"
 
@@ -223,41 +225,33 @@ def stop(
 
 @app.command(name="eval")
 def evaluate_task(
-    task: Annotated[str, typer.Option(help="Task family, for example reverse.")],
+    env: Annotated[str, typer.Option("--env", "--task", help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
+    program: Annotated[Path | None, typer.Option(help="A Python file with the agent.")] = None,
     url: UrlOption = DEFAULT_URL,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, max=100_000, help="How many tasks.")] = 200,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 16,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the served weights on a task family, with eval episodes that never train."""
+    """Measure the served weights on an environment, with eval episodes that never train."""
     with failures_in_one_line():
-        import httpx
+        from swarm.client import SwarmClient
+        from swarm.environments import load_environment
+        from swarm.program import load_program, measure
+        from swarm.program.base import PLAIN
+        from swarm.tasks import Split
 
-        from swarm.client import ConnectionStack, SwarmClient, evaluate
-        from swarm.tasks import Split, run_agent, task_family
-
-        family = task_family(task)
+        environment = load_environment(env)
+        chosen = PLAIN if program is None else load_program(program)
         if split not in set(Split):
             raise BadRequest(f"unknown split {split!r}: use {', '.join(Split)}", param="split")
-        tasks = family.tasks(Split(split), episodes)
         began = time.monotonic()
-        with (
-            httpx.Client(timeout=120, transport=ConnectionStack()) as http,
-            SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client,
-        ):
-            result = evaluate(
-                client,
-                tasks,
-                lambda item, key: run_agent(
-                    family, item, base_url=key.base_url, api_key=key.api_key, model=key.model, http=http
-                ),
-                max_workers=workers,
-            )
+        with SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client:
+            result = measure(client, environment, chosen, split=Split(split), episodes=episodes, max_workers=workers)
         if result.mean is None:
             raise EngineFailure(f"no episode was scored; the first failure: {result.failures[0].error}")
         shown: dict[str, Any] = {
-            "task": task,
+            "task": environment.name,
             "split": split,
             "episodes": result.n,
             "mean_reward": result.mean,
@@ -271,7 +265,7 @@ def evaluate_task(
         else:
             margin = "" if result.stderr is None else f" ± {1.96 * result.stderr:.3f}"
             typer.echo(
-                f"{task}/{split}: {result.mean:.3f}{margin} (95 %, n={result.n}, weight version "
+                f"{environment.name}/{split}: {result.mean:.3f}{margin} (95 %, n={result.n}, weight version "
                 f"{', '.join(map(str, shown['weight_versions']))}, {len(result.failures)} failed, {shown['seconds']} s)"
             )
 
@@ -308,12 +302,6 @@ def doctor(
 
         Console().print(table_of(outcomes))
     raise typer.Exit(1 if worst(outcomes) is Health.FAIL else 0)
-
-
-def token_of(*roles: str) -> str | None:
-    """The token of the first of these roles that the environment holds."""
-    variables = {"commander": "SWARM_TOKEN", "rollout": "SWARM_ROLLOUT_TOKEN", "observer": "SWARM_OBSERVER_TOKEN"}
-    return next((token for role in roles if (token := os.environ.get(variables[role]))), None)
 
 
 def _configure_logging(verbose: bool) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from swarm.environments.base import Environment
 from swarm.environments.bundled import BundledEnvironment
 from swarm.environments.rows import SUFFIXES
-from swarm.errors import EnvironmentInvalid
+from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.spelling import did_you_mean
 from swarm.tasks.registry import TASK_FAMILIES
 
@@ -23,7 +23,7 @@ LIBRARIES = ("reasoning_gym",)
 
 
 def load_environment(name: str) -> Environment:
-    """Raises EnvironmentInvalid for a name that stands for nothing, or for an environment that cannot be used."""
+    """Raises NotFound for a name that stands for nothing, EnvironmentInvalid for an environment that cannot be used."""
     source, _, query = name.partition("?")
     options = _options(query)
     if source in TASK_FAMILIES:
@@ -44,7 +44,7 @@ def load_environment(name: str) -> Environment:
         return FolderEnvironment(path)
     if path.is_dir() or (path.is_file() and path.suffix in SUFFIXES):
         return _open_dataset(path, options)
-    raise EnvironmentInvalid(_unknown(source, path), param="env")
+    raise NotFound(_unknown(source, path), param="env")
 
 
 def _options(query: str) -> dict[str, str]:

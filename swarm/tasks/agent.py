@@ -75,11 +75,11 @@ def run_agent(
         body = next(conversation)
         while True:
             response = http.post(url, json=body, headers=headers)
-            body = conversation.send(_assistant_message(response))
+            body = conversation.send(assistant_message(response))
     except StopIteration as finished:
         return finished.value
     except httpx.TransportError as error:
-        raise _unreachable(url, error) from error
+        raise no_answer(url, error) from error
 
 
 async def run_agent_async(
@@ -99,11 +99,11 @@ async def run_agent_async(
         body = next(conversation)
         while True:
             response = await http.post(url, json=body, headers=headers)
-            body = conversation.send(_assistant_message(response))
+            body = conversation.send(assistant_message(response))
     except StopIteration as finished:
         return finished.value
     except httpx.TransportError as error:
-        raise _unreachable(url, error) from error
+        raise no_answer(url, error) from error
 
 
 def _endpoint(base_url: str, api_key: str) -> tuple[str, dict[str, str]]:
@@ -118,11 +118,12 @@ def _as_history(reply: Message) -> Message:
     return message
 
 
-def _unreachable(url: str, error: httpx.TransportError) -> ServerUnreachable:
+def no_answer(url: str, error: httpx.TransportError) -> ServerUnreachable:
     return ServerUnreachable(f"no answer from {url}: {type(error).__name__}: {error}; is the server running?")
 
 
-def _assistant_message(response: httpx.Response) -> Message:
+def assistant_message(response: httpx.Response) -> Message:
+    """The message of a chat completion. Raises the domain error that the server names."""
     try:
         body: Any = response.json()
         if response.is_success:

@@ -73,6 +73,7 @@ NOT_RUN = {
 OF_OTHER_TESTS = {
     "http-api.md": "tests/integration/test_http_docs.py",
     "environments.md": "tests/integration/test_env_cli.py",
+    "programs.md": "tests/integration/test_train_cli.py",
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from swarm.environments import load_environment
 from swarm.environments.check import Severity, check_environment
-from swarm.errors import EnvironmentInvalid
+from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.tasks import TASK_FAMILIES, Split, task_family
 
 LIBRARY = ["reasoning_gym:chain_sum?min_terms=2&max_terms=2", "reasoning_gym:spell_backward", "reasoning_gym:gcd"]
@@ -65,5 +65,5 @@ def test_partial_pay_for_any_answer_is_worth_nothing() -> None:
     ],
 )
 def test_unknown_names_and_options_are_refused(name: str, message: str) -> None:
-    with pytest.raises(EnvironmentInvalid, match=message):
+    with pytest.raises((EnvironmentInvalid, NotFound), match=message):
         load_environment(name)

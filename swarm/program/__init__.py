@@ -1,0 +1,7 @@
+"""Programs: an agent, and how it is trained, on any environment. The library drives them."""
+
+from swarm.program.attempts import Model, RecordedSession
+from swarm.program.base import Program, load_program
+from swarm.program.training import TrainingResult, measure, train
+
+__all__ = ["Model", "Program", "RecordedSession", "TrainingResult", "load_program", "measure", "train"]

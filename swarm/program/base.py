@@ -1,0 +1,70 @@
+"""What a program is: one Python file with an agent and, if it likes, a training reward and a curriculum.
+
+Place in the flow: the CLI loads one and training.py drives it. This module knows nothing of servers or graders.
+
+    agent(task, model, session)         the workflow: ends when it has replied to the session, or returns its answer
+    reward(task, transcript, grade)     a number to train on instead of the grade's score
+    schedule(tasks, progress)           which of the coming tasks to train on, in order; progress is from 0 to 1
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from swarm.environments import Grade, Transcript
+from swarm.errors import EnvironmentInvalid
+from swarm.program.attempts import Model, RecordedSession
+from swarm.types import Message, Task
+
+Agent = Callable[[Task, Model, RecordedSession], Message | str | None]
+Reward = Callable[[Task, Transcript, Grade], float]
+Schedule = Callable[[Sequence[Task], float], Sequence[Task]]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`name` is shown to people."""
+
+    name: str
+    agent: Agent
+    reward: Reward | None = None
+    schedule: Schedule | None = None
+
+
+def answer_in_turn(task: Task, model: Model, session: RecordedSession) -> None:
+    """The agent of a program that has none: it passes the session's messages to the model until the session is over."""
+    following: tuple[Message, ...] | None = ()
+    while following is not None:
+        following = session.reply(model.chat(session.transcript, tools=session.tools))
+
+
+PLAIN = Program("plain", answer_in_turn)
+
+
+def load_program(path: Path) -> Program:
+    """Raises EnvironmentInvalid for a file that cannot be imported or has neither of the functions."""
+    module = _imported(path)
+    found: dict[str, Any] = {name: getattr(module, name, None) for name in ("agent", "reward", "schedule")}
+    if not any(found.values()):
+        raise EnvironmentInvalid(f"{path}: a program has a function agent, reward or schedule, and there is none in it")
+    for name, function in found.items():
+        if function is not None and not callable(function):
+            raise EnvironmentInvalid(f"{path}: {name} is no function")
+    return Program(path.stem, found["agent"] or answer_in_turn, found["reward"], found["schedule"])
+
+
+def _imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"swarm_program_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise EnvironmentInvalid(f"{path}: there is no Python file of this name", param="program")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise EnvironmentInvalid(f"{path}: importing it raised {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,146 @@
+"""A program trained on an environment: episodes until the job is done, and scores on held-out tasks.
+
+Place in the flow: on top of the client library, for the CLI and for programs. It knows nothing of how tasks are made or
+of how batches are formed; a restarted run goes on with the tasks that follow those it has trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+
+import httpx
+
+from swarm.client import (
+    ConnectionStack,
+    Credentials,
+    Evaluation,
+    SwarmClient,
+    evaluate,
+    run_episodes_until_all_complete,
+)
+from swarm.environments import Environment, EnvironmentTask
+from swarm.errors import EngineFailure, EnvironmentInvalid
+from swarm.job import TrainJob
+from swarm.program.attempts import Model, open_session
+from swarm.program.base import PLAIN, Program
+from swarm.tasks.base import Split
+from swarm.types import Task, WorkflowOutput
+
+CALL_TIMEOUT_S = 180.0
+"""A server may hold a call while its weights change."""
+BATCHES_AHEAD = 2
+CHOICE = 4
+"""Out of so many times the tasks that it needs a curriculum chooses."""
+MAX_FAILED_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """`failures` are episodes that failed for good; the server counts them, and they were not trained."""
+
+    steps: int
+    failures: int
+
+
+def stream(environment: Environment, split: Split, seed: int) -> Iterator[EnvironmentTask]:
+    """Tasks without end: one pass after the other, each in an order of its own. Raises EnvironmentInvalid if the split
+    is empty."""
+    for number in count():
+        task = None
+        # The first pass has the seed itself, so that it is the one that a user sees elsewhere.
+        for task in environment.tasks(split, seed + number * 1_000_003):
+            yield task
+        if task is None:
+            raise EnvironmentInvalid(f"{environment.name}: there is no task in the split {split}")
+
+
+def train(
+    client: SwarmClient,
+    environment: Environment,
+    job: TrainJob,
+    program: Program = PLAIN,
+    *,
+    seed: int = 0,
+    max_workers: int = 32,
+) -> TrainingResult:
+    """Run episodes until the job's `total_steps` are done; the server must have been started with that job.
+
+    Raises EnvironmentInvalid without `total_steps`, EngineFailure if nearly all episodes fail, and what ends a run of
+    the client library.
+    """
+    if job.total_steps is None:
+        raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
+    tasks = islice(stream(environment, Split.TRAIN, seed), client.status().step * job.batch_size, None)
+    chunk = job.batch_size * (BATCHES_AHEAD + job.max_staleness)
+    failures = 0
+    with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
+        while (status := client.status()).step < job.total_steps:
+            chosen = _choose(program, tasks, chunk, status.step / job.total_steps)
+            by_id = {each.task.task_id: each for each in chosen}
+
+            def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id) -> None:
+                with client.open_episode(task) as episode:
+                    episode.output = _attempt(program, environment, by_id[task.task_id], episode.credentials, http)
+
+            runs = run_episodes_until_all_complete(
+                [each.task for each in chosen], attempt, max_workers=max_workers, num_repeat=job.num_repeat
+            )
+            failures += len(runs.failures)
+            if runs.training_complete:
+                break
+            if len(runs.failures) > MAX_FAILED_SHARE * len(runs.results):
+                raise EngineFailure(f"nearly all episodes failed; the first: {runs.failures[0].error}")
+    return TrainingResult(client.status().step, failures)
+
+
+def measure(
+    client: SwarmClient,
+    environment: Environment,
+    program: Program = PLAIN,
+    *,
+    split: Split = Split.VALIDATION,
+    episodes: int = 200,
+    max_workers: int = 32,
+) -> Evaluation:
+    """The true score of the served weights on held-out tasks, whatever reward the program trains on."""
+    items = list(islice(environment.tasks(split), episodes))
+    by_id = {each.task.task_id: each for each in items}
+    with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
+
+        def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
+            return _attempt(program, environment, by_id[task.task_id], credentials, http, is_training=False)
+
+        return evaluate(client, [each.task for each in items], attempt, max_workers=max_workers)
+
+
+def _choose(program: Program, tasks: Iterator[EnvironmentTask], number: int, progress: float) -> list[EnvironmentTask]:
+    if program.schedule is None:
+        return list(islice(tasks, number))
+    offered = {each.task.task_id: each for each in islice(tasks, CHOICE * number)}
+    wanted = program.schedule([each.task for each in offered.values()], progress)
+    chosen = [offered[task.task_id] for task in wanted if task.task_id in offered][:number]
+    if not chosen:
+        raise EnvironmentInvalid(f"{program.name}: schedule chose none of {len(offered)} tasks")
+    return chosen
+
+
+def _attempt(
+    program: Program,
+    environment: Environment,
+    item: EnvironmentTask,
+    credentials: Credentials,
+    http: httpx.Client,
+    *,
+    is_training: bool = True,
+) -> WorkflowOutput:
+    session = open_session(environment, item)
+    answer = program.agent(item.task, Model(credentials, environment.max_tokens, http), session)
+    if answer is not None and not session.is_over:
+        session.reply(answer)
+    grade = environment.grade(item, session.transcript)
+    reward = grade.score
+    if is_training and program.reward is not None:
+        reward = float(program.reward(item.task, session.transcript, grade))
+    return WorkflowOutput(reward, grade.is_success, {"score": grade.score, **grade.details})

@@ -1,0 +1,144 @@
+"""`swarm train`: a user's own task, agent and reward, from one command to scores before and after."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from swarm import SwarmClient, TrainJob
+from swarm.cli import app
+from swarm.environments.scaffold import write_scaffold
+from swarm.program import load_program
+
+PAGE = Path(__file__).parents[2] / "docs" / "programs.md"
+JOB = "engine: fake\nbatch_size: 2\nnum_repeat: 2\ntotal_steps: 3\n"
+AGENT = """
+def agent(task, model, session):
+    model.chat([{"role": "user", "content": "Think: " + task.main_query}])
+    return ANSWERS.get(task.main_query, "?")
+
+def reward(task, transcript, grade):
+    assert transcript[-1]["role"] == "assistant"
+    return grade.score - 0.25
+
+ANSWERS = {}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with an environment, a job and a program whose agent knows every answer."""
+    write_scaffold(tmp_path / "longer")
+    rows = [json.loads(line) for line in (tmp_path / "longer" / "tasks.jsonl").read_text().splitlines()]
+    (tmp_path / "job.yaml").write_text(JOB)
+    answers = {row["question"]: row["answer"] for row in rows}
+    (tmp_path / "knows.py").write_text(AGENT + f"ANSWERS.update({answers!r})\n")
+    return tmp_path
+
+
+def train(own: Path, *words: str) -> Any:
+    command = ["train", "--env", str(own / "longer"), "--job", str(own / "job.yaml"), "--json", "--eval-episodes", "6"]
+    return CliRunner().invoke(app, [*command, *words])
+
+
+def test_an_own_agent_and_reward_are_trained_and_judged_by_the_true_grade(own: Path, start_server: Any) -> None:
+    url = start_server().url
+    done = train(own, "--program", str(own / "knows.py"), "--url", url)
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert (figures["steps"], figures["failed_episodes"], figures["program"]) == (3, 0, "knows")
+    assert figures["before"]["mean"] == figures["after"]["mean"] == 1.0
+    assert done.stderr.count("reward 0.750") == 3
+    with SwarmClient(url) as client:
+        assert [point.metrics["batch/groups"] for point in client.metrics()] == [2.0, 2.0, 2.0]
+        assert client.job().job["experiment_name"] == "longer"
+
+
+@pytest.mark.timeout(200)
+def test_without_a_server_one_is_started_and_a_second_run_goes_on(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own)
+    first = train(own)
+    assert first.exit_code == 0, first.output
+    figures = json.loads(first.stdout)
+    assert (figures["steps"], figures["program"], figures["home"]) == (3, "plain", "runs/train/longer")
+    assert (own / "runs" / "train" / "longer" / "ledger.db").exists()
+    (own / "job.yaml").write_text(JOB.replace("total_steps: 3", "total_steps: 4"))
+    second = train(own)
+    assert second.exit_code == 0, second.output
+    assert [line for line in second.stderr.splitlines() if line.startswith("step")] == ["step    4  reward 0.000"]
+
+
+def test_a_program_of_which_every_attempt_fails_ends_with_the_reason(own: Path, start_server: Any) -> None:
+    (own / "broken.py").write_text("def agent(task, model, session): return {}[task.task_id]\n")
+    done = train(own, "--program", str(own / "broken.py"), "--url", start_server().url)
+    assert done.exit_code == 1 and done.stdout == ""
+    assert "KeyError" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_curriculum_chooses_among_the_coming_tasks(own: Path, start_server: Any) -> None:
+    easy = "def schedule(tasks, progress):\n    return sorted(tasks, key=lambda task: len(task.main_query))\n"
+    (own / "easy.py").write_text(easy)
+    url = start_server().url
+    done = train(own, "--program", str(own / "easy.py"), "--url", url)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x = 1\n", "a program has a function agent, reward or schedule, and there is none"),
+        ("agent = 3\n", "agent is no function"),
+        ("import nothing_of_this_name\n", "importing it raised ModuleNotFoundError"),
+        (None, "there is no Python file of this name"),
+    ],
+)
+def test_files_that_are_no_programs_are_refused_before_anything_is_started(
+    own: Path, content: str | None, message: str
+) -> None:
+    path = own / "program.py"
+    if content is not None:
+        path.write_text(content)
+    done = train(own, "--program", str(path))
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and message in done.stderr
+    assert not Path("runs/train/longer").exists()
+
+
+def test_the_plain_agent_plays_sessions_of_several_turns(start_server: Any) -> None:
+    url = start_server(TrainJob(engine="fake")).url
+    done = CliRunner().invoke(app, ["eval", "--env", "guess", "--url", url, "-n", "4", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["episodes"] == 4
+
+
+@pytest.mark.timeout(200)
+def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_scaffold(Path("longer"))
+    text = PAGE.read_text()
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    Path("program.py").write_text(blocks["python"])
+    job = yaml.safe_load(blocks["yaml"]) | {"engine": "fake", "batch_size": 2, "num_repeat": 2, "total_steps": 2}
+    Path("job.yaml").write_text(yaml.safe_dump(job))
+    url = start_server(TrainJob(engine="fake")).url
+    commands = re.findall(r"^    (swarm .*)$", text, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
+        limit = "--eval-episodes" if words[0] == "train" else "--episodes"
+        done = CliRunner().invoke(app, [*words, limit, "4"])
+        assert done.exit_code == 0, (command, done.output)
+
+
+def test_a_program_may_leave_the_agent_out(tmp_path: Path) -> None:
+    (tmp_path / "shaped.py").write_text("def reward(task, transcript, grade): return 0.5\n")
+    program = load_program(tmp_path / "shaped.py")
+    assert program.agent.__name__ == "answer_in_turn" and program.schedule is None

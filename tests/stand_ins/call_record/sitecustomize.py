@@ -1,8 +1,8 @@
 """Notes when each function of the service is first called, in every process that finds this folder on its path.
 
 Place in the flow: Python imports a module of this name at its start. Each line of CALL_RECORD/<pid> has nanoseconds of
-the monotonic clock, a file below swarm/ and a function. SIGUSR1 begins a new record: everything that is called
-from then on is noted again.
+the monotonic clock, a file below swarm/ and a function. The record of the main thread begins with SIGUSR1, which also
+begins every later record: what is called from then on is noted again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def begin(directory: Path) -> None:
             os.write(record, f"{time.monotonic_ns()} swarm/{path} {code.co_qualname}\n".encode())
 
     def begin_anew(*_: object) -> None:
+        # Not from the start: the libraries that a worker imports would take several times as long.
+        sys.setprofile(note)
         noted.clear()
         os.write(record, f"{time.monotonic_ns()} - begun\n".encode())
 
     signal.signal(signal.SIGUSR1, begin_anew)
     threading.setprofile(note)
-    sys.setprofile(note)
 
 
 if directory := os.environ.get("CALL_RECORD"):

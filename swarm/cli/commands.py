@@ -24,10 +24,10 @@ import typer
 from swarm import __version__
 from swarm.cli import environments, training
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.scores import mean_of, score_text
 from swarm.cli.tokens import token_of
 from swarm.errors import (
     BadRequest,
-    EngineFailure,
 )
 
 if TYPE_CHECKING:
@@ -248,13 +248,11 @@ def evaluate_task(
         began = time.monotonic()
         with SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client:
             result = measure(client, environment, chosen, split=Split(split), episodes=episodes, max_workers=workers)
-        if result.mean is None:
-            raise EngineFailure(f"no episode was scored; the first failure: {result.failures[0].error}")
         shown: dict[str, Any] = {
             "task": environment.name,
             "split": split,
             "episodes": result.n,
-            "mean_reward": result.mean,
+            "mean_reward": mean_of(result),
             "stderr": result.stderr,
             "failures": len(result.failures),
             "weight_versions": sorted(result.weight_versions),
@@ -263,10 +261,10 @@ def evaluate_task(
         if as_json:
             typer.echo(json.dumps(shown))
         else:
-            margin = "" if result.stderr is None else f" ± {1.96 * result.stderr:.3f}"
+            versions = ", ".join(map(str, shown["weight_versions"]))
             typer.echo(
-                f"{environment.name}/{split}: {result.mean:.3f}{margin} (95 %, n={result.n}, weight version "
-                f"{', '.join(map(str, shown['weight_versions']))}, {len(result.failures)} failed, {shown['seconds']} s)"
+                f"{environment.name}/{split}: {score_text(result)}, weight version {versions}, "
+                f"{len(result.failures)} failed, {shown['seconds']} s"
             )
 
 

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.scores import score_figures, score_text
 from swarm.cli.tokens import token_of
 from swarm.errors import EngineFailure
 
 if TYPE_CHECKING:
-    from swarm.client import Evaluation, SwarmClient
+    from swarm.client import SwarmClient
     from swarm.job import TrainJob
 
 STEPS = 60
@@ -41,7 +42,9 @@ def train(
         str | None, typer.Option(envvar="SWARM_URL", help="A running server; without one, a server for this run.")
     ] = None,
     home: Annotated[Path | None, typer.Option(help="Directory of that server (default: runs/train/NAME).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the job and of the order of tasks.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the job and of the order of tasks (default: the job's).")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 32,
     eval_episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out tasks of each score.")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
@@ -67,44 +70,34 @@ def train(
         ):
             client.auto_sync_train_config_and_start_engine(train_job)
             scores = [measure(client, environment, chosen, episodes=eval_episodes, max_workers=workers)]
-            typer.echo(f"held-out score before: {shown(scores[0])}", err=True)
+            typer.echo(f"held-out score before: {score_text(scores[0])}", err=True)
             with _steps_shown(client):
-                done = train_program(client, environment, train_job, chosen, seed=seed, max_workers=workers)
+                done = train_program(client, environment, train_job, chosen, max_workers=workers)
             scores.append(measure(client, environment, chosen, episodes=eval_episodes, max_workers=workers))
-            typer.echo(f"held-out score after:  {shown(scores[1])}", err=True)
+            typer.echo(f"held-out score after:  {score_text(scores[1])}", err=True)
             if url is None:
                 client.save_checkpoint()
         before, after = scores
         figures: dict[str, Any] = {
             "env": environment.name, "digest": environment.digest, "program": chosen.name, "steps": done.steps,
-            "failed_episodes": done.failures, "before": _figures(before), "after": _figures(after),
+            "failed_episodes": done.failures, "before": score_figures(before), "after": score_figures(after),
             "home": None if url else str(directory),
         }  # fmt: skip
         if as_json:
             typer.echo(json.dumps(figures))
         else:
-            typer.echo(f"{environment.name}: {shown(before)} -> {shown(after)} in {done.steps} steps")
+            typer.echo(f"{environment.name}: {score_text(before)} -> {score_text(after)} in {done.steps} steps")
 
 
-def shown(score: Evaluation) -> str:
-    """The mean with its 95 % interval. Raises EngineFailure if nothing was scored."""
-    if score.mean is None:
-        raise EngineFailure(f"no episode was scored; the first failure: {score.failures[0].error}")
-    margin = "" if score.stderr is None else f" ± {1.96 * score.stderr:.3f}"
-    return f"{score.mean:.3f}{margin} (n={score.n})"
-
-
-def _figures(score: Evaluation) -> dict[str, Any]:
-    return {"mean": score.mean, "stderr": score.stderr, "n": score.n, "failures": len(score.failures)}
-
-
-def _job_of(path: Path | None, environment: str, seed: int) -> TrainJob:
+def _job_of(path: Path | None, environment: str, seed: int | None) -> TrainJob:
     """The job of the file with the environment's name as its own, unless the file gives it one."""
     from swarm.job import TrainJob
 
     given = TrainJob() if path is None else TrainJob.build_job_from_yaml(path)
     named = re.sub(r"[^\w.-]+", "-", environment)
-    changes: dict[str, Any] = {"seed": seed or given.seed, "total_steps": given.total_steps or STEPS}
+    changes: dict[str, Any] = {"total_steps": given.total_steps or STEPS}
+    if seed is not None:
+        changes["seed"] = seed
     if "experiment_name" not in given.model_fields_set:
         changes["experiment_name"] = named
     return given.model_copy(update=changes)

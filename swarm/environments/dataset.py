@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from swarm.digest import digest_of
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript, final_reply
-from swarm.environments.graders import reply_grader
+from swarm.environments.graders import known_reply, reply_grader
 from swarm.environments.rows import SPLIT_NAMES, Row, digest_files, files_by_split, read_rows
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split, split_of
@@ -48,10 +48,8 @@ class TaskOptions(BaseModel):
     10 % validation, 10 % test."""
     system: str | None = None
     """System prompt of every attempt."""
-    max_turns: int = Field(default=1, ge=1, le=1000)
-    """Answers that the agent may give in one attempt."""
     max_tokens: int = Field(default=256, ge=1)
-    """Tokens that are enough for each of them."""
+    """Tokens that are enough for an answer."""
 
 
 class DatasetOptions(TaskOptions):
@@ -63,7 +61,7 @@ class DatasetOptions(TaskOptions):
 
 @dataclass(frozen=True, slots=True)
 class TaskTable:
-    """The tasks of all splits. `answers` holds the whole row of each task, for the grader."""
+    """The tasks of all splits. The answer of each task is its whole row, for the grader."""
 
     name: str
     options: TaskOptions
@@ -110,21 +108,21 @@ class DatasetEnvironment(Environment):
         """Raises EnvironmentInvalid for what cannot be read or understood."""
         self.name = path.stem
         self.description = f"Questions of {path.name}, graded by {options.grader}."
-        self.max_turns, self.max_tokens = options.max_turns, options.max_tokens
+        self.max_tokens = options.max_tokens
+        self._options = options
         self._grader = reply_grader(options.grader)
-        self._system = options.system
         files = files_by_split(path) if path.is_dir() else {None: [path]}
         sources = {split: [row for each in paths for row in read_rows(each)] for split, paths in files.items()}
         contents = digest_files(each for paths in files.values() for each in paths)
         self.digest = digest_of([contents, options.model_dump()])
         self._table = TaskTable.of(self.name, options, sources)
-        self._answer_column = _column(options.answer, ANSWER_COLUMNS, "answer", next(iter(sources.values()))[0])
+        self._answer_column = answer_column(options, next(iter(sources.values()))[0])
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
         return self._table.tasks(split, seed)
 
     def open(self, task: EnvironmentTask) -> Session:
-        return SingleTurn(task.task.main_query, self._system)
+        return SingleTurn(task.task.main_query, self._options.system)
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
         expected = task.answer.get(self._answer_column)
@@ -135,8 +133,7 @@ class DatasetEnvironment(Environment):
         return Grade(float(is_right), is_right)
 
     def solution(self, task: EnvironmentTask) -> str | None:
-        expected = task.answer.get(self._answer_column)
-        return str(expected) if expected is not None and self._grader is not reply_grader("regex") else None
+        return known_reply(self._options.grader, task.answer.get(self._answer_column))
 
 
 def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> EnvironmentTask:
@@ -149,6 +146,11 @@ def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> Environm
     public = {column: row[column] for column in options.public}
     task_id = f"{name}/{digest_of([query, public])}"
     return EnvironmentTask(Task(query, task_id, public, data_source=name), dict(row))
+
+
+def answer_column(options: TaskOptions, row: Row) -> str:
+    """Raises EnvironmentInvalid if the row has no column of the answer."""
+    return _column(options.answer, ANSWER_COLUMNS, "answer", row)
 
 
 def _column(chosen: str | None, usual: Sequence[str], what: str, row: Row) -> str:

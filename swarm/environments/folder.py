@@ -10,20 +10,19 @@ process that asked for the environment. A program sees the question and the colu
 
 from __future__ import annotations
 
-import importlib.util
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 from pydantic import ValidationError
 
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript, final_reply
-from swarm.environments.dataset import ANSWER_COLUMNS, TaskOptions, TaskTable
-from swarm.environments.graders import reply_grader
+from swarm.environments.dataset import TaskOptions, TaskTable, answer_column
+from swarm.environments.graders import known_reply, reply_grader
 from swarm.environments.registry import option_error
 from swarm.environments.rows import Row, digest_files, read_rows
+from swarm.environments.user_code import import_file
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split
 from swarm.types import Message
@@ -50,9 +49,8 @@ class FolderEnvironment(Environment):
         options = _read_options(directory / "environment.toml")
         self.name = options.name or directory.resolve().name
         self.description = options.description
-        self.max_turns, self.max_tokens = options.max_turns, options.max_tokens
-        self._system = options.system
-        self._answer_column = options.answer
+        self.max_tokens = options.max_tokens
+        self._options = options
         self._grade = self._find_grader(directory, options)
         self.digest = digest_files(_files(directory))
         self._table = TaskTable.of(self.name, options, _read_tasks(directory))
@@ -61,7 +59,7 @@ class FolderEnvironment(Environment):
         return self._table.tasks(split, seed)
 
     def open(self, task: EnvironmentTask) -> Session:
-        return SingleTurn(task.task.main_query, self._system)
+        return SingleTurn(task.task.main_query, self._options.system)
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
         try:
@@ -76,8 +74,10 @@ class FolderEnvironment(Environment):
         return _as_grade(self.name, said)
 
     def solution(self, task: EnvironmentTask) -> str | None:
-        columns = [self._answer_column] if self._answer_column else ANSWER_COLUMNS
-        found = next((task.answer[column] for column in columns if column in task.answer), None)
+        """With a grade.py, what it finds right is known only if environment.toml names the answer's column."""
+        if self._options.grader is not None:
+            return known_reply(self._options.grader, task.answer[answer_column(self._options, task.answer)])
+        found = None if self._options.answer is None else task.answer.get(self._options.answer)
         return None if found is None else str(found)
 
     def _find_grader(self, directory: Path, options: FolderOptions) -> Grader:
@@ -94,13 +94,7 @@ class FolderEnvironment(Environment):
         is_right = reply_grader(name)
 
         def grade(row: dict[str, Any], transcript: list[Message]) -> bool:
-            columns = [self._answer_column] if self._answer_column else ANSWER_COLUMNS
-            column = next((each for each in columns if each in row), None)
-            if column is None:
-                raise EnvironmentInvalid(
-                    f"{self.name}: which column is the answer? Say answer = COLUMN in environment.toml"
-                )
-            return is_right(final_reply(transcript), row[column])
+            return is_right(final_reply(transcript), row[answer_column(self._options, row)])
 
         return grade
 
@@ -140,22 +134,10 @@ def _called(path: Path, make: Callable[[str, int], Iterable[Row]], split: Split)
 
 
 def _function(path: Path, name: str) -> Callable[..., object]:
-    found = getattr(_imported(path), name, None)
+    found = getattr(import_file(path), name, None)
     if not callable(found):
         raise EnvironmentInvalid(f"{path}: there is no function {name} in it")
     return found
-
-
-def _imported(path: Path) -> ModuleType:
-    """The module of a file, under a name that nobody else imports it by."""
-    spec = importlib.util.spec_from_file_location(f"swarm_environment_{path.parent.name}_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise EnvironmentFailure(f"{path}: importing it raised {type(error).__name__}: {error}") from error
-    return module
 
 
 def _files(directory: Path) -> list[Path]:

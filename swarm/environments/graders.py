@@ -12,15 +12,17 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from swarm.errors import EnvironmentInvalid
 
 ReplyGrader = Callable[[str, object], bool]
 """Reply and expected value -> whether the reply is right. Raises ValueError for an expected value it cannot use."""
 
-# "1,234.5", "-3", "2e-4": what people and models write as numbers, thousands separated by commas or not.
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d)\.?)(?:[eE][-+]?\d+)?(?![\d.]*\d)")
+# "1,234.5", "-3", "2e-4": what people and models write as numbers, thousands separated by commas or not. First what may
+# be one is cut out as a whole, so that a long reply takes linear time and a version "1.2.3" is not read as a number.
+_NUMBER_LIKE = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _RELATIVE_TOLERANCE = Decimal("1e-6")
 _WORKED_ANSWER = "####"
 """What GSM8K puts between a worked solution and its result."""
@@ -41,14 +43,20 @@ def is_number(reply: str, expected: object) -> bool:
 
 
 def last_number(text: str) -> Decimal | None:
-    for found in reversed(_NUMBER.findall(text)):
-        try:
-            number = Decimal(found.replace(",", "").rstrip("."))
-        except InvalidOperation:
-            continue
-        if number.is_finite():
-            return number
+    """The last number in a text, None if there is none. In "1,2,3" it is 3."""
+    for found in reversed(_NUMBER_LIKE.findall(text)):
+        whole = found.rstrip(".,")
+        for part in (whole, *reversed(whole.split(","))):
+            if _NUMBER.fullmatch(part) and (number := _as_decimal(part)) is not None:
+                return number
     return None
+
+
+def _as_decimal(text: str) -> Decimal | None:
+    try:
+        return Decimal(text.replace(",", ""))
+    except InvalidOperation:
+        return None
 
 
 def matches_pattern(reply: str, expected: object) -> bool:
@@ -67,12 +75,21 @@ def is_equal_json(reply: str, expected: object) -> bool:
         said: Any = json.loads(fenced.group(1) if fenced else reply)
     except (ValueError, RecursionError):
         return False
-    return _plain_json(said) == _plain_json(wanted)
+    try:
+        return _are_equal(said, wanted)
+    except RecursionError:
+        return False
 
 
-def _plain_json(value: Any) -> str:
-    """One spelling of equal values; true is no number."""
-    return json.dumps(value, sort_keys=True)
+def _are_equal(first: Any, second: Any) -> bool:
+    """Equal as JSON: 1 is 1.0, true is no number."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        ours, theirs = cast(dict[str, Any], first), cast(dict[str, Any], second)
+        return ours.keys() == theirs.keys() and all(_are_equal(ours[name], theirs[name]) for name in ours)
+    if isinstance(first, list) and isinstance(second, list):
+        items, others = cast(list[Any], first), cast(list[Any], second)
+        return len(items) == len(others) and all(map(_are_equal, items, others))
+    return isinstance(first, bool) == isinstance(second, bool) and first == second
 
 
 def is_equal_maths(reply: str, expected: object) -> bool:
@@ -118,3 +135,10 @@ def reply_grader(name: str) -> ReplyGrader:
         raise EnvironmentInvalid(
             f"unknown grader {name!r}: use {', '.join(GRADERS)}, or a folder with a grade.py", param="grader"
         ) from None
+
+
+def known_reply(grader: str, expected: object) -> str | None:
+    """A reply that the grader finds right; None where none is known."""
+    if expected is None or grader == "regex":
+        return None
+    return expected if isinstance(expected, str) else json.dumps(expected) if grader == "json" else str(expected)

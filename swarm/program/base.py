@@ -9,14 +9,13 @@ Place in the flow: the CLI loads one and training.py drives it. This module know
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from swarm.environments import Grade, Transcript
+from swarm.environments.user_code import import_file
 from swarm.errors import EnvironmentInvalid
 from swarm.program.attempts import Model, RecordedSession
 from swarm.types import Message, Task
@@ -47,8 +46,8 @@ PLAIN = Program("plain", answer_in_turn)
 
 
 def load_program(path: Path) -> Program:
-    """Raises EnvironmentInvalid for a file that cannot be imported or has neither of the functions."""
-    module = _imported(path)
+    """Raises EnvironmentInvalid for a file that cannot be imported or has none of the functions."""
+    module = import_file(path)
     found: dict[str, Any] = {name: getattr(module, name, None) for name in ("agent", "reward", "schedule")}
     if not any(found.values()):
         raise EnvironmentInvalid(f"{path}: a program has a function agent, reward or schedule, and there is none in it")
@@ -56,15 +55,3 @@ def load_program(path: Path) -> Program:
         if function is not None and not callable(function):
             raise EnvironmentInvalid(f"{path}: {name} is no function")
     return Program(path.stem, found["agent"] or answer_in_turn, found["reward"], found["schedule"])
-
-
-def _imported(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"swarm_program_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise EnvironmentInvalid(f"{path}: there is no Python file of this name", param="program")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise EnvironmentInvalid(f"{path}: importing it raised {type(error).__name__}: {error}") from error
-    return module

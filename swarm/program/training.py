@@ -62,17 +62,19 @@ def train(
     job: TrainJob,
     program: Program = PLAIN,
     *,
-    seed: int = 0,
     max_workers: int = 32,
 ) -> TrainingResult:
     """Run episodes until the job's `total_steps` are done; the server must have been started with that job.
+
+    The job's seed decides the order of tasks.
 
     Raises EnvironmentInvalid without `total_steps`, EngineFailure if nearly all episodes fail, and what ends a run of
     the client library.
     """
     if job.total_steps is None:
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
-    tasks = islice(stream(environment, Split.TRAIN, seed), client.status().step * job.batch_size, None)
+    passed_each = job.batch_size if program.schedule is None else CHOICE * job.batch_size
+    tasks = islice(stream(environment, Split.TRAIN, job.seed), client.status().step * passed_each, None)
     chunk = job.batch_size * (BATCHES_AHEAD + job.max_staleness)
     failures = 0
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:

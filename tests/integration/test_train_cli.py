@@ -101,8 +101,9 @@ def test_a_curriculum_chooses_among_the_coming_tasks(own: Path, start_server: An
     ],
 )
 def test_files_that_are_no_programs_are_refused_before_anything_is_started(
-    own: Path, content: str | None, message: str
+    own: Path, content: str | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(own)
     path = own / "program.py"
     if content is not None:
         path.write_text(content)
@@ -110,6 +111,32 @@ def test_files_that_are_no_programs_are_refused_before_anything_is_started(
     assert done.exit_code == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and message in done.stderr
     assert not Path("runs/train/longer").exists()
+
+
+def test_an_environment_with_fewer_tasks_than_a_batch_trains_with_exact_batches(own: Path, start_server: Any) -> None:
+    tasks = [{"question": f"Say {number}", "answer": str(number), "split": split_of(number)} for number in range(8)]
+    (own / "few.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    (own / "job.yaml").write_text("engine: fake\nbatch_size: 8\nnum_repeat: 2\ntotal_steps: 3\n")
+    url = start_server().url
+    words = [
+        "train",
+        "--env",
+        f"{own / 'few.jsonl'}?split=split",
+        "--job",
+        str(own / "job.yaml"),
+        "--url",
+        url,
+        "--json",
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["steps"] == 3
+    with SwarmClient(url) as client:
+        assert [point.metrics["batch/groups"] for point in client.metrics()] == [8.0, 8.0, 8.0]
+
+
+def split_of(number: int) -> str:
+    return {0: "validation", 1: "test"}.get(number, "train")
 
 
 def test_the_plain_agent_plays_sessions_of_several_turns(start_server: Any) -> None:

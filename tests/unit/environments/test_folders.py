@@ -66,11 +66,10 @@ def test_a_grader_may_say_more_than_a_number(tmp_path: Path) -> None:
 
 
 def test_a_system_prompt_opens_every_attempt(tmp_path: Path) -> None:
-    toml = 'system = "Answer with one word."\nmax_turns = 2'
+    toml = 'system = "Answer with one word."'
     environment = load_environment(folder(tmp_path, environment_toml=toml))
     opening = environment.open(next(environment.tasks(Split.TRAIN))).messages
     assert opening[0] == {"role": "system", "content": "Answer with one word."}
-    assert environment.max_turns == 2
 
 
 def test_the_digest_changes_with_any_file_but_caches(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ INCOMPLETE = [
     ({"environment_toml": "name = "}, EnvironmentInvalid, "environment.toml: cannot be read"),
     ({"environment_toml": "colour = 1"}, EnvironmentInvalid, "environment.toml: option colour: Extra inputs"),
     ({"grade_py": "def judge(): ..."}, EnvironmentInvalid, "there is no function grade in it"),
-    ({"grade_py": "import nothing_of_this_name"}, EnvironmentFailure, "importing it raised ModuleNotFoundError"),
+    ({"grade_py": "import nothing_of_this_name"}, EnvironmentInvalid, "importing it raised ModuleNotFoundError"),
     ({"tasks_jsonl": "", "tasks_py": "def tasks(split, seed): return 1 / 0"}, EnvironmentFailure, "ZeroDivisionError"),
     ({"tasks_jsonl": "", "tasks_py": "def tasks(split, seed): return ['x']"}, EnvironmentInvalid, "is no dict"),
     ({"tasks_jsonl": json.dumps({"question": "a"})}, EnvironmentInvalid, "there is no task in the split"),

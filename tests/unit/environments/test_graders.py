@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.environments.graders import GRADERS, last_number, reply_grader
+from swarm.environments.graders import GRADERS, known_reply, last_number, reply_grader
 from swarm.errors import EnvironmentInvalid
 
 RIGHT = [
@@ -19,9 +19,12 @@ RIGHT = [
     ("number", "it is -3", "-3.0"),
     ("number", "so 18 in all.", "16 - 3 - 4 = 9\n9 * 2 = 18\n#### 18"),
     ("number", "about 2e-4", 0.0002),
+    ("number", "they are 1,2,3", 3),
+    ("number", "2, as of version 1.2.3", 2),
     ("regex", "yes", "yes|y"),
     ("json", '{"b": [1, 2], "a": null}', '{"a": null, "b": [1, 2]}'),
     ("json", '```json\n{"a": 1}\n```', {"a": 1}),
+    ("json", '{"a": [1.0]}', {"a": [1]}),
     ("maths", r"$\frac{1}{2}$", "0.5"),
     ("maths", "$x^2 + 2x + 1$", "$(x+1)^2$"),
 ]
@@ -33,6 +36,7 @@ WRONG = [
     ("regex", "yes please", "yes|y"),
     ("json", '{"a": true}', {"a": 1}),
     ("json", "a: 1", {"a": 1}),
+    ("json", '{"a": 1, "b": 2}', {"a": 1}),
     ("json", "[" * 100_000, {"a": 1}),
     ("maths", "$x^2 + 1$", "$(x+1)^2$"),
 ]
@@ -73,3 +77,23 @@ def test_thousands_may_be_separated(number: int) -> None:
 def test_unknown_graders_are_refused_by_name() -> None:
     with pytest.raises(EnvironmentInvalid, match="unknown grader 'bleu': use exact, number"):
         reply_grader("bleu")
+
+
+@pytest.mark.parametrize("unit", ["1.", "1", "1,", "1,111", "1.1.", "-", ".", "1e"])
+@pytest.mark.timeout(20)
+def test_a_long_reply_takes_linear_time(unit: str) -> None:
+    last_number(unit * 300_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "reply"),
+    [
+        ("json", {"a": 1}, '{"a": 1}'),
+        ("json", "[1]", "[1]"),
+        ("number", 7, "7"),
+        ("regex", "a+", None),
+        ("exact", None, None),
+    ],
+)
+def test_a_reply_that_is_right_is_known_but_for_patterns(name: str, expected: object, reply: str | None) -> None:
+    assert known_reply(name, expected) == reply

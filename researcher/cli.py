@@ -52,6 +52,7 @@ def failures_in_one_line() -> Generator[None]:
     """Turn a domain error into one line on stderr and its exit code."""
     from experiments_db import LeaseLost, NotFound, StoreError
     from swarm import SwarmError
+    from swarm.errors import SandboxUnavailable
 
     try:
         yield
@@ -60,8 +61,8 @@ def failures_in_one_line() -> Generator[None]:
         raise typer.Exit(error.exit_code) from error
     except (StoreError, SwarmError) as error:
         typer.echo(f"researcher: {error}", err=True)
-        code = 3 if isinstance(error, NotFound) else 75 if isinstance(error, LeaseLost) else 1
-        raise typer.Exit(code) from error
+        codes = {NotFound: 3, LeaseLost: 75, SandboxUnavailable: 6}
+        raise typer.Exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1)) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

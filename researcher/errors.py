@@ -6,7 +6,6 @@ ResearchError            1
 ├── ServerProblem        5   a swarm server cannot be reached or started
 ├── StudyBusy           75   another process works on this study
 ├── PlannerError           1   no valid answer from the language model within the retries
-├── SandboxUnavailable   6   code from a language model and no sandbox to run it in
 └── BudgetExceeded       7   the next launch would exceed the budget
 """
 
@@ -39,10 +38,6 @@ class StudyBusy(ResearchError):
 
 class PlannerError(ResearchError):
     exit_code = 1
-
-
-class SandboxUnavailable(ResearchError):
-    exit_code = 6
 
 
 class BudgetExceeded(ResearchError):

@@ -26,12 +26,12 @@ import swarm
 from experiments_db import EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, RunStatus, hash_json
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
-from researcher.execution.children import Child
 from researcher.execution.runs import job_of, total_steps
 from researcher.execution.servers import connect
-from researcher.sandbox.sandbox import Sandbox, plain_command
 from researcher.types import Charter
 from swarm import ConnectionStack, Credentials, Evaluation, SwarmClient, Task, TrainJob, WorkflowOutput, evaluate
+from swarm.processes.child import Child
+from swarm.sandbox.sandbox import Sandbox, plain_command
 from swarm.tasks import run_agent, task_family
 
 BASE, FINAL, SEALED = "base", "final", "sealed"

@@ -4,7 +4,8 @@
     ├── BadRequest                  the caller must change the request
     │   ├── UnknownParameter        a documented parameter that cannot be honoured, or a value out of range
     │   ├── ContextLengthExceeded   prompt plus completion do not fit the model
-    │   └── JobInvalid              a TrainJob that cannot be run
+    │   ├── JobInvalid              a TrainJob that cannot be run
+    │   └── EnvironmentInvalid      an environment or a program that cannot be used as it is
     ├── Unauthorized                no key, or a wrong one
     ├── Forbidden                   a token that is known but whose role may not do this
     ├── NotFound                    no such episode, model or route
@@ -18,6 +19,9 @@
     │   ├── RolloutPaused           a batch is full or weights are changing
     │   └── LedgerUnwritable        the disk refuses: nothing was stored (also a LedgerError)
     ├── EngineFailure               the engine or trainer broke; the server says FAILED and why
+    ├── EnvironmentFailure          a task could not be made or an attempt not be graded
+    ├── ProgramFailure              an agent, a reward or a schedule raised, or took too long
+    ├── SandboxUnavailable          foreign code and no sandbox to run it in
     ├── CheckpointError             a checkpoint cannot be written or read
     ├── LedgerError                 the durable record cannot be opened, read or written
     │   ├── LedgerInUse             another process holds it
@@ -118,6 +122,14 @@ class EngineFailure(SwarmError):
 
 class EnvironmentFailure(SwarmError):
     code = "environment_failure"
+
+
+class ProgramFailure(SwarmError):
+    code = "program_failure"
+
+
+class SandboxUnavailable(SwarmError):
+    code = "sandbox_unavailable"
 
 
 class CheckpointError(SwarmError):

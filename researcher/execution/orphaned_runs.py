@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from experiments_db import Run, RunStatus
 from researcher.evaluator import FINAL
-from researcher.execution.children import end_stale
 from researcher.execution.early_stopping import EarlyStopping
 from researcher.execution.runs import Trial, job_of, list_all_trials, total_steps
 from researcher.execution.servers import connect
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import begin
 from swarm import SwarmError
+from swarm.processes.child import end_stale
 
 INTERRUPTED = "interrupted: the researcher ended before the run did"
 

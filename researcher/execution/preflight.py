@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from researcher.errors import ResearchError
-from researcher.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
 from researcher.types import ClientScript, Problem
 from swarm import SwarmClient
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import build_job
+from swarm.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
 from swarm.schemas import EngineState
 
 LINT_TIMEOUT_S = 30.0

@@ -1,7 +1,7 @@
 """The swarm servers of a study: its own on this machine, or those a person named.
 
 Place in the flow: launch takes a free slot for each run, evaluate gives it back. Own servers are children
-(children.py): they end with the researcher. This module knows nothing of arms, runs or scores.
+(swarm.processes): they end with the researcher. This module knows nothing of arms, runs or scores.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from researcher.errors import ServerProblem
-from researcher.execution.children import Child, child_environment, tail
 from swarm import SwarmClient, SwarmError
+from swarm.processes.child import Child, child_environment, tail
 
 logger = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from experiments_db import Experiment, ExperimentStore
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.children import Child
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
 from researcher.execution.servers import ServerPool, Slot
 from researcher.planner.base import Planner
-from researcher.sandbox.sandbox import Sandbox
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
+from swarm.processes.child import Child
+from swarm.sandbox.sandbox import Sandbox
 
 
 class Phase(StrEnum):

@@ -28,12 +28,12 @@ from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.planner.base import Planner
-from researcher.sandbox.sandbox import Sandbox
 from researcher.study.budget import BudgetLedger
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, read_settings, rules_brain, sandbox_of
+from swarm.sandbox.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Self
 
 from experiments_db import ExperimentStore, Lease, LeaseHeld, LeaseLost, StoreError
 from researcher.errors import StudyBusy
-from researcher.execution.children import is_dead, own_name
+from swarm.processes.child import is_dead, own_name
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from researcher.errors import TopicInvalid
 from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
-from researcher.sandbox.sandbox import Sandbox, choose_sandbox
 from researcher.types import Budget, FrameRequest
 from swarm.config import complete_address
+from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 from swarm.tasks import TASK_FAMILIES
 
 

@@ -1,8 +1,8 @@
 """How a command fails: one line on stderr and a documented exit code.
 
 Place in the flow: around the body of every command. The codes are the table of docs/operations.md: 0 done, 1 failure,
-2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable, 75 temporary (port or directory in use,
-engine not ready: try again), 130 interrupted.
+2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable, 6 no sandbox, 75 temporary (port or
+directory in use, engine not ready: try again), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from swarm.errors import (
     Forbidden,
     LedgerError,
     NotFound,
+    SandboxUnavailable,
     ServerUnreachable,
     SwarmError,
     Unauthorized,
@@ -32,6 +33,7 @@ def exit_code(error: SwarmError) -> int:
         (Unauthorized, 4),
         (Forbidden, 4),
         (ServerUnreachable, 5),
+        (SandboxUnavailable, 6),
         (LedgerError, 1),
         (Unavailable, 75),
     )

@@ -21,7 +21,7 @@ import pytest
 from scipy import stats
 
 from experiments_db import ExperimentStatus, ExperimentStore, Finding, RunStatus, StudyStatus, open_store
-from researcher.sandbox.sandbox import URL_INSIDE
+from swarm.sandbox.sandbox import URL_INSIDE
 
 pytestmark = [
     pytest.mark.slow,

@@ -18,10 +18,10 @@ from researcher.execution.preflight import check_script
 from researcher.planner.briefing import TUNABLE
 from researcher.planner.chat import Chat, Price
 from researcher.planner.llm import LLMPlanner
-from researcher.sandbox.sandbox import choose_sandbox
 from researcher.study.budget import BudgetLedger
 from researcher.types import Action, Analysis, Budget, Charter, Comparison, FrameRequest, History, Plan, Verdict
 from swarm import TrainJob
+from swarm.sandbox.sandbox import choose_sandbox
 
 KEY = "sk-canary-0123456789abcdef"
 TOPIC = "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"

@@ -9,7 +9,6 @@ from typing import Any
 from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
-from researcher.execution.children import tail
 from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.runs import job_of
 from researcher.execution.servers import connect
@@ -17,6 +16,7 @@ from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.state import ResearchState
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
+from swarm.processes.child import tail
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from researcher.errors import ServerProblem
-from researcher.execution.children import process_start
 from researcher.execution.servers import MAX_RESTARTS, ServerPool, check_servers, connect
+from swarm.processes.child import process_start
 
 
 def test_own_server_serves_is_started_again_when_killed_and_ends_with_the_pool(tmp_path: Path) -> None:

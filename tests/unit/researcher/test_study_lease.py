@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from experiments_db import ExperimentStore, LeaseLost, StudyStatus, open_store
 from researcher.cli import app
 from researcher.errors import StudyBusy
-from researcher.execution.children import process_start
 from researcher.study.lease import TTL_S, StudyLease
+from swarm.processes.child import process_start
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from researcher.execution.children import Child, child_environment, end_stale, is_dead, own_name, process_start, tail
+from swarm.processes.child import Child, child_environment, end_stale, is_dead, own_name, process_start, tail
 
 SPAWNER = """
 import sys, time
 from pathlib import Path
-from researcher.execution.children import Child, child_environment
+from swarm.processes.child import Child, child_environment
 home = Path(sys.argv[1])
 command = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"]
 child = Child(command, env=child_environment(), cwd=home, out=home / "out", errors=home / "err")

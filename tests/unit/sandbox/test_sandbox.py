@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from researcher.errors import SandboxUnavailable, ServerProblem
-from researcher.sandbox.sandbox import Limits, Sandbox, candidates, choose_sandbox, plain_command, probe
+from swarm.errors import BadRequest, SandboxUnavailable
+from swarm.sandbox.sandbox import Limits, Sandbox, candidates, choose_sandbox, plain_command, probe
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -359,7 +359,7 @@ def test_bubblewrap_that_does_not_work_names_its_reason_and_the_flag(monkeypatch
 
 @pytest.mark.parametrize("url", ["server:1", "ftp://host:1", "http://host:99999999", ""])
 def test_a_url_that_is_none_is_refused(url, tmp_path):
-    with pytest.raises(ServerProblem, match="is not the URL of a server"):
+    with pytest.raises(BadRequest, match="is not the URL of a server"):
         Sandbox("/usr/bin/bwrap", ()).command(["true"], workdir=tmp_path, server_url=url)
 
 

@@ -1,8 +1,8 @@
 """Runs one command and ends it, with everything it started, as soon as standard input closes.
 
-Place in the flow: children.py starts this as a script around every server and client, and keeps the writing end of its
-standard input. However the researcher dies, that end closes and nothing it started lives on. Standard library only and
-run by path, so that it starts in milliseconds.
+Place in the flow: child.py starts this as a script around every command, and keeps the writing end of its
+standard input. However the starting process dies, that end closes and nothing it started lives on. It uses the standard
+library alone and is run by path, so that it starts in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Child processes that cannot outlive the researcher, and how a process is told from a later one of the same number.
+"""Child processes that end with the process that started them, and how one is told from a later one of its number.
 
-Place in the flow: servers.py and the launch of clients start processes here. supervise.py stands around each of them.
-This module knows nothing of what they do.
+Place in the flow: whoever starts servers, programs or environments does it here. supervise.py stands around each. This
+module knows nothing of what they do.
 """
 
 from __future__ import annotations

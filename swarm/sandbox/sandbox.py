@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from researcher.errors import SandboxUnavailable, ServerProblem
+from swarm.errors import BadRequest, SandboxUnavailable
 
 PROXY = Path(__file__).with_name("proxy.py")
 PROXY_INSIDE = "/run/swarm/proxy.py"
@@ -78,8 +78,8 @@ class Sandbox:
     ) -> SandboxedCommand:
         """`argv` wrapped; where it says `server_url` the client gets the address of the proxy instead.
 
-        `workdir` is writable and the current directory; with `own_user` it is given to that user. Raises ServerProblem
-        for an URL that is none and SandboxUnavailable if the directory cannot be given away.
+        `workdir` is writable and the current directory; with `own_user` it is given to that user. Raises BadRequest for
+        an URL that is none and SandboxUnavailable if the directory cannot be given away.
         """
         workdir = workdir.resolve()
         scheme, host, port, path = _split_url(server_url)
@@ -143,7 +143,7 @@ def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
 def plain_command(argv: Sequence[str], *, server_url: str, token: str | None = None) -> SandboxedCommand:
     """`argv` without a sandbox, for our own clients or where a person waived it; the environment is as bare.
 
-    Raises ServerProblem for an URL that is none.
+    Raises BadRequest for an URL that is none.
     """
     _split_url(server_url)
     environment = _environment(token) | {"HOME": str(Path.home()), "TMPDIR": tempfile.gettempdir()}
@@ -271,5 +271,5 @@ def _split_url(url: str) -> tuple[str, str, int, str]:
     except ValueError:
         port = 0
     if parts.scheme not in ("http", "https") or not parts.hostname or not port:
-        raise ServerProblem(f"{url!r} is not the URL of a server: expected http://HOST:PORT")
+        raise BadRequest(f"{url!r} is not the URL of a server: expected http://HOST:PORT")
     return parts.scheme, parts.hostname, port, parts.path

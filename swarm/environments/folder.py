@@ -10,6 +10,8 @@ process that asked for the environment. A program sees the question and the colu
 
 from __future__ import annotations
 
+import os
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -41,12 +43,15 @@ class FolderOptions(TaskOptions):
     """One sentence for people."""
     grader: str | None = None
     """exact, number, regex, json or maths, instead of a grade.py."""
+    python: str | None = None
+    """Interpreter that runs the folder's code, as a path from the folder. Default: that of whoever opens it."""
 
 
 class FolderEnvironment(Environment):
     def __init__(self, directory: Path) -> None:
         """Raises EnvironmentInvalid for a folder that is not complete, EnvironmentFailure if its code fails."""
         options = _read_options(directory / "environment.toml")
+        _check_interpreter(directory, options)
         self.name = options.name or directory.resolve().name
         self.description = options.description
         self.max_tokens = options.max_tokens
@@ -97,6 +102,29 @@ class FolderEnvironment(Environment):
             return is_right(final_reply(transcript), row[answer_column(self._options, row)])
 
         return grade
+
+
+def read_interpreter(directory: Path) -> str | None:
+    """The interpreter that the folder asks for, None if it asks for none. Raises EnvironmentInvalid if there is none
+    such."""
+    python = _read_options(directory / "environment.toml").python
+    if python is None:
+        return None
+    path = os.path.abspath(directory / Path(python).expanduser())
+    if not os.access(path, os.X_OK):
+        raise EnvironmentInvalid(f"{directory}: its interpreter {path} is no program that can be run", param="python")
+    return path
+
+
+def _check_interpreter(directory: Path, options: FolderOptions) -> None:
+    if options.python is None:
+        return
+    wanted = os.path.abspath(directory / Path(options.python).expanduser())
+    if wanted != os.path.abspath(sys.executable):
+        raise EnvironmentInvalid(
+            f"{directory} runs in an interpreter of its own, {wanted}: open it with "
+            "swarm.environments.server.open_environment"
+        )
 
 
 def _read_options(path: Path) -> FolderOptions:

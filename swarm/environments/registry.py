@@ -47,6 +47,21 @@ def load_environment(name: str) -> Environment:
     raise NotFound(_unknown(source, path), param="env")
 
 
+def is_bundled(name: str) -> bool:
+    """Whether the name stands for one of the package's own environments."""
+    return name.partition("?")[0] in TASK_FAMILIES
+
+
+def interpreter_of(name: str) -> str | None:
+    """The Python that the environment asks to run in; None for this one. Raises EnvironmentInvalid."""
+    path = Path(name.partition("?")[0])
+    if not (path / "environment.toml").is_file():
+        return None
+    from swarm.environments.folder import read_interpreter
+
+    return read_interpreter(path)
+
+
 def _options(query: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}

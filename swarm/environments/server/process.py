@@ -1,0 +1,151 @@
+"""An environment server as a child: started, waited for, started again when it dies, ended.
+
+Place in the flow: commands and the researcher open environments with `open_environment`. The bundled families are our
+own code and are opened in this process; everything else may hang, crash or need an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from swarm.environments.base import Environment
+from swarm.environments.registry import interpreter_of, is_bundled, load_environment
+from swarm.environments.server.main import EVALUATOR_SOCKET, TRAIN_SOCKET
+from swarm.environments.server.remote import RemoteEnvironment
+from swarm.errors import EnvironmentFailure, EnvironmentInvalid, error_class
+from swarm.processes.child import Child, child_environment, tail
+
+logger = logging.getLogger(__name__)
+
+TIME_LIMIT_S = 60.0
+"""What one grade, one turn or one page of tasks may take, unless the caller says otherwise."""
+START_TIMEOUT_S = 120.0
+POLL_S = 0.02
+WATCH_S = 0.05
+MAX_USELESS_STARTS = 3
+"""A server that ends so often before it is ready will not get better."""
+
+
+@contextmanager
+def open_environment(name: str, *, time_limit_s: float = TIME_LIMIT_S) -> Generator[Environment]:
+    """The environment of this name for an evaluator, in a process of its own unless it is bundled.
+
+    Raises NotFound or EnvironmentInvalid as `load_environment` does, EnvironmentFailure if its process does not start.
+    """
+    if is_bundled(name):
+        yield load_environment(name)
+        return
+    with (
+        EnvironmentProcess(name, time_limit_s=time_limit_s) as process,
+        RemoteEnvironment(process.evaluator_socket) as environment,
+    ):
+        yield environment
+
+
+class EnvironmentProcess:
+    """An environment server that is started again whenever it dies, until this is closed."""
+
+    def __init__(self, name: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
+        """Raises NotFound or EnvironmentInvalid for an environment that cannot be used, EnvironmentFailure if its
+        process does not start."""
+        # A socket's path may have no more than a hundred characters.
+        self._folder = Path(tempfile.mkdtemp(prefix="swarm-env-"))
+        self._name = name
+        self._time_limit_s = time_limit_s
+        self._closed = threading.Event()
+        self.starts = 0
+        try:
+            self._child = self._start()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._watcher = threading.Thread(target=self._watch, name=f"environment {name}", daemon=True)
+        self._watcher.start()
+
+    def __enter__(self) -> EnvironmentProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def train_socket(self) -> Path:
+        return self._folder / TRAIN_SOCKET
+
+    @property
+    def evaluator_socket(self) -> Path:
+        return self._folder / EVALUATOR_SOCKET
+
+    @property
+    def pid(self) -> int:
+        """That of the supervisor of the server; another one after each start."""
+        return self._child.pid
+
+    def close(self) -> None:
+        self._closed.set()
+        self._watcher.join()
+        self._child.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _watch(self) -> None:
+        useless = 0
+        while not self._closed.is_set():
+            if self._child.poll() is None:
+                self._closed.wait(WATCH_S)
+                continue
+            logger.warning("the environment %s ended with code %s and is started again", self._name, self._child.poll())
+            self._child.stop()
+            try:
+                self._child = self._start()
+                useless = 0
+            except (EnvironmentFailure, EnvironmentInvalid) as error:
+                useless += 1
+                logger.error("the environment %s did not start again: %s", self._name, error)
+                if useless == MAX_USELESS_STARTS:
+                    return
+
+    def _start(self) -> Child:
+        """Raises what the environment is refused for, EnvironmentFailure if there is no sign of life."""
+        self.starts += 1
+        out, errors = self._folder / f"stdout-{self.starts}", self._folder / "stderr.log"
+        module = "swarm.environments.server.main"
+        limit = ["--time-limit", str(self._time_limit_s)]
+        python = interpreter_of(self._name)
+        argv = [python or sys.executable, "-m", module, self._name, str(self._folder), *limit]
+        environment = child_environment()
+        if python is not None:
+            # Packages of this interpreter are none of the other's.
+            environment.pop("PYTHONPATH", None)
+        child = Child(argv, env=environment, cwd=Path.cwd(), out=out, errors=errors)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and not self._closed.is_set():
+            code = child.poll()
+            line, newline, _ = out.read_text(encoding="utf-8").partition("\n")
+            if newline:
+                return self._started(child, json.loads(line))
+            if code is not None:
+                break
+            time.sleep(POLL_S)
+        child.stop()
+        lines = tail(errors).splitlines()
+        reason = lines[-1] if lines else f"no sign of life within {START_TIMEOUT_S:.0f} s"
+        if python is not None and "No module named" in reason:
+            reason = f"{reason}: install swarm-researcher in {python}"
+        raise EnvironmentFailure(f"the process of the environment {self._name} did not start: {reason}")
+
+    def _started(self, child: Child, said: dict[str, Any]) -> Child:
+        failure = said.get("error")
+        if failure is None:
+            return child
+        child.stop()
+        raise error_class(failure["code"])(str(failure["message"]))

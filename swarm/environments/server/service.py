@@ -1,0 +1,184 @@
+"""What an environment server does with each request: find the task, go on with the attempt, grade the transcript.
+
+Place in the flow: listener.py calls `EnvironmentService` from the thread of each connection. The environment behind it
+may be any. Nothing is kept that cannot be made again, so a server that is killed and started again goes on. This module
+knows nothing of sockets or HTTP.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from swarm.environments.base import Environment, EnvironmentTask, Session
+from swarm.environments.server.protocol import (
+    Description,
+    Following,
+    GradeAnswer,
+    Graded,
+    PublicTask,
+    Reference,
+    Solution,
+    TaskPage,
+    Turn,
+)
+from swarm.errors import Conflict, EnvironmentFailure, NotFound, SwarmError
+from swarm.tasks.base import Split
+from swarm.types import Message
+
+ORDERS_KEPT = 16
+"""Orders of tasks, one for each split and seed. One that was forgotten is drawn again from its beginning."""
+ATTEMPTS_KEPT = 4096
+"""Attempts under way. One that was forgotten is gone through again."""
+
+T = TypeVar("T")
+
+
+class CallOverdue(EnvironmentFailure):
+    """User code took longer than it may, and goes on in a thread that nothing can end."""
+
+
+@dataclass(slots=True)
+class _Order:
+    """The tasks of a split in the order of one seed, as far as they were asked for."""
+
+    rest: Iterator[EnvironmentTask]
+    drawn: list[EnvironmentTask] = field(default_factory=list[EnvironmentTask])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def upto(self, end: int) -> list[EnvironmentTask]:
+        with self.lock:
+            self.drawn.extend(islice(self.rest, max(0, end - len(self.drawn))))
+            return self.drawn
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A session, and what followed each of the answers it was given; the opening messages come first."""
+
+    session: Session
+    following: list[tuple[Message, ...] | None]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class EnvironmentService:
+    """`time_limit_s` is what any one call of the environment may take."""
+
+    def __init__(self, environment: Environment, time_limit_s: float) -> None:
+        self._environment = environment
+        self._time_limit_s = time_limit_s
+        self._lock = threading.Lock()
+        self._orders: OrderedDict[tuple[Split, int], _Order] = OrderedDict()
+        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
+
+    def describe(self) -> Description:
+        of = self._environment
+        return Description(
+            name=of.name, description=of.description, digest=of.digest, tools=[dict(tool) for tool in of.tools],
+            max_turns=of.max_turns, max_tokens=of.max_tokens,
+        )  # fmt: skip
+
+    def check_digest(self, digest: str | None) -> None:
+        """Raises Conflict if the caller means another environment than there is now."""
+        if digest is not None and digest != self._environment.digest:
+            raise Conflict(
+                f"the environment {self._environment.name} was changed while it was in use: its digest was {digest} "
+                f"and is {self._environment.digest}; start the run again"
+            )
+
+    def list_tasks(self, split: Split, seed: int, start: int, count: int) -> TaskPage:
+        drawn = self._limited(f"making tasks of {split}", lambda: self._order(split, seed).upto(start + count))
+        page = drawn[start : start + count]
+        return TaskPage(tasks=[_public(item) for item in page], is_end=len(page) < count)
+
+    def continue_attempt(self, turn: Turn) -> Following:
+        """What follows the last answer of an attempt; asked again, it is said again."""
+        task = self._find(turn.task)
+        messages = self._limited(f"a turn of task {task.task.task_id}", lambda: self._following(turn, task))
+        return Following(messages=None if messages is None else [dict(message) for message in messages])
+
+    def grade(self, graded: Graded) -> GradeAnswer:
+        task = self._find(graded.task)
+        what = f"the grade of task {task.task.task_id}"
+        grade = self._limited(what, lambda: self._environment.grade(task, graded.transcript))
+        return GradeAnswer(score=grade.score, is_success=grade.is_success, details=dict(grade.details))
+
+    def solve(self, reference: Reference) -> Solution:
+        task = self._find(reference)
+        return Solution(reply=self._environment.solution(task))
+
+    def _find(self, reference: Reference) -> EnvironmentTask:
+        what = f"making tasks of {reference.split}"
+        order = self._order(reference.split, reference.seed)
+        drawn = self._limited(what, lambda: order.upto(reference.number + 1))
+        if len(drawn) <= reference.number or drawn[reference.number].task.task_id != reference.task_id:
+            raise NotFound(
+                f"{self._environment.name}: task {reference.number} of {reference.split} with seed {reference.seed} is "
+                f"not {reference.task_id}: the same split and seed must always give the same tasks"
+            )
+        return drawn[reference.number]
+
+    def _order(self, split: Split, seed: int) -> _Order:
+        with self._lock:
+            order = self._orders.get((split, seed))
+            if order is None:
+                order = self._orders[split, seed] = _Order(iter(self._environment.tasks(split, seed)))
+            self._orders.move_to_end((split, seed))
+            while len(self._orders) > ORDERS_KEPT:
+                self._orders.popitem(last=False)
+            return order
+
+    def _following(self, turn: Turn, task: EnvironmentTask) -> tuple[Message, ...] | None:
+        attempt = self._attempt(turn.attempt, task)
+        with attempt.lock:
+            while len(attempt.following) <= len(turn.replies):
+                if attempt.following[-1] is None:
+                    return None
+                attempt.following.append(attempt.session.reply(turn.replies[len(attempt.following) - 1]))
+            return attempt.following[len(turn.replies)]
+
+    def _attempt(self, name: str, task: EnvironmentTask) -> _Attempt:
+        with self._lock:
+            if name in self._attempts:
+                self._attempts.move_to_end(name)
+                return self._attempts[name]
+        session = self._environment.open(task)
+        with self._lock:
+            attempt = self._attempts.setdefault(name, _Attempt(session, [session.messages]))
+            while len(self._attempts) > ATTEMPTS_KEPT:
+                self._attempts.popitem(last=False)
+            return attempt
+
+    def _limited(self, what: str, call: Callable[[], T]) -> T:
+        """Raises CallOverdue, or what the call raises; what no environment should raise becomes EnvironmentFailure."""
+        outcome: list[T] = []
+        failure: list[Exception] = []
+
+        def run() -> None:
+            try:
+                outcome.append(call())
+            except Exception as error:  # noqa: BLE001 - the boundary: what user code raises is an answer of the server
+                failure.append(error)
+
+        thread = threading.Thread(target=run, name=what, daemon=True)
+        thread.start()
+        thread.join(self._time_limit_s)
+        if outcome:
+            return outcome[0]
+        if not failure:
+            raise CallOverdue(f"{self._environment.name}: {what} took longer than {self._time_limit_s:g} s")
+        if isinstance(failure[0], SwarmError):
+            raise failure[0]
+        error = failure[0]
+        raise EnvironmentFailure(f"{self._environment.name}: {what} failed: {type(error).__name__}: {error}") from error
+
+
+def _public(item: EnvironmentTask) -> PublicTask:
+    task = item.task
+    return PublicTask(
+        task_id=task.task_id, main_query=task.main_query, metadata=dict(task.metadata), data_source=task.data_source
+    )

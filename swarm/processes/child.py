@@ -12,13 +12,21 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from io import BufferedReader, RawIOBase
 from pathlib import Path
+from typing import cast
 
 _SUPERVISOR = Path(__file__).with_name("supervise.py")
 STOP_TIMEOUT_S = 12.0
 """Beyond the grace that supervise.py gives, so that it is killed only if it hangs itself."""
+
+OWN_END_S = 2.0
+"""For a command that is spoken with, to end by itself when its standard input has closed."""
+PARENT_FLAG = "--parent"
 
 TAIL_BYTES = 4000
 
@@ -34,25 +42,33 @@ class Child:
         *,
         env: Mapping[str, str],
         cwd: Path,
-        out: Path,
+        out: Path | None,
         errors: Path,
         on_stop: Callable[[], None] | None = None,
     ) -> None:
-        """Standard output and error go to the files `out` and `errors`, which are appended to.
+        """Standard output and error go to the files `out` and `errors`, which are appended to. Without `out`, the
+        command is spoken with by `write` and `lines`, and should end when its standard input closes.
 
         `stop` calls `on_stop` once the process is gone.
         """
         self._on_stop = on_stop
-        with out.open("ab") as out_file, errors.open("ab") as errors_file:
+        self._stopping = threading.Lock()
+        supervisor = [sys.executable, "-I", "-S", str(_SUPERVISOR)]
+        if out is None:
+            supervisor += [PARENT_FLAG, str(os.getpid())]
+        with ExitStack() as files:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_SUPERVISOR), *argv],
+                [*supervisor, *argv],
                 env=dict(env),
                 cwd=cwd,
                 stdin=subprocess.PIPE,
-                stdout=out_file,
-                stderr=errors_file,
+                stdout=subprocess.PIPE if out is None else files.enter_context(out.open("ab")),
+                stderr=files.enter_context(errors.open("ab")),
                 start_new_session=True,
+                # Unbuffered: a pipe that is full must not keep another thread from closing it.
+                bufsize=0,
             )
+        self._is_spoken_with = out is None
         self.pid = self._process.pid
         self.started = process_start(self.pid)
 
@@ -65,17 +81,36 @@ class Child:
             return self._process.wait(timeout_s)
         return None
 
+    def write(self, data: bytes) -> None:
+        """To its standard input. One thread at a time; raises BrokenPipeError once it has ended or is being ended."""
+        assert self._process.stdin is not None
+        try:
+            while data:
+                data = data[self._process.stdin.write(data) :]
+        except ValueError as error:
+            raise BrokenPipeError("standard input is closed") from error
+
+    def lines(self, limit: int) -> Iterator[bytes]:
+        """What it writes to standard output, until it ends; a line longer than `limit` bytes comes in parts."""
+        assert self._process.stdout is not None
+        with BufferedReader(cast(RawIOBase, self._process.stdout)) as output:
+            while line := output.readline(limit):
+                yield line
+
     def stop(self) -> None:
         """End it and wait until it is gone. Idempotent."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-        if self.wait(STOP_TIMEOUT_S) is None:
-            self._process.kill()
-            self._process.wait()
-        if self._on_stop is not None:
-            self._on_stop()
-            self._on_stop = None
+        with self._stopping:
+            if self._process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    self._process.stdin.close()
+            if self._is_spoken_with and self.wait(OWN_END_S) is None:
+                self._process.terminate()
+            if self.wait(STOP_TIMEOUT_S) is None:
+                self._process.kill()
+                self._process.wait()
+            if self._on_stop is not None:
+                self._on_stop()
+                self._on_stop = None
 
 
 def child_environment(**extra: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Runs one command and ends it, with everything it started, as soon as standard input closes.
+"""Runs one command and ends it, with everything it started, as soon as standard input closes or the parent is gone.
 
 Place in the flow: child.py starts this as a script around every command, and keeps the writing end of its
 standard input. However the starting process dies, that end closes and nothing it started lives on. It uses the standard
@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from functools import partial
 from types import FrameType
 
 GRACES_S = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0))
@@ -21,14 +23,19 @@ GRACES_S = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0))
 client gives its running episodes up, where SIGTERM would leave them to the server's idle timeout."""
 
 PR_SET_PDEATHSIG = 1
+PARENT_POLL_S = 0.5
 
 
 def main(argv: list[str]) -> int:
     """Exit code of the command; 128 + signal where a signal ended it, 127 where it cannot be started."""
+    # Standard input is the command's own where its parent is named: then that is watched instead.
+    parent = int(argv[1]) if argv[:1] == ["--parent"] else None
+    argv = argv if parent is None else argv[2:]
     if not argv:
         return 2
+    stdin = subprocess.DEVNULL if parent is None else None
     try:
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)
+        child = subprocess.Popen(argv, stdin=stdin, start_new_session=True, preexec_fn=_die_with_parent)
     except OSError as error:
         os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode())
         return 127
@@ -38,7 +45,12 @@ def main(argv: list[str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_await_closing, args=(child,), daemon=True).start()
+    await_end = partial(_await_closing, child) if parent is None else partial(_await_death, parent, child)
+    threading.Thread(target=await_end, daemon=True).start()
+    if parent is not None:
+        # Whoever reads or writes at the other ends must meet the command's end, not this process's.
+        os.close(0)
+        os.close(1)
     code = child.wait()
     _signal_group(child, signal.SIGKILL)
     return code if code >= 0 else 128 - code
@@ -55,6 +67,12 @@ def _die_with_parent() -> None:
 def _await_closing(child: subprocess.Popen[bytes]) -> None:
     while os.read(0, 4096):
         pass
+    _end_group(child)
+
+
+def _await_death(parent: int, child: subprocess.Popen[bytes]) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
     _end_group(child)
 
 

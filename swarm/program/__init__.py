@@ -2,6 +2,7 @@
 
 from swarm.program.attempts import Model, RecordedSession
 from swarm.program.base import Program, load_program
+from swarm.program.command import main
 from swarm.program.training import TrainingResult, measure, train
 
-__all__ = ["Model", "Program", "RecordedSession", "TrainingResult", "load_program", "measure", "train"]
+__all__ = ["Model", "Program", "RecordedSession", "TrainingResult", "load_program", "main", "measure", "train"]

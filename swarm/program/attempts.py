@@ -1,4 +1,4 @@
-"""One attempt of an agent at a task: the model that it may call, the session that it answers, and the grade.
+"""One attempt of an agent at a task: the model that it may call, and the session that it answers.
 
 Place in the flow: training.py begins an episode for each attempt and ends it with what comes out here. This module
 knows nothing of batches or training.
@@ -6,29 +6,42 @@ knows nothing of batches or training.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import httpx
 
-from swarm.client import Credentials
-from swarm.environments import Environment, EnvironmentTask, Session
+from swarm.environments.base import Environment, EnvironmentTask, Session
 from swarm.errors import BadRequest
 from swarm.tasks.agent import assistant_message, no_answer
 from swarm.types import Message, ToolSpec
 
 HISTORY_FIELDS = ("content", "tool_calls")
 """What of a reply stands in the history of later requests."""
+CALL_TIMEOUT_S = 180.0
+"""A server may hold a call while its weights change."""
 
 
 class Model:
-    """The model of one episode: `base_url`, `api_key` and `name` for any SDK, `chat` for an agent that needs none."""
+    """The model of one episode: `base_url`, `api_key` and `name` for any SDK, `chat` for an agent that needs none.
 
-    def __init__(self, credentials: Credentials, max_tokens: int, http: httpx.Client) -> None:
-        self.base_url = credentials.base_url
-        self.api_key = credentials.api_key
-        self.name = credentials.model
-        self._max_tokens = max_tokens
+    `options` are fields of every request that the agent does not set itself.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        name: str,
+        max_tokens: int,
+        http: httpx.Client,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.base_url = base_url
+        self.api_key = api_key
+        self.name = name
+        self.max_tokens = max_tokens
+        self.options = dict(options or {})
         self._http = http
 
     def chat(self, messages: Iterable[Message], *, tools: Sequence[ToolSpec] = (), **options: Any) -> Message:
@@ -36,16 +49,34 @@ class Model:
 
         Raises ServerUnreachable if no answer comes, or the domain error that the server names.
         """
-        body: dict[str, Any] = {"model": self.name, "messages": list(messages), "max_tokens": self._max_tokens}
+        body: dict[str, Any] = {"model": self.name, "messages": list(messages), "max_tokens": self.max_tokens}
         if tools:
             body["tools"] = list(tools)
         url = f"{self.base_url.rstrip('/')}/chat/completions"
         headers = {"Authorization": f"Bearer {self.api_key}"}
         try:
-            response = self._http.post(url, json={**body, **options}, headers=headers)
+            response = self._http.post(url, json={**body, **self.options, **options}, headers=headers)
         except httpx.TransportError as error:
             raise no_answer(url, error) from error
         return assistant_message(response)
+
+
+class AgentSession(Protocol):
+    """What an agent sees of an attempt: what was said, what may be called, and how to answer."""
+
+    tools: tuple[ToolSpec, ...]
+    transcript: list[Message]
+    is_over: bool
+    turns: int
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What has been said so far, the opening messages first."""
+        ...
+
+    def reply(self, message: Message | str) -> tuple[Message, ...] | None:
+        """Answer; returns the messages that follow, or None when the attempt is over. Raises BadRequest after that."""
+        ...
 
 
 class RecordedSession:
@@ -61,22 +92,27 @@ class RecordedSession:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What has been said so far, the opening messages first."""
         return tuple(self.transcript)
 
     def reply(self, message: Message | str) -> tuple[Message, ...] | None:
-        """Answer; returns the messages that follow, or None when the attempt is over. Raises BadRequest after that."""
         if self.is_over:
             raise BadRequest("this attempt is over: an agent replies to its session until reply() returns None")
-        said = {"content": message} if isinstance(message, str) else message
-        kept = {name: said[name] for name in HISTORY_FIELDS if said.get(name)}
-        answer: Message = {"role": "assistant", "content": None, **kept}
+        answer = as_answer(message)
         self.transcript.append(answer)
         self.turns += 1
         following = self._session.reply(answer)
         self.is_over = following is None or self.turns >= self._max_turns
         self.transcript.extend(following or ())
         return None if self.is_over else following
+
+
+def as_answer(message: Message | str) -> dict[str, Any]:
+    """What of an agent's message goes into the transcript. Raises BadRequest for what is no message."""
+    said: Mapping[str, Any] = {"content": message} if isinstance(message, str) else message
+    if not hasattr(said, "get"):
+        raise BadRequest(f"an agent replies with a text or a message, not with {type(message).__name__}")
+    kept = {name: said[name] for name in HISTORY_FIELDS if said.get(name)}
+    return {"role": "assistant", "content": None, **kept}
 
 
 def open_session(environment: Environment, task: EnvironmentTask) -> RecordedSession:

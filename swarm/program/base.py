@@ -17,10 +17,10 @@ from typing import Any
 from swarm.environments import Grade, Transcript
 from swarm.environments.user_code import import_file
 from swarm.errors import EnvironmentInvalid
-from swarm.program.attempts import Model, RecordedSession
+from swarm.program.attempts import AgentSession, Model
 from swarm.types import Message, Task
 
-Agent = Callable[[Task, Model, RecordedSession], Message | str | None]
+Agent = Callable[[Task, Model, AgentSession], Message | str | None]
 Reward = Callable[[Task, Transcript, Grade], float]
 Schedule = Callable[[Sequence[Task], float], Sequence[Task]]
 
@@ -35,7 +35,7 @@ class Program:
     schedule: Schedule | None = None
 
 
-def answer_in_turn(task: Task, model: Model, session: RecordedSession) -> None:
+def answer_in_turn(task: Task, model: Model, session: AgentSession) -> None:
     """The agent of a program that has none: it passes the session's messages to the model until the session is over."""
     following: tuple[Message, ...] | None = ()
     while following is not None:

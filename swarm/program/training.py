@@ -23,13 +23,13 @@ from swarm.client import (
 from swarm.environments import Environment, EnvironmentTask
 from swarm.errors import EngineFailure, EnvironmentInvalid
 from swarm.job import TrainJob
-from swarm.program.attempts import Model, open_session
+from swarm.program.attempts import CALL_TIMEOUT_S, Model, open_session
 from swarm.program.base import PLAIN, Program
 from swarm.tasks.base import Split
 from swarm.types import Task, WorkflowOutput
 
-CALL_TIMEOUT_S = 180.0
-"""A server may hold a call while its weights change."""
+EVAL_TEMPERATURE = 1.0
+"""Fixed, whatever a job trains at: what is compared is the policy itself, not its mode. An agent may set its own."""
 BATCHES_AHEAD = 2
 CHOICE = 4
 """Out of so many times the tasks that it needs a curriculum chooses."""
@@ -138,7 +138,15 @@ def _attempt(
     is_training: bool = True,
 ) -> WorkflowOutput:
     session = open_session(environment, item)
-    answer = program.agent(item.task, Model(credentials, environment.max_tokens, http), session)
+    model = Model(
+        credentials.base_url,
+        credentials.api_key,
+        credentials.model,
+        environment.max_tokens,
+        http,
+        {} if is_training else {"temperature": EVAL_TEMPERATURE},
+    )
+    answer = program.agent(item.task, model, session)
     if answer is not None and not session.is_over:
         session.reply(answer)
     grade = environment.grade(item, session.transcript)

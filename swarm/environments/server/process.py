@@ -32,18 +32,24 @@ TIME_LIMIT_S = 60.0
 START_TIMEOUT_S = 120.0
 POLL_S = 0.02
 WATCH_S = 0.05
+SOCKET_PREFIX = "unix:"
+"""Before the path of a socket that an environment server listens on already."""
 MAX_USELESS_STARTS = 3
 """A server that ends so often before it is ready will not get better."""
 
 
 @contextmanager
 def open_environment(name: str, *, time_limit_s: float = TIME_LIMIT_S) -> Generator[Environment]:
-    """The environment of this name for an evaluator, in a process of its own unless it is bundled.
+    """The environment of this name, in a process of its own unless it is bundled; or the one behind `unix:SOCKET`.
 
     Raises NotFound or EnvironmentInvalid as `load_environment` does, EnvironmentFailure if its process does not start.
     """
     if is_bundled(name):
         yield load_environment(name)
+        return
+    if name.startswith(SOCKET_PREFIX):
+        with RemoteEnvironment(Path(name.removeprefix(SOCKET_PREFIX))) as environment:
+            yield environment
         return
     with (
         EnvironmentProcess(name, time_limit_s=time_limit_s) as process,

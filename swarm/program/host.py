@@ -1,0 +1,155 @@
+"""The process in which a program's functions run: `python -m swarm.program.host PROGRAM --server URL`.
+
+Place in the flow: process.py starts this, in a sandbox if the program is foreign, and speaks the lines of protocol.py
+with it. It ends when its standard input closes. What a program prints goes to standard error. This module knows no
+environment, no grader and no token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TextIO
+
+import httpx
+
+from swarm.client import ConnectionStack
+from swarm.client.runner import is_transient
+from swarm.environments.base import Grade
+from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
+from swarm.program.attempts import CALL_TIMEOUT_S, Model, as_answer
+from swarm.program.base import Program, load_program
+from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, Ready, TaskLine
+from swarm.types import Message, Task, ToolSpec
+
+
+class HostedSession:
+    """The session that an agent here answers: its messages are here, what follows them comes from the driver."""
+
+    def __init__(self, call: Call, host: Host) -> None:
+        self.tools: tuple[ToolSpec, ...] = tuple(call.tools)
+        self.transcript: list[Message] = [*call.messages]
+        self.is_over = False
+        self.turns = 0
+        self._id = call.id
+        self._host = host
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What has been said so far, the opening messages first."""
+        return tuple(self.transcript)
+
+    def reply(self, message: Message | str) -> tuple[Message, ...] | None:
+        """Answer; returns the messages that follow, or None when the attempt is over. Raises BadRequest after that."""
+        answer = as_answer(message)
+        answered = self._host.ask(FromProgram(id=self._id, reply=answer))
+        if answered.failure is not None:
+            raise error_class(answered.failure.code)(answered.failure.message)
+        self.transcript.extend((answer, *(answered.messages or ())))
+        self.turns += 1
+        self.is_over = answered.is_over
+        return None if answered.is_over else tuple(answered.messages or ())
+
+
+class Host:
+    """Runs calls of one program, a thread for each."""
+
+    def __init__(self, program: Program, path: Path, server: str, out: TextIO) -> None:
+        self._program = program
+        self._path = path
+        self._server = server.rstrip("/")
+        self._out = out
+        self._lock = threading.Lock()
+        self._following: dict[int, SimpleQueue[Following]] = {}
+        self._http = httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack())
+
+    def serve(self, lines: TextIO) -> None:
+        """Until the driver closes its end."""
+        for line in lines:
+            document = json.loads(line)
+            if "function" in document:
+                call = Call.model_validate(document)
+                self._following[call.id] = SimpleQueue()
+                threading.Thread(target=self._run, args=(call,), name=f"call-{call.id}", daemon=True).start()
+            else:
+                following = Following.model_validate(document)
+                self._following[following.id].put(following)
+
+    def say(self, line: Line) -> None:
+        with self._lock:
+            self._out.write(line.model_dump_json() + "\n")
+            self._out.flush()
+
+    def ask(self, reply: FromProgram) -> Following:
+        self.say(reply)
+        return self._following[reply.id].get()
+
+    def _run(self, call: Call) -> None:
+        try:
+            answer = FromProgram(id=call.id, result=self._result(call))
+            answer.model_dump_json()
+        except BaseException as error:  # noqa: BLE001 - the boundary: what a program raises is an answer to its driver
+            answer = FromProgram(id=call.id, failure=self._failure(error))
+        self.say(answer)
+        del self._following[call.id]
+
+    def _result(self, call: Call) -> Any:
+        program = self._program
+        if call.function == "agent":
+            assert call.task is not None and call.model is not None
+            model = Model(
+                f"{self._server}{call.model.path}", call.model.api_key, call.model.name, call.model.max_tokens,
+                self._http, call.model.options,
+            )  # fmt: skip
+            return program.agent(_task(call.task), model, HostedSession(call, self))
+        if call.function == "reward":
+            assert call.task is not None and call.grade is not None and program.reward is not None
+            return float(program.reward(_task(call.task), call.messages, Grade(**call.grade)))
+        assert program.schedule is not None
+        return [task.task_id for task in program.schedule([_task(task) for task in call.tasks], call.progress)]
+
+    def _failure(self, error: BaseException) -> Failure:
+        """What the driver raises in its place. What another attempt may mend keeps its meaning."""
+        if isinstance(error, SwarmError) and not isinstance(error, BadRequest):
+            return Failure(code=error.code, message=error.message)
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, Exception) and is_transient(error):
+            return Failure(code=Unavailable.code, message=message)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self._path)]
+        where = f", line {frames[-1].lineno}" if frames else ""
+        return Failure(code=ProgramFailure.code, message=f"{self._path.name}{where}: {message}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", type=Path)
+    parser.add_argument("--server", required=True)
+    options = parser.parse_args(argv)
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    try:
+        program = load_program(options.program)
+    except SwarmError as error:
+        out.write(Ready(refusal=error.message).model_dump_json() + "\n")
+        out.flush()
+        return
+    host = Host(program, options.program, options.server, out)
+    functions = {"agent": program.agent, "reward": program.reward, "schedule": program.schedule}
+    host.say(Ready(functions=[name for name, function in functions.items() if function is not None]))
+    host.serve(sys.stdin)
+    # Agents may be in the middle of an attempt that nobody waits for any more.
+    os._exit(0)
+
+
+def _task(line: TaskLine) -> Task:
+    return Task(line.main_query, line.task_id, line.metadata, data_source=line.data_source)
+
+
+if __name__ == "__main__":
+    main()

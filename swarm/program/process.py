@@ -1,0 +1,297 @@
+"""A program in a process of its own: the same four functions, each a call over its pipe.
+
+Place in the flow: a study's driver and the evaluator hold one for a program that somebody else wrote; training.py does
+not see the difference. Its process is started again whenever it dies; calls that were under way then raise Unavailable,
+so that their attempts are made again. This module knows nothing of environments and graders.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from swarm.environments.base import Grade, Transcript
+from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_class
+from swarm.processes.child import Child, tail
+from swarm.program.attempts import AgentSession, Model
+from swarm.program.base import Program
+from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, ModelLine, Ready, TaskLine
+from swarm.sandbox.sandbox import Sandbox, plain_command
+from swarm.types import Message, Task
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 60.0
+ATTEMPT_LIMIT_S = 900.0
+"""What one call of an agent may take unless the caller says otherwise: many model calls on a slow engine."""
+FUNCTION_LIMIT_S = 30.0
+"""What a reward or a schedule may take: they only compute."""
+MAX_USELESS_STARTS = 3
+MAX_LINE_CHARS = 16 * 2**20
+PROGRAM_FILE = "program.py"
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlace:
+    """Where a program runs: `path` is its file, which is the working directory's if it is sandboxed.
+
+    `server_url` is all that it can reach. What it prints goes to the file `log`. Without a `sandbox` it is an ordinary
+    process.
+    """
+
+    path: Path
+    server_url: str
+    log: Path
+    sandbox: Sandbox | None = None
+
+
+@contextmanager
+def place_program(code: str, folder: Path, server_url: str, sandbox: Sandbox | None) -> Generator[ProgramPlace]:
+    """A fresh working directory below `folder` with the program in it, gone afterwards. A foreign program can write
+    there, so nothing that it left is ever opened again. Its log is `folder`/program.log."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="program-", dir=folder, ignore_cleanup_errors=True) as name:
+        # The sandbox gives the innermost folder away; the one above keeps its owner.
+        path = Path(name).resolve() / "work" / PROGRAM_FILE
+        path.parent.mkdir()
+        path.write_text(code, encoding="utf-8")
+        yield ProgramPlace(path, server_url, folder.resolve() / "program.log", sandbox)
+
+
+class ProgramProcess:
+    """Used by many threads at once. Close it, or use it in a `with` block, which gives the `Program`."""
+
+    def __init__(self, place: ProgramPlace, *, attempt_limit_s: float = ATTEMPT_LIMIT_S) -> None:
+        """Raises EnvironmentInvalid for a file that is no program, ProgramFailure if its process does not start."""
+        self._place = place
+        self._attempt_limit_s = attempt_limit_s
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._useless_starts = 0
+        self.starts = 0
+        self._life = self._start()
+
+    def __enter__(self) -> Program:
+        functions = self._life.functions
+        return Program(
+            self._place.path.stem,
+            self._agent,
+            self._reward if "reward" in functions else None,
+            self._schedule if "schedule" in functions else None,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """That of the supervisor of the program's process; another one after each start."""
+        return self._life.child.pid
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the process that runs now has answered a call."""
+        return self._life.has_answered
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._life.end()
+
+    def _agent(self, task: Task, model: Model, session: AgentSession) -> Message | str | None:
+        path = urlsplit(model.base_url).path.removeprefix(urlsplit(self._place.server_url).path.rstrip("/"))
+        line = ModelLine(
+            path=path, api_key=model.api_key, name=model.name, max_tokens=model.max_tokens, options=model.options
+        )
+        call = Call(
+            id=next(self._numbers), function="agent", task=_line(task), model=line,
+            messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
+        )  # fmt: skip
+        return self._run(call, self._attempt_limit_s, session)
+
+    def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float:
+        call = Call(
+            id=next(self._numbers), function="reward", task=_line(task), grade=asdict(grade),
+            messages=[dict(message) for message in transcript],
+        )  # fmt: skip
+        reward = self._run(call, FUNCTION_LIMIT_S, None)
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise ProgramFailure(f"{self._place.path.name}: reward returned {str(reward)[:40]}: it must be finite")
+        return float(reward)
+
+    def _schedule(self, tasks: Sequence[Task], progress: float) -> list[Task]:
+        lines = [_line(task) for task in tasks]
+        call = Call(id=next(self._numbers), function="schedule", tasks=lines, progress=progress)
+        by_id = {task.task_id: task for task in tasks}
+        chosen: Any = self._run(call, FUNCTION_LIMIT_S, None)
+        names = cast(list[str], chosen) if isinstance(chosen, list) else []
+        return [by_id[name] for name in names if name in by_id]
+
+    def _run(self, call: Call, limit_s: float, session: AgentSession | None) -> Any:
+        life = self._living()
+        lines = life.begin(call)
+        deadline = time.monotonic() + limit_s
+        try:
+            while True:
+                said = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+                if said is None:
+                    raise Unavailable(f"the process of {self._place.path.name} ended in mid-call: {life.last_words()}")
+                if said.reply is None or session is None:
+                    return _returned(said)
+                life.say(_following(call.id, said.reply, session, life))
+        except Empty:
+            # Nothing else ends a thread of the program; other calls under way are made again.
+            life.end()
+            raise ProgramFailure(
+                f"{self._place.path.name}: {call.function} took longer than {limit_s:g} s"
+                f"{f' on task {call.task.task_id}' if call.task else ''}"
+            ) from None
+        finally:
+            life.forget(call.id)
+
+    def _living(self) -> _Life:
+        """The process that takes calls now: a dead one is replaced."""
+        with self._lock:
+            if self._is_closed:
+                raise Unavailable("the program has been closed")
+            if self._life.is_over.is_set():
+                self._life.end()
+                logger.warning("the process of %s ended and is started again", self._place.path.name)
+                self._useless_starts = 0 if self._life.has_answered else self._useless_starts + 1
+                if self._useless_starts >= MAX_USELESS_STARTS:
+                    raise ProgramFailure(f"{self._place.path.name}: its process ends before it has answered one call")
+                self._life = self._start()
+            return self._life
+
+    def _start(self) -> _Life:
+        self.starts += 1
+        return _Life(self._place)
+
+
+@dataclass(slots=True)
+class _Life:
+    """One process of a program, from its start to its end."""
+
+    place: ProgramPlace
+    child: Child = field(init=False)
+    functions: frozenset[str] = frozenset()
+    has_answered: bool = False
+    is_over: threading.Event = field(default_factory=threading.Event)
+    _write: threading.Lock = field(default_factory=threading.Lock)
+    _calls: dict[int, SimpleQueue[FromProgram | None]] = field(
+        default_factory=dict[int, "SimpleQueue[FromProgram | None]"]
+    )
+    _ready: SimpleQueue[Ready | None] = field(default_factory=lambda: SimpleQueue())
+
+    def __post_init__(self) -> None:
+        place = self.place
+        argv = [sys.executable, "-m", "swarm.program.host", str(place.path), "--server", place.server_url]
+        if place.sandbox is None:
+            command = plain_command(argv, server_url=place.server_url)
+        else:
+            command = place.sandbox.command(argv, workdir=place.path.parent, server_url=place.server_url)
+        self.child = Child(
+            command.argv, env=command.env, cwd=place.path.parent, out=None, errors=place.log, on_stop=command.cleanup
+        )
+        threading.Thread(target=self._read, name=f"program {place.path.name}", daemon=True).start()
+        try:
+            ready = self._ready.get(timeout=START_TIMEOUT_S)
+        except Empty:
+            ready = None
+        if ready is None:
+            self.end()
+            raise ProgramFailure(f"the process of {place.path.name} did not start: {self.last_words()}")
+        if ready.refusal is not None:
+            self.end()
+            raise EnvironmentInvalid(ready.refusal, param="program")
+        self.functions = frozenset(ready.functions)
+
+    def begin(self, call: Call) -> SimpleQueue[FromProgram | None]:
+        lines: SimpleQueue[FromProgram | None] = SimpleQueue()
+        self._calls[call.id] = lines
+        self.say(call)
+        if self.is_over.is_set():
+            lines.put(None)
+        return lines
+
+    def forget(self, call_id: int) -> None:
+        self._calls.pop(call_id, None)
+
+    def say(self, line: Line) -> None:
+        """What a dead process is told is lost; the end of its output says that it is dead."""
+        try:
+            with self._write:
+                self.child.write(line.model_dump_json().encode() + b"\n")
+        except OSError:
+            self.is_over.set()
+
+    def end(self) -> None:
+        self.is_over.set()
+        self.child.stop()
+
+    def last_words(self) -> str:
+        lines = tail(self.place.log).splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def _read(self) -> None:
+        for line in self.child.lines(MAX_LINE_CHARS):
+            if not self.functions and (ready := _parse(line, Ready)) is not None:
+                self._ready.put(ready)
+            elif (said := _parse(line, FromProgram)) is not None and (call := self._calls.get(said.id)) is not None:
+                self.has_answered = True
+                call.put(said)
+        self.is_over.set()
+        self._ready.put(None)
+        for call in list(self._calls.values()):
+            call.put(None)
+
+
+def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
+    """None for a line that the protocol does not know: a program can write what it likes."""
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _returned(said: FromProgram) -> Any:
+    if said.failure is not None:
+        raise error_class(said.failure.code)(said.failure.message)
+    return said.result
+
+
+def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> Following:
+    """What the session says to an answer. What the environment cannot do is raised here, where it is a failure of the
+    attempt, whatever the agent makes of it."""
+    if session.is_over:
+        failure = Failure(code="bad_request", message="this attempt is over: an agent replies until reply() is None")
+        return Following(id=call_id, failure=failure)
+    try:
+        following = session.reply(reply)
+    except Exception:
+        life.say(Following(id=call_id, failure=Failure(code="environment_failure", message="the attempt has failed")))
+        raise
+    return Following(id=call_id, messages=[dict(each) for each in following or ()], is_over=session.is_over)
+
+
+def _line(task: Task) -> TaskLine:
+    return TaskLine(
+        main_query=task.main_query, task_id=task.task_id, metadata=dict(task.metadata), data_source=task.data_source
+    )

@@ -1,0 +1,178 @@
+"""A program in a process and a sandbox of its own trains as it would here, and its death or malice costs no step."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_support import descendants, kill_all
+
+from swarm import SwarmClient, TrainJob
+from swarm.environments import load_environment
+from swarm.errors import EnvironmentInvalid, ProgramFailure, SwarmError
+from swarm.program import Program, measure, train
+from swarm.program.process import ProgramProcess, place_program
+from swarm.sandbox.sandbox import choose_sandbox
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
+
+JOB = TrainJob(engine="fake", batch_size=4, num_repeat=2, total_steps=4)
+THINKS = """
+def agent(task, model, session):
+    thought = model.chat([{"role": "user", "content": "Think: " + task.main_query}])
+    following = session.reply("50")
+    while following is not None:
+        following = session.reply(model.chat(session.messages, tools=session.tools))
+
+def reward(task, transcript, grade):
+    return grade.score + 0.25 * len([each for each in transcript if each["role"] == "assistant"])
+"""
+
+
+@pytest.fixture
+def server(start_server: Any) -> Iterator[SwarmClient]:
+    with SwarmClient(start_server(JOB).url) as client:
+        yield client
+
+
+@contextmanager
+def opened(code: str, folder: Path, url: str, **limits: float) -> Iterator[tuple[ProgramProcess, Program]]:
+    sandbox = choose_sandbox(unsafe_no_sandbox=False)
+    with place_program(code, folder, url, sandbox) as place:
+        process = ProgramProcess(place, **limits)
+        with process as program:
+            yield process, program
+
+
+def test_a_program_in_a_sandbox_trains_and_is_measured(server: SwarmClient, tmp_path: Path) -> None:
+    guess = load_environment("guess")
+    with opened(THINKS, tmp_path, server.url) as (_, program):
+        assert program.reward is not None and program.schedule is None
+        assert train(server, guess, JOB, program, max_workers=8).steps == 4
+        score = measure(server, guess, program, episodes=6)
+    assert (score.n, score.mean, score.failures) == (6, 0.0, ())
+    points = server.metrics()
+    assert [point.metrics["batch/groups"] for point in points] == [4.0] * 4
+    # Every attempt has the agent's own first answer and one of the model at least, each worth a quarter.
+    assert all(point.metrics["critic/score/mean"] >= 0.5 for point in points)
+
+
+def test_a_program_that_is_killed_again_and_again_loses_no_step(server: SwarmClient, tmp_path: Path) -> None:
+    reverse = load_environment("reverse")
+    with opened("def agent(task, model, session): return model.chat(session.messages)", tmp_path, server.url) as (
+        process,
+        program,
+    ):
+        ended = threading.Event()
+
+        def kill() -> None:
+            while not ended.wait(0.1):
+                if process.has_answered:
+                    kill_all(descendants(process.pid))
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            job = JOB.model_copy(update={"total_steps": 8})
+            server.auto_sync_train_config_and_start_engine(job)
+            done = train(server, reverse, job, program, max_workers=8)
+        finally:
+            ended.set()
+            killer.join()
+        assert process.starts > 1
+    assert done.steps == 8
+    assert [point.metrics["batch/groups"] for point in server.metrics()] == [4.0] * 8
+
+
+BROKEN = [
+    ("def agent(task, model, session):\n    return 1 / 0", r"program\.py, line 2: ZeroDivisionError"),
+    ("def agent(task, model, session):\n    raise SystemExit(0)", r"program\.py, line 2: SystemExit: 0"),
+    ("def agent(task, model, session):\n    return object()", r"program\.py: PydanticSerializationError"),
+    (
+        "def agent(task, model, session):\n    session.reply('A'); session.reply('B')",
+        r"program\.py, line 2: BadRequest",
+    ),
+    ("import time\ndef agent(task, model, session):\n    time.sleep(600)", r"agent took longer than 2 s on task"),
+    ("import os\ndef agent(task, model, session):\n    os._exit(7)", "ended in mid-call|ends before it has answered"),
+    ("def agent(task, model, session): return 'A'\ndef reward(*rest): return float('nan')", "it must be finite"),
+]
+
+
+@pytest.mark.parametrize(("code", "message"), BROKEN)
+def test_what_a_program_does_wrong_is_told_with_its_line(
+    server: SwarmClient, tmp_path: Path, code: str, message: str
+) -> None:
+    reverse = load_environment("reverse")
+    with opened(code, tmp_path, server.url, attempt_limit_s=2.0) as (_, program):
+        item = next(reverse.tasks("train"))  # type: ignore[arg-type]
+        with pytest.raises(SwarmError, match=message) as told:
+            run_once(server, program, reverse, item)
+    assert "\n" not in told.value.message
+
+
+def run_once(server: SwarmClient, program: Program, environment: Any, item: Any) -> Any:
+    """One attempt as training makes it, outside of a run."""
+    import httpx
+
+    from swarm.program.training import _attempt
+
+    with httpx.Client() as http, server.open_episode(item.task) as episode:
+        episode.output = _attempt(program, environment, item, episode.credentials, http)
+        return episode.output
+
+
+def test_what_a_program_prints_or_forges_is_no_answer(server: SwarmClient, tmp_path: Path) -> None:
+    code = """
+import os
+def agent(task, model, session):
+    print('{"id": 0, "result": null}')
+    for fd in range(3, 20):
+        try:
+            os.write(fd, b'nonsense\\n{"id": 99, "result": 1}\\n')
+        except OSError:
+            pass
+    return "A"
+"""
+    reverse = load_environment("reverse")
+    with opened(code, tmp_path, server.url) as (_, program):
+        item = next(iter(reverse.tasks("train")))  # type: ignore[arg-type]
+        assert run_once(server, program, reverse, item).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("x = 1", EnvironmentInvalid, "a program has a function agent, reward or schedule"),
+        ("import nothing_of_this_name", EnvironmentInvalid, "importing it raised ModuleNotFoundError"),
+        ("import os; os._exit(3)", ProgramFailure, r"the process of program\.py did not start"),
+    ],
+)
+def test_files_that_are_no_programs_are_refused(
+    server: SwarmClient, tmp_path: Path, code: str, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message), opened(code, tmp_path, server.url):
+        pass
+
+
+@pytest.mark.parametrize("words", [[], ["--sandbox"]])
+def test_a_program_file_is_its_own_command(start_server: Any, tmp_path: Path, words: list[str]) -> None:
+    url = start_server().url
+    footer = "\nif __name__ == '__main__':\n    from swarm.program import main\n    main(__file__)\n"
+    (tmp_path / "program.py").write_text(THINKS + footer)
+    JOB.dump_job_as_yaml(tmp_path / "job.yaml")
+    command = [sys.executable, "program.py", "--server", url, "--env", "guess", "--job", "job.yaml", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^step (\d+): reward \d\.\d{3}$", done.stdout, re.MULTILINE) == ["1", "2", "3", "4"]
+    assert done.stdout.endswith("done: 4 steps, 0 episodes failed\n")

@@ -89,7 +89,17 @@ def start(
         str | None, typer.Option(help="rules or llm (default: llm if OPENAI_API_KEY is set, else rules).")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Language model of the llm brain.")] = None,
-    task: Annotated[str | None, typer.Option(help="Task family, if the topic should not decide.")] = None,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", "--task", help="Environment: bundled, a path, LIBRARY:NAME (default: the topic's)."),
+    ] = None,
+    program: Annotated[
+        list[Path] | None,
+        typer.Option(help="A program to train with; several are compared, the first is the baseline."),
+    ] = None,
+    job: Annotated[Path | None, typer.Option(help="A job.yaml that every arm starts from.")] = None,
+    train_model: Annotated[str | None, typer.Option(help="Model to train: nano, or a directory.")] = None,
+    n_gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of each run.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per arm.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.")] = None,
     eval_episodes: Annotated[int | None, typer.Option(min=1, help="Held-out episodes per score.")] = None,
@@ -107,20 +117,26 @@ def start(
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
     ] = False,
-    engine: Annotated[str, typer.Option(help="local, or fake to try the loop without a model.")] = "local",
+    engine: Annotated[
+        str | None, typer.Option(help="local, verl, auto, or fake to try the loop without a model (default: local).")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Begin a study and work on it until its report is written."""
     with failures_in_one_line():
-        from researcher.study.settings import check_study, read_settings
+        from researcher.study.settings import check_study, read_job, read_program, read_settings
 
         settings = read_settings(
             {
                 "brain": _choose_brain(brain),
                 "model": model,
-                "task": task,
+                **_environment_settings(env),
+                "programs": [read_program(path) for path in program or ()],
+                "job": {} if job is None else read_job(job),
+                "train_model": train_model,
+                "n_gpu": n_gpu,
                 "seeds": seeds,
                 "steps": steps,
                 "eval_episodes": eval_episodes,
@@ -324,6 +340,16 @@ def _print_result(store: Any, study: Any, home: Path, db: str | None, as_json: b
         explorer = f"researcher ui{home_option(home)}{_database_option(db)}"
         values = {"answer": found.answer, "verdicts": list(found.verdicts)} | values | {"explorer": explorer}
     _print_paths(values, as_json)
+
+
+def _environment_settings(env: str | None) -> dict[str, Any]:
+    """A path is stored in full: the study may be taken up from another directory."""
+    from swarm.environments.registry import is_bundled
+
+    if env is None or is_bundled(env):
+        return {"task": env}
+    source, mark, options = env.partition("?")
+    return {"env": f"{Path(source).resolve()}{mark}{options}" if Path(source).exists() else env}
 
 
 def _choose_brain(wanted: str | None) -> str:

@@ -1,51 +1,62 @@
 """The evaluator: what is measured of a run, by whom, and on which tasks. The only place where a score comes from.
 
-Place in the flow: launch has a run prepared (engine, base score, client), evaluate has it measured, final_test scores
-the test split. Scores come from eval episodes that the reference agent plays here, against the weights the server
-serves; nothing a client prints or sends counts. This module decides nothing: it knows no plans, verdicts or brains.
+Place in the flow: launch has a run prepared (engine, base score, program), evaluate has it measured, final_test scores
+the test split. Scores come from eval episodes that the agent of the arm's program plays on the weights that the server
+serves, graded by the environment alone; nothing that a program prints or sends counts. This module decides nothing: it
+knows no plans, verdicts or brains.
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 
 import swarm
-from experiments_db import EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, RunStatus, hash_json
+from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, RunStatus, hash_json
+from prompts import load
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
+from researcher.execution.environment import StudyEnvironment, count_tasks
 from researcher.execution.runs import job_of, total_steps
-from researcher.execution.servers import connect
 from researcher.types import Charter
-from swarm import ConnectionStack, Credentials, Evaluation, SwarmClient, Task, TrainJob, WorkflowOutput, evaluate
+from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
+from swarm.environments import Environment
+from swarm.job import build_job
 from swarm.processes.child import Child
+from swarm.program import Program, is_program, measure
+from swarm.program.base import PLAIN
+from swarm.program.process import ProgramProcess, place_program
+from swarm.program.training import EVAL_TEMPERATURE
 from swarm.sandbox.sandbox import Sandbox, plain_command
-from swarm.tasks import run_agent, task_family
+from swarm.tasks import Split
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
 
-EVAL_TEMPERATURE = 1.0
-"""Fixed for every arm, whatever it was trained at: what is compared is the policy itself, not its mode."""
-
 EVAL_WORKERS = 32
 SAMPLED_EPISODES = 4
-BOOT_TIMEOUT_S = 300.0
+BOOT_TIMEOUTS_S = {"fake": 60.0, "local": 300.0, "verl": 1800.0}
+"""By engine. A cluster that loads a model of many gigabytes onto its GPUs is not late after ten minutes."""
 WAIT_TIMEOUT_S = 300.0
 REST_POLL_S = 0.1
 CLIENT_EXIT_S = 10.0
 """A client sees TrainingComplete at its next begin; beyond that it is ended."""
+
+
+def boot_timeout_s(job: Mapping[str, Any]) -> float:
+    """How long the engine of a job may take until it serves, in seconds."""
+    return BOOT_TIMEOUTS_S[build_job(dict(job)).chosen_engine]
 
 
 class RunBroken(ResearchError):
@@ -60,6 +71,9 @@ class Evaluator:
     charter: Charter
     home: Path
     sandbox: Sandbox | None
+    environment: StudyEnvironment
+    connect: Callable[[str], SwarmClient]
+    token_of: Callable[[str], str | None]
     stop: threading.Event
 
     def folder(self, run_id: str) -> Path:
@@ -71,15 +85,16 @@ class Evaluator:
         Unless `is_fresh`, the server goes on with the job it has, and a base score measured before is kept.
         """
         job = job_of(run.study_id, experiment, run.seed, run.attempt)
-        with connect(url) as client:
+        with self.connect(url) as client:
             status = client.auto_sync_train_config_and_start_engine(
-                job, force_restart=is_fresh, boot_timeout=BOOT_TIMEOUT_S
+                job, force_restart=is_fresh, boot_timeout=boot_timeout_s(job)
             )
             self._check_stop()
             if self.store.find_evaluation(run.id, BASE, self.charter.search_split) is None:
                 if status.step:
                     raise RunBroken("training has begun and the base weights were never scored")
-                self._score(client, run, BASE, self.charter.search_split, version=status.weight_version)
+                split = self.charter.search_split
+                self._score(client, run, BASE, split, url=url, version=status.weight_version)
             resolved = client.job().resolved or job
         self._check_stop()
         child = self._start_client(run, experiment, job, url, is_trusted=is_trusted)
@@ -105,7 +120,7 @@ class Evaluator:
             child.wait(CLIENT_EXIT_S)
             child.stop()
         self._check_stop()
-        with connect(url) as client:
+        with self.connect(url) as client:
             self._await_rest(client)
             self._check_job(client, run)
             saved = client.save_checkpoint()
@@ -114,7 +129,7 @@ class Evaluator:
                 raise RunBroken(f"the server serves weight version {version}, expected {total_steps(run.job)}")
             external = {**self.store.get_run(run.id).external_ids, "checkpoint": saved.path}
             self.store.update_run(run.id, external_ids=external, final_weight_version=version)
-            sampled = self._score(client, run, FINAL, self.charter.search_split, version=version)
+            sampled = self._score(client, run, FINAL, self.charter.search_split, url=url, version=version)
             self._keep_episodes(client, run, sampled, version)
         self._keep_files(run)
         return version
@@ -126,40 +141,65 @@ class Evaluator:
             raise RunBroken("no checkpoint was saved")
         name = f"{run.job['experiment_name']}/sealed"[-200:]
         job = {**run.job, "model": checkpoint, "experiment_name": name}
-        with connect(url) as client:
+        with self.connect(url) as client:
             status = client.auto_sync_train_config_and_start_engine(
-                job, force_restart=True, boot_timeout=BOOT_TIMEOUT_S
+                job, force_restart=True, boot_timeout=boot_timeout_s(job)
             )
             self._check_stop()
-            self._score(client, run, SEALED, self.charter.sealed_split, version=status.weight_version)
+            self._score(client, run, SEALED, self.charter.sealed_split, url=url, version=status.weight_version)
             client.stop_engine()
 
-    def _score(self, client: SwarmClient, run: Run, phase: str, split: str, *, version: int) -> list[tuple[Task, str]]:
-        """Measure and store; returns some of the tasks with the ids of their episodes."""
-        family = task_family(self.charter.task)
-        tasks = family.tasks(split, self.charter.eval_episodes)
-        chosen = {task.task_id for task in tasks[:SAMPLED_EPISODES]}
+    def _score(
+        self, client: SwarmClient, run: Run, phase: str, split: str, *, url: str, version: int
+    ) -> list[tuple[Task, str]]:
+        """Measure with the agent of the arm's program and store; returns some of the tasks with the ids of their
+        episodes."""
+        environment = self._environment()
+        first = {item.task.task_id for item in islice(environment.tasks(Split(split)), SAMPLED_EPISODES)}
+        expected = count_tasks(environment, split, self.charter.eval_episodes)
         sampled: list[tuple[Task, str]] = []
 
-        with httpx.Client(timeout=httpx.Timeout(180.0, connect=10.0), transport=ConnectionStack()) as http:
+        def on_attempt(task: Task, credentials: Credentials) -> None:
+            self._check_stop()
+            if task.task_id in first:
+                sampled.append((task, credentials.episode_id))
 
-            def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
-                self._check_stop()
-                if task.task_id in chosen:
-                    sampled.append((task, credentials.episode_id))
-                return run_agent(
-                    family,
-                    task,
-                    base_url=credentials.base_url,
-                    api_key=credentials.api_key,
-                    model=credentials.model,
-                    http=http,
-                    temperature=EVAL_TEMPERATURE,
-                )
-
-            result = evaluate(client, tasks, attempt, EVAL_WORKERS, wait_timeout=WAIT_TIMEOUT_S)
-        self._record(run, phase, split, result, expected=len(tasks), version=version)
+        with self._program(run, phase, url) as program:
+            result = measure(
+                client,
+                environment,
+                program,
+                split=Split(split),
+                episodes=expected,
+                max_workers=EVAL_WORKERS,
+                wait_timeout=WAIT_TIMEOUT_S,
+                on_attempt=on_attempt,
+            )
+        self._record(run, phase, split, result, expected=expected, version=version)
         return sampled
+
+    def _environment(self) -> Environment:
+        """Raises RunBroken if it is no longer what the charter says."""
+        opened = self.environment.open(self.charter.environment or self.charter.task)
+        if self.charter.environment_digest not in ("", opened.digest):
+            raise RunBroken(
+                f"the environment {opened.name} was changed since the study began: its scores could not be compared"
+            )
+        return opened
+
+    @contextmanager
+    def _program(self, run: Run, phase: str, url: str) -> Generator[Program]:
+        """The agent that plays for a run: that of its arm's program, in a process of its own, in a sandbox if it is
+        foreign code. An arm with a client that drives itself is played by the plain agent."""
+        experiments = self.store.list_experiments(run.study_id)
+        experiment = next(item for item in experiments if item.id == run.experiment_id)
+        code = experiment.client_code
+        if code == load("program") or not is_program(code):
+            yield PLAIN
+            return
+        sandbox = None if experiment.author is Author.PACKAGE else self.sandbox
+        with place_program(code, self.folder(run.id) / phase, url, sandbox) as place, ProgramProcess(place) as program:
+            yield program
 
     def _record(self, run: Run, phase: str, split: str, result: Evaluation, *, expected: int, version: int) -> None:
         if result.n != expected or result.mean is None:
@@ -175,7 +215,7 @@ class Evaluator:
             metric=self.charter.metric,
             weight_version=version,
             episodes=result.n,
-            successes=sum(reward > 0 for reward in rewards),
+            successes=result.successes,
             mean=result.mean,
             stderr=result.stderr or 0.0,
             evaluator_hash=self.evaluator_hash(split),
@@ -184,16 +224,17 @@ class Evaluator:
 
     def evaluator_hash(self, split: str) -> str:
         """Two scores with the same hash were measured in the same way on the same tasks."""
-        family = task_family(self.charter.task)
-        tasks = family.tasks(split, self.charter.eval_episodes)
+        environment = self._environment()
+        tasks = islice(environment.tasks(Split(split)), self.charter.eval_episodes)
         return hash_json(
             {
-                "task": family.name,
+                "task": environment.name,
+                "environment": environment.digest,
                 "split": split,
-                "tasks": sha256("\n".join(task.task_id for task in tasks).encode()).hexdigest(),
+                "tasks": sha256("\n".join(item.task.task_id for item in tasks).encode()).hexdigest(),
                 "temperature": EVAL_TEMPERATURE,
-                "max_turns": family.max_turns,
-                "max_tokens": family.max_tokens,
+                "max_turns": environment.max_turns,
+                "max_tokens": environment.max_tokens,
                 "version": swarm.__version__,
             }
         )
@@ -226,12 +267,19 @@ class Evaluator:
         for place in (folder, work):
             (place / "client.py").write_text(experiment.client_code, encoding="utf-8")
             (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
-        argv = [sys.executable, "client.py", "--server", url, "--job", "job.yaml", "--seed", str(run.seed)]
-        token = os.environ.get("SWARM_TOKEN")
-        if is_trusted or self.sandbox is None:
-            command = plain_command(argv, server_url=url, token=token)
-        else:
+        is_foreign = not is_trusted and self.sandbox is not None
+        arguments = ["client.py", "--server", url, "--job", "job.yaml", "--seed", str(run.seed)]
+        token = self.token_of(url)
+        if is_program(experiment.client_code):
+            reference = self.environment.reference(self.charter.environment or self.charter.task)
+            # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
+            arguments = ["-m", "swarm.program", *arguments, "--env", reference, *(["--sandbox"] if is_foreign else [])]
+            command = plain_command([sys.executable, *arguments], server_url=url, token=token)
+        elif is_foreign and self.sandbox is not None:
+            argv = [sys.executable, *arguments]
             command = self.sandbox.command(argv, workdir=work, server_url=url, token=token)
+        else:
+            command = plain_command([sys.executable, *arguments], server_url=url, token=token)
         log = folder / "client.log"
         return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)
 

@@ -52,10 +52,30 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class StudiedEnvironment:
+    """An environment that a person named: `reference` opens it, `name` is what people call it."""
+
+    reference: str
+    name: str
+    description: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProgram:
+    """A program that a person named as something to compare."""
+
+    name: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
 class Charter:
     """The frozen question. `metric` is always the mean reward of eval episodes that the evaluator runs itself.
 
-    `assumptions` lists, one sentence each, what the topic did not say and was filled in.
+    `task` is the name of the environment, `environment` what opens it (empty in older studies: then `task` does), and
+    `environment_digest` changes with its tasks and its grader. `assumptions` lists, one sentence each, what the topic
+    did not say and was filled in.
     """
 
     topic: str
@@ -71,6 +91,8 @@ class Charter:
     budget: Budget
     brain: str
     assumptions: tuple[str, ...] = ()
+    environment: str = ""
+    environment_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +132,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ClientScript:
-    """What is run for an arm. Called as `python client.py --server URL --job job.yaml --seed N`."""
+    """What is run for an arm: a program, or a client that drives itself, called as `python client.py --server URL --job
+    job.yaml --seed N`. `trusted` code runs without a sandbox."""
 
     arm: str
     code: str
@@ -189,6 +212,8 @@ class FrameRequest:
 
     topic: str
     task: str | None = None
+    environment: StudiedEnvironment | None = None
+    programs: tuple[NamedProgram, ...] = ()
     seeds: int | None = None
     steps: int | None = None
     eval_episodes: int | None = None

@@ -10,7 +10,6 @@ from experiments_db import Run, RunStatus
 from researcher.evaluator import FINAL
 from researcher.execution.early_stopping import EarlyStopping
 from researcher.execution.runs import Trial, job_of, list_all_trials, total_steps
-from researcher.execution.servers import connect
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import begin
 from swarm import SwarmError
@@ -62,7 +61,9 @@ def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
     slot = deps.pool.take_at(run.server_url)
     if slot is None or slot.url is None:
         return False
-    if not _still_has(slot.url, str(job_of(deps.study_id, trial.experiment, run.seed, run.attempt)["experiment_name"])):
+    if not _still_has(
+        deps, slot.url, str(job_of(deps.study_id, trial.experiment, run.seed, run.attempt)["experiment_name"])
+    ):
         deps.pool.give_back(slot)
         return False
     if run.status is RunStatus.RUNNING:
@@ -75,9 +76,9 @@ def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
     return True
 
 
-def _still_has(url: str, experiment_name: str) -> bool:
+def _still_has(deps: Deps, url: str, experiment_name: str) -> bool:
     try:
-        with connect(url) as client:
+        with deps.pool.connect(url) as client:
             status = client.status()
     except SwarmError:
         return False

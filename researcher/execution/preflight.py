@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,7 @@ from researcher.types import ClientScript, Problem
 from swarm import SwarmClient
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import build_job
+from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
 from swarm.schemas import EngineState
 
@@ -38,7 +40,7 @@ MAX_MESSAGE_CHARS = 1200
 # What is wrong whatever the style: syntax, broken formats and comparisons, misplaced statements, undefined names.
 LINT_RULES = "E9,F5,F6,F7,F82"
 
-SWARM_MODULES = frozenset({"swarm", "swarm.tasks", "swarm.errors", "swarm.types"})
+SWARM_MODULES = frozenset({"swarm", "swarm.program", "swarm.tasks", "swarm.errors", "swarm.types"})
 ALLOWED_MODULES = frozenset(
     {
         "__future__", "abc", "argparse", "asyncio", "base64", "bisect", "collections", "concurrent", "contextlib",
@@ -63,20 +65,24 @@ def check_script(
     workdir: Path,
     sandbox: Sandbox | None,
     preflight_url: str | None,
+    environment: str | None = None,
+    token: str | None = None,
 ) -> tuple[Problem, ...]:
     """All problems of the first stage that has any; empty if the script may run.
 
     `job` are the arm's settings; preflight (skipped without `preflight_url`) runs them at the smallest size on the fake
-    engine of that server, in a folder of its own below `workdir`, and takes the server for itself while it lasts.
+    engine of that server, which `token` opens, in a folder of its own below `workdir`, and takes the server for itself
+    while it lasts. A program trains on `environment`. What a person wrote may import what it likes.
     """
     problems = _check_parse(script.code)
     if problems:
         return problems
     tree = ast.parse(script.code)
-    problems = (*_check_lint(script.code), *_check_imports(tree), *_check_job(job))
+    foreign = () if script.trusted else _check_imports(tree)
+    problems = (*_check_lint(script.code), *foreign, *_check_job(job))
     if problems or preflight_url is None:
         return problems
-    return _check_preflight(script, job, workdir, sandbox, preflight_url)
+    return _check_preflight(script, job, workdir, _Trial(sandbox, preflight_url, token, environment))
 
 
 def _check_parse(code: str) -> tuple[Problem, ...]:
@@ -172,12 +178,24 @@ def _check_job(job: Mapping[str, Any]) -> tuple[Problem, ...]:
     return ()
 
 
-def _check_preflight(
-    script: ClientScript, job: Mapping[str, Any], workdir: Path, sandbox: Sandbox | None, url: str
-) -> tuple[Problem, ...]:
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Where a trial run takes place."""
+
+    sandbox: Sandbox | None
+    url: str
+    token: str | None
+    environment: str | None
+
+
+def _check_preflight(script: ClientScript, job: Mapping[str, Any], workdir: Path, trial: _Trial) -> tuple[Problem, ...]:
     tiny = build_job({**job, **_smallest(job), "experiment_name": "preflight"})
     workdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="check-", dir=workdir) as name, SwarmClient(url) as server:
+    url = trial.url
+    with (
+        tempfile.TemporaryDirectory(prefix="check-", dir=workdir) as name,
+        SwarmClient(url, token=trial.token) as server,
+    ):
         # What the client can write is a folder below: it could replace a log of its own by a link to any file.
         folder = Path(name).resolve() / "work"
         folder.mkdir()
@@ -185,7 +203,7 @@ def _check_preflight(
         tiny.dump_job_as_yaml(folder / "job.yaml")
         try:
             server.auto_sync_train_config_and_start_engine(tiny, force_restart=True)
-            message = _run_client(folder, sandbox, url) or _missing_step(server)
+            message = _run_client(folder, trial, is_program(script.code)) or _missing_step(server)
             server.stop_engine()
         except SwarmError as error:
             raise ResearchError(f"the preflight server at {url} does not work: {error}") from error
@@ -201,11 +219,16 @@ def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _run_client(folder: Path, sandbox: Sandbox | None, url: str) -> str:
-    """Empty if the client ended by itself with exit code 0, or what went wrong with its last words."""
-    argv = [sys.executable, "client.py", "--server", url, "--job", "job.yaml", "--seed", "0"]
+def _run_client(folder: Path, trial: _Trial, has_driver: bool) -> str:
+    """Empty if the client ended by itself with exit code 0, or what went wrong with its last words. A program is driven
+    by ours, which runs its functions in the sandbox."""
+    arguments = ["client.py", "--server", trial.url, "--job", "job.yaml", "--seed", "0"]
+    if has_driver:
+        sandboxed = ["--sandbox"] if trial.sandbox is not None else []
+        arguments = ["-m", "swarm.program", *arguments, "--env", str(trial.environment), *sandboxed]
+    sandbox = None if has_driver else trial.sandbox
     start = plain_command if sandbox is None else partial(sandbox.command, workdir=folder)
-    command = start(argv, server_url=url)
+    command = start([sys.executable, *arguments], server_url=trial.url, token=trial.token)
     log = folder.parent / "output.log"
     try:
         code = _run_bounded(command, folder, log)

@@ -36,18 +36,23 @@ PROJECT = "research"
 _IDLE = frozenset({"OFFLINE", "FAILED"})
 
 
-def connect(url: str, *, timeout_s: float = POLL_TIMEOUT_S) -> SwarmClient:
-    """A client for one server; the token comes from SWARM_TOKEN. Raises ServerProblem for what is no address."""
+def connect(url: str, token: str | None, *, timeout_s: float = POLL_TIMEOUT_S) -> SwarmClient:
+    """A client for one server. Raises ServerProblem for what is no address."""
     try:
-        return SwarmClient(url, token=os.environ.get("SWARM_TOKEN"), client_id="researcher", timeout=timeout_s)
+        return SwarmClient(url, token=token, client_id="researcher", timeout=timeout_s)
     except SwarmError as error:
         raise ServerProblem(str(error)) from error
+
+
+def foreign_token() -> str | None:
+    """The token of servers that somebody else started, from SWARM_TOKEN."""
+    return os.environ.get("SWARM_TOKEN")
 
 
 def check_servers(urls: Sequence[str]) -> None:
     """Every server answers and is free for us. Raises ServerProblem naming the first one that is not."""
     for url in urls:
-        with connect(url, timeout_s=PROBE_TIMEOUT_S) as client:
+        with connect(url, foreign_token(), timeout_s=PROBE_TIMEOUT_S) as client:
             try:
                 status = client.status()
             except SwarmError as error:
@@ -75,9 +80,11 @@ class Slot:
 class ServerPool:
     """Slots of a study. Used by the graph's thread; only `start` uses threads of its own."""
 
-    def __init__(self, *, urls: Sequence[str] = (), local: int = 0, home: Path) -> None:
-        """Either the servers at `urls`, or `local` own ones with their files under `home`."""
+    def __init__(self, *, urls: Sequence[str] = (), local: int = 0, home: Path, own_token: str | None = None) -> None:
+        """Either the servers at `urls`, or `local` own ones with their files under `home`. Own ones obey nobody without
+        `own_token`, if there is one."""
         self._home = home
+        self._own_token = own_token
         self._slots = [Slot(index, url=url, is_local=False) for index, url in enumerate(urls)] or [
             Slot(index) for index in range(local)
         ]
@@ -85,6 +92,15 @@ class ServerPool:
     @property
     def slots(self) -> tuple[Slot, ...]:
         return tuple(self._slots)
+
+    def token_of(self, url: str) -> str | None:
+        """What opens the server at `url`: our own token for our own servers, SWARM_TOKEN for those of others."""
+        is_own = any(slot.url == url and slot.is_local for slot in self._slots)
+        return self._own_token if is_own else foreign_token()
+
+    def connect(self, url: str) -> SwarmClient:
+        """Raises ServerProblem for what is no address."""
+        return connect(url, self.token_of(url))
 
     def start(self) -> None:
         """Start the own servers, all at once. Raises ServerProblem if one does not come up."""
@@ -153,6 +169,8 @@ class ServerPool:
         argv = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(folder), "--json"]
         # A token meant for other servers would lock us out of our own.
         environment = {name: value for name, value in child_environment().items() if name != "SWARM_TOKEN"}
+        if self._own_token is not None:
+            environment["SWARM_TOKEN"] = self._own_token
         child = Child(argv, env=environment, cwd=folder, out=out, errors=errors)
         slot.child = child
         deadline = time.monotonic() + START_TIMEOUT_S

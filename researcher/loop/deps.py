@@ -14,6 +14,7 @@ from experiments_db import Experiment, ExperimentStore
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
+from researcher.execution.environment import StudyEnvironment
 from researcher.execution.servers import ServerPool, Slot
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
@@ -85,6 +86,7 @@ class Deps:
     ledger: BudgetLedger
     sandbox: Sandbox | None
     home: Path
+    environment: StudyEnvironment = field(default_factory=StudyEnvironment)
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
 
@@ -94,6 +96,9 @@ class Deps:
             charter=self.log.charter(),
             home=self.home,
             sandbox=self.sandbox,
+            environment=self.environment,
+            connect=self.pool.connect,
+            token_of=self.pool.token_of,
             stop=self.background.stop,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import threading
 from collections.abc import Generator
@@ -23,6 +24,7 @@ from experiments_db import ExperimentStore, StoreError, Study, StudyStatus
 from researcher.errors import ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import Limits
+from researcher.execution.environment import look_at
 from researcher.execution.orphaned_runs import leave, reconcile
 from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
@@ -113,7 +115,10 @@ class _Worker:
 
     def _carry_out(self, store: ExperimentStore, log: StudyLog) -> None:
         pool = ServerPool(
-            urls=self.settings.servers, local=self.settings.parallel, home=(self.folder / "servers").resolve()
+            urls=self.settings.servers,
+            local=self.settings.parallel,
+            home=(self.folder / "servers").resolve(),
+            own_token=self._own_token(),
         )
         self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
         deps = Deps(
@@ -137,11 +142,22 @@ class _Worker:
         finally:
             self._take_down(deps)
 
+    def _own_token(self) -> str | None:
+        """Foreign programs reach the address of their server: without a token they could command it."""
+        if self.sandbox is None:
+            return None
+        token, path = secrets.token_urlsafe(32), self.folder / "servers.token"
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(token, encoding="utf-8")
+        return token
+
     def _take_down(self, deps: Deps) -> None:
         """Servers first: work in the background then ends by itself. Rows last: nothing writes any more."""
         self.background.request_stop()
         deps.pool.stop()
         self.background.join()
+        deps.environment.close()
         leave(deps, self.control.drain_reason or "the study ended early")
 
     def _record_drain(self, store: ExperimentStore, log: StudyLog) -> None:
@@ -200,6 +216,7 @@ def _build_planner(settings: StudySettings, store: ExperimentStore, study_id: st
     from researcher.planner.chat import Chat, Price
     from researcher.planner.llm import LLMPlanner
 
+    environment = None if settings.env is None else look_at(settings.env)
     price = settings.llm_price
     chat = Chat(
         model=settings.model or "",
@@ -210,4 +227,6 @@ def _build_planner(settings: StudySettings, store: ExperimentStore, study_id: st
         ledger=ledger,
         price=None if price is None else Price(*price),
     )
-    return LLMPlanner(chat, seeds=settings.seeds, steps=settings.steps, engine=settings.engine)
+    return LLMPlanner(
+        chat, seeds=settings.seeds, steps=settings.steps, base_job=settings.base_job(), environment=environment
+    )

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from researcher.types import Analysis, Budget, FrameRequest, History
+from researcher.types import Analysis, Budget, FrameRequest, History, StudiedEnvironment
 from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 
@@ -35,7 +35,10 @@ def list_settings() -> str:
     return "\n".join(f"- {name}: {_describe(schema[name])}" for name in TUNABLE)
 
 
-def list_tasks() -> str:
+def list_tasks(named: StudiedEnvironment | None) -> str:
+    """The environments to choose from: the one that a person named, or the bundled ones."""
+    if named is not None:
+        return f"- {named.name}: {named.description or 'an environment of the person who asks'}"
     return "\n".join(f"- {family.name}: {family.description}" for family in TASK_FAMILIES.values())
 
 

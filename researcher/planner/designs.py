@@ -42,9 +42,17 @@ DEFAULT_STEPS = 30
 BASELINE = "baseline"
 
 
-def default_job(task: str, *, steps: int | None, engine: str) -> dict[str, Any]:
-    """The settings of a job whose topic says nothing of them."""
-    return {**BASE_JOB, "engine": engine, "total_steps": steps or STEPS.get(task, DEFAULT_STEPS)}
+FOR_THE_BUNDLED_MODEL = ("lr", "mini_batch_num")
+"""Settings of BASE_JOB that suit the bundled model alone; another one starts from the defaults of a job."""
+
+
+def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a job whose topic says nothing of them; `base` is what a person fixed of it."""
+    job = {**BASE_JOB, "engine": "local", **base}
+    if job["model"] != BASE_JOB["model"]:
+        usual = {name: TrainJob.model_fields[name].default for name in FOR_THE_BUNDLED_MODEL}
+        job |= {name: value for name, value in usual.items() if name not in base}
+    return {**job, "total_steps": steps or base.get("total_steps") or STEPS.get(task, DEFAULT_STEPS)}
 
 
 def lay_out(factors: Sequence[Factor], job: Mapping[str, Any]) -> tuple[Arm, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from prompts import load
@@ -52,6 +53,7 @@ from researcher.types import (
     Hypothesis,
     Plan,
     Problem,
+    StudiedEnvironment,
 )
 from swarm import TrainJob
 from swarm.errors import JobInvalid
@@ -68,15 +70,24 @@ UNCHANGED = "UNCHANGED"
 
 
 class LLMPlanner:
-    """`seeds` and `steps` are what a person fixed by flags; `engine` is the engine of every job."""
+    """`seeds` and `steps` are what a person fixed by flags; `base_job` are settings of every job. `environment` is the
+    one that a person named; without it the model chooses a bundled one.
+    """
 
     def __init__(
-        self, chat: Chat, *, seeds: int | None = None, steps: int | None = None, engine: str = "local"
+        self,
+        chat: Chat,
+        *,
+        seeds: int | None = None,
+        steps: int | None = None,
+        base_job: Mapping[str, Any] = MappingProxyType({}),
+        environment: StudiedEnvironment | None = None,
     ) -> None:
         self._chat = chat
         self._seeds = seeds
         self._steps = steps
-        self._engine = engine
+        self._base = base_job
+        self._environment = environment
         # Arms mostly share one program: what was mended for the first needs no second call for the next.
         self._mended: dict[str, str] = {}
 
@@ -87,8 +98,14 @@ class LLMPlanner:
     def frame(self, request: FrameRequest) -> Charter:
         topic = " ".join(request.topic.split())
         _check_request(topic, request.task)
-        question = load("frame", topic=topic, tasks=list_tasks(), settings=list_settings(), fixed=list_fixed(request))
-        answer = self._chat.ask("frame", question, partial(_parse_frame, task=request.task))
+        question = load(
+            "frame",
+            topic=topic,
+            tasks=list_tasks(self._environment),
+            settings=list_settings(),
+            fixed=list_fixed(request),
+        )
+        answer = self._chat.ask("frame", question, partial(_parse_frame, task=self._fixed_task(request)))
         return Charter(
             topic=topic,
             question=answer.question,
@@ -112,7 +129,7 @@ class LLMPlanner:
             question=charter.question,
             topic=charter.topic,
             task=charter.task,
-            description=task_family(charter.task).description,
+            description=self._describe(charter),
             baseline=charter.baseline,
             iteration=str(len(history.plans) + 1),
             base_job=show_job(self._base_job(charter)),
@@ -132,7 +149,7 @@ class LLMPlanner:
             "write_client",
             arm=arm.name,
             task=charter.task,
-            description=task_family(charter.task).description,
+            description=self._describe(charter),
             job=show_job(arm.job),
             contract=_contract(charter),
             parent=_show_parent(parent),
@@ -181,8 +198,14 @@ class LLMPlanner:
         answer = self._chat.ask("decide", question, partial(parse_answer, model=DecideAnswer))
         return Decision(Action(answer.action), answer.reason)
 
+    def _fixed_task(self, request: FrameRequest) -> str | None:
+        return request.task if self._environment is None else self._environment.name
+
+    def _describe(self, charter: Charter) -> str:
+        return task_family(charter.task).description if self._environment is None else self._environment.description
+
     def _base_job(self, charter: Charter) -> dict[str, Any]:
-        return default_job(charter.task, steps=self._steps, engine=self._engine)
+        return default_job(charter.task, steps=self._steps, base=self._base)
 
     def _parse_plan(self, text: str, charter: Charter, history: History) -> Plan:
         answer = parse_answer(text, PlanAnswer)
@@ -246,7 +269,7 @@ def _check_request(topic: str, task: str | None) -> None:
 
 def _parse_frame(text: str, task: str | None) -> FrameAnswer:
     answer = parse_answer(text, FrameAnswer)
-    if answer.task not in TASK_FAMILIES:
+    if task is None and answer.task not in TASK_FAMILIES:
         raise Unusable(f"there is no task family {answer.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     if task is not None and answer.task != task:
         raise Unusable(f"the task family is fixed: {task}")

@@ -10,6 +10,8 @@ three: one factor at a time, then the kept changes combined, then the best arm c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,6 +26,7 @@ from researcher.planner.designs import (
     lay_out,
     repeat_inconclusive,
 )
+from researcher.planner.factors import Factor, Level
 from researcher.planner.topic import ParsedTopic, parse_topic
 from researcher.types import (
     Action,
@@ -45,6 +48,8 @@ from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
+PROGRAM = "program"
+"""Name of the factor whose levels are programs."""
 DEFAULT_SEEDS = 3
 """The fewest that give an interval worth printing; on the bundled model they separate the usual settings."""
 
@@ -56,19 +61,28 @@ EVAL_EPISODES = 200
 class RulesPlanner:
     """`seeds` and `steps` are what a person fixed by flags; None leaves them to the topic, then to the defaults.
 
-    `engine` is the engine of every job: `fake` tries the whole loop without a model.
+    `base_job` are settings of every job: engine `fake` tries the whole loop without a model. `programs` are compared
+    by name with the first of them as the baseline; one alone is what every arm runs.
     """
 
     name = "rules"
 
-    def __init__(self, *, seeds: int | None = None, steps: int | None = None, engine: str = "local") -> None:
+    def __init__(
+        self,
+        *,
+        seeds: int | None = None,
+        steps: int | None = None,
+        base_job: Mapping[str, Any] = MappingProxyType({}),
+        programs: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._seeds = seeds
         self._steps = steps
-        self._engine = engine
+        self._base_job = base_job
+        self._programs = programs
 
     def frame(self, request: FrameRequest) -> Charter:
-        topic = parse_topic(request.topic)
-        task = self._choose_task(topic, request.task)
+        topic = self._read(request.topic)
+        task = request.environment.name if request.environment else self._choose_task(topic, request.task)
         arms = self._first_arms(topic, task)
         for arm in arms:
             _check_job(arm)
@@ -91,7 +105,7 @@ class RulesPlanner:
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
-        topic = parse_topic(charter.topic)
+        topic = self._read(charter.topic)
         seeds = tuple(range(self._count_seeds(topic)))
         if not history.plans:
             arms = self._first_arms(topic, charter.task)
@@ -110,14 +124,17 @@ class RulesPlanner:
         return Plan(iteration, _hypotheses(arms, charter), arms, more_seeds, "The best arm is repeated on fresh seeds.")
 
     def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
-        return ClientScript(arm=arm.name, code=load("client", task=charter.task), trusted=True)
+        alone = next(iter(self._programs)) if len(self._programs) == 1 else None
+        name = arm.factors.get(PROGRAM, alone)
+        code = load("program") if name is None else self._programs[str(name)]
+        return ClientScript(arm=arm.name, code=code, trusted=True)
 
     def repair_client(
         self, charter: Charter, arm: Arm, script: ClientScript, problems: tuple[Problem, ...]
     ) -> ClientScript:
-        """The program is a template, so what is wrong with it no rule can mend. Raises PlannerError."""
+        """No rule mends a program. Raises PlannerError."""
         first = problems[0].message if problems else "no reason given"
-        raise PlannerError(f"the client template of arm {arm.name} was rejected: {first}")
+        raise PlannerError(f"the program of arm {arm.name} was rejected: {first}")
 
     def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
         if not analysis.ranking:
@@ -140,7 +157,7 @@ class RulesPlanner:
         return " ".join(sentences)
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
-        topic = parse_topic(charter.topic)
+        topic = self._read(charter.topic)
         iteration = len(history.plans) - 1
         kept = [comparison.arm for comparison in analysis.comparisons if comparison.verdict is Verdict.KEEP]
         if topic.factors:
@@ -153,13 +170,21 @@ class RulesPlanner:
             return Decision(Action.REFINE, f"{analysis.ranking[0]} is best: it is confirmed on fresh seeds.")
         return Decision(Action.STOP, f"{analysis.ranking[0]} was confirmed on fresh seeds.")
 
+    def _read(self, text: str) -> ParsedTopic:
+        """The topic, with the programs as its first factor if there are several."""
+        topic = parse_topic(text)
+        if len(self._programs) < 2:
+            return topic
+        levels = tuple(Level(name, {PROGRAM: name}, {}) for name in self._programs)
+        return replace(topic, factors=(Factor(PROGRAM, levels, explicit=True), *topic.factors))
+
     def _choose_task(self, topic: ParsedTopic, fixed: str | None) -> str:
         if fixed is not None and fixed not in TASK_FAMILIES:
             raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
         return fixed or topic.task or DEFAULT_TASK
 
     def _first_arms(self, topic: ParsedTopic, task: str) -> tuple[Arm, ...]:
-        job = default_job(task, steps=self._steps or topic.steps, engine=self._engine)
+        job = default_job(task, steps=self._steps or topic.steps, base=self._base_job)
         if topic.algorithm is not None:
             job |= topic.algorithm.settings
         return lay_out(topic.factors, job) if topic.factors else default_arms(job)
@@ -169,9 +194,10 @@ class RulesPlanner:
 
     def _assumptions(self, topic: ParsedTopic, task: str, request: FrameRequest, seeds: int) -> tuple[str, ...]:
         said: list[str] = []
-        if request.task is None and topic.task is None:
+        is_free = request.task is None and request.environment is None
+        if is_free and topic.task is None:
             said.append(f"The topic names no known task: {task} is used (others: {', '.join(TASK_FAMILIES)}).")
-        if request.task is None and topic.other_tasks:
+        if is_free and topic.other_tasks:
             said.append(f"The topic names several tasks: this study is on {task}, not {', '.join(topic.other_tasks)}.")
         if not topic.factors:
             said.append(

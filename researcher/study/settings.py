@@ -8,24 +8,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from researcher.errors import TopicInvalid
+from researcher.execution.environment import look_at
 from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
-from researcher.types import Budget, FrameRequest
+from researcher.types import Budget, FrameRequest, NamedProgram
 from swarm.config import complete_address
+from swarm.errors import JobInvalid
+from swarm.job import TrainJob, build_job
+from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 from swarm.tasks import TASK_FAMILIES
+
+
+class ProgramSetting(BaseModel):
+    """A program as it was when the study began: what happens to its file later changes nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}$")
+    code: str
 
 
 class StudySettings(BaseModel):
     """How a study was started; stored with it, so that `resume` needs nothing but its id.
 
-    None leaves a choice to the topic and the planner. `servers` empty means `parallel` own servers. `llm_price` is in
-    dollars per million tokens, asked and answered.
+    `task` is a bundled environment, `env` any other one, `job` the settings that every arm starts from. None leaves a
+    choice to the topic and the planner. `servers` empty means `parallel` own servers. `llm_price` is in dollars per
+    million tokens, asked and answered.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -33,6 +48,11 @@ class StudySettings(BaseModel):
     brain: Literal["rules", "llm"] = "rules"
     model: str | None = None
     task: str | None = None
+    env: str | None = None
+    programs: tuple[ProgramSetting, ...] = ()
+    job: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+    train_model: str | None = None
+    n_gpu: int | None = Field(default=None, ge=0)
     seeds: int | None = Field(default=None, ge=1, le=100)
     steps: int | None = Field(default=None, ge=1, le=1_000_000)
     eval_episodes: int | None = Field(default=None, ge=1, le=100_000)
@@ -44,7 +64,7 @@ class StudySettings(BaseModel):
     max_llm_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     llm_price: tuple[float, float] | None = None
     unsafe_no_sandbox: bool = False
-    engine: Literal["local", "fake"] = "local"
+    engine: Literal["auto", "local", "verl", "fake"] | None = None
 
     @field_validator("servers")
     @classmethod
@@ -60,10 +80,26 @@ class StudySettings(BaseModel):
             max_llm_usd=self.max_llm_usd,
         )
 
+    @model_validator(mode="after")
+    def _one_environment(self) -> Self:
+        if self.task is not None and self.env is not None:
+            raise ValueError("task and env both name the environment: give one of them")
+        names = [program.name for program in self.programs]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two programs have the same name: {', '.join(names)}")
+        return self
+
+    def base_job(self) -> dict[str, Any]:
+        """What a person fixed of every arm's job; what nobody fixed is the planner's to choose."""
+        given = {"engine": self.engine, "model": self.train_model, "n_gpu": self.n_gpu}
+        return {**self.job, **{name: value for name, value in given.items() if value is not None}}
+
     def request(self, topic: str) -> FrameRequest:
         return FrameRequest(
             topic=topic,
             task=self.task,
+            environment=None if self.env is None else look_at(self.env),
+            programs=tuple(NamedProgram(program.name, program.code) for program in self.programs),
             seeds=self.seeds,
             steps=self.steps,
             eval_episodes=self.eval_episodes,
@@ -81,6 +117,28 @@ def read_settings(values: Mapping[str, Any]) -> StudySettings:
         raise TopicInvalid(f"--{name.replace('_', '-')}: {first['msg']} (got {first['input']!r})") from error
 
 
+def read_program(path: Path) -> dict[str, str]:
+    """A program's file as a setting. Raises TopicInvalid for one that cannot be read or is no program."""
+    try:
+        code = path.read_text(encoding="utf-8")
+        has_functions = is_program(code)
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+        raise TopicInvalid(f"--program: {path} cannot be read as Python: {' '.join(str(error).split())}") from error
+    if not has_functions:
+        raise TopicInvalid(f"--program: {path} has no function agent, reward or schedule")
+    return {"name": path.stem, "code": code}
+
+
+def read_job(path: Path) -> dict[str, Any]:
+    """What a job file sets, and nothing that it leaves to the defaults. Raises TopicInvalid."""
+    try:
+        job = TrainJob.build_job_from_yaml(path)
+    except JobInvalid as error:
+        raise TopicInvalid(f"--job: {error.message}") from error
+    own = {"seed", "experiment_name", "project_name"}
+    return {name: job.model_dump(mode="json")[name] for name in job.model_fields_set - own}
+
+
 def check_study(topic: str, settings: StudySettings) -> None:
     """Everything that can be checked without a run, before anything is stored.
 
@@ -90,9 +148,15 @@ def check_study(topic: str, settings: StudySettings) -> None:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
     if settings.task is not None and settings.task not in TASK_FAMILIES:
         raise TopicInvalid(f"unknown task {settings.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    try:
+        build_job({"engine": "local", **settings.base_job()})
+    except JobInvalid as error:
+        raise TopicInvalid(f"--job: {error.message}") from error
     if settings.brain == "rules":
         rules_brain(settings).frame(settings.request(topic))
     else:
+        if settings.env is not None:
+            look_at(settings.env)
         _check_language_model(settings)
     sandbox_of(settings)
     check_servers(settings.servers)
@@ -104,7 +168,8 @@ def sandbox_of(settings: StudySettings) -> Sandbox | None:
 
 
 def rules_brain(settings: StudySettings) -> RulesPlanner:
-    return RulesPlanner(seeds=settings.seeds, steps=settings.steps, engine=settings.engine)
+    programs = {program.name: program.code for program in settings.programs}
+    return RulesPlanner(seeds=settings.seeds, steps=settings.steps, base_job=settings.base_job(), programs=programs)
 
 
 def _check_language_model(settings: StudySettings) -> None:

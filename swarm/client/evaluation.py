@@ -36,13 +36,15 @@ class EvaluationFailure:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """`mean` of all `n` rewards and its `stderr`, over tasks; None where there are too few rewards to say.
+    """`mean` of all `n` rewards and its `stderr`, over tasks; None where there are too few rewards to say. `successes`
+    are the attempts that solved their task.
 
     `rewards` maps each task id to the rewards of its attempts, in the order they ended. `weight_versions` are all that
     answered: more than one means that the weights changed in between. Failures are in none of these figures.
     """
 
     n: int
+    successes: int
     mean: float | None
     stderr: float | None
     rewards: Mapping[str, tuple[float, ...]]
@@ -82,6 +84,7 @@ def evaluate(
 class _Scored:
     task_id: str
     reward: float
+    is_success: bool
     weight_versions: tuple[int, ...]
 
 
@@ -115,8 +118,9 @@ class _Evaluator:
         ) as episode:
             output = self._run_agent(task, episode.credentials)
             episode.output = output
-        versions = () if episode.receipt is None else tuple(episode.receipt.weight_versions)
-        return _Scored(task.task_id, output.reward, versions or (episode.credentials.weight_version,))
+        begun_at = (episode.credentials.weight_version,)
+        versions = begun_at if episode.receipt is None else tuple(episode.receipt.weight_versions) or begun_at
+        return _Scored(task.task_id, output.reward, bool(output.is_success), versions)
 
 
 def _summarize(outcomes: Sequence[_Scored | EvaluationFailure]) -> Evaluation:
@@ -128,6 +132,7 @@ def _summarize(outcomes: Sequence[_Scored | EvaluationFailure]) -> Evaluation:
     by_task = [statistics.fmean(values) for values in rewards.values()]
     return Evaluation(
         n=len(scored),
+        successes=sum(outcome.is_success for outcome in scored),
         mean=statistics.fmean(outcome.reward for outcome in scored) if scored else None,
         stderr=statistics.stdev(by_task) / math.sqrt(len(by_task)) if len(by_task) > 1 else None,
         rewards={task_id: tuple(values) for task_id, values in rewards.items()},

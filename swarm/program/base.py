@@ -9,6 +9,7 @@ Place in the flow: the CLI loads one and training.py drives it. This module know
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,22 @@ def answer_in_turn(task: Task, model: Model, session: AgentSession) -> None:
     following: tuple[Message, ...] | None = ()
     while following is not None:
         following = session.reply(model.chat(session.transcript, tools=session.tools))
+
+
+FUNCTIONS = frozenset({"agent", "reward", "schedule"})
+
+
+def is_program(code: str) -> bool:
+    """Whether a file defines or imports one of a program's functions. Raises SyntaxError."""
+    bound: set[str] = set()
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.FunctionDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            bound.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            bound.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return bool(bound & FUNCTIONS)
 
 
 PLAIN = Program("plain", answer_in_turn)

@@ -6,7 +6,7 @@ of how batches are formed; a restarted run goes on with the tasks that follow th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
@@ -20,6 +20,7 @@ from swarm.client import (
     evaluate,
     run_episodes_until_all_complete,
 )
+from swarm.client.episode import DEFAULT_WAIT_S
 from swarm.environments import Environment, EnvironmentTask
 from swarm.errors import EngineFailure, EnvironmentInvalid
 from swarm.job import TrainJob
@@ -105,16 +106,24 @@ def measure(
     split: Split = Split.VALIDATION,
     episodes: int = 200,
     max_workers: int = 32,
+    wait_timeout: float = DEFAULT_WAIT_S,
+    on_attempt: Callable[[Task, Credentials], None] | None = None,
 ) -> Evaluation:
-    """The true score of the served weights on held-out tasks, whatever reward the program trains on."""
+    """The true score of the served weights on held-out tasks, whatever reward the program trains on.
+
+    `on_attempt` is called as each attempt begins, from its thread; what it raises fails the attempt.
+    """
     items = list(islice(environment.tasks(split), episodes))
     by_id = {each.task.task_id: each for each in items}
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
+            if on_attempt is not None:
+                on_attempt(task, credentials)
             return _attempt(program, environment, by_id[task.task_id], credentials, http, is_training=False)
 
-        return evaluate(client, [each.task for each in items], attempt, max_workers=max_workers)
+        tasks = [each.task for each in items]
+        return evaluate(client, tasks, attempt, max_workers=max_workers, wait_timeout=wait_timeout)
 
 
 def _choose(program: Program, tasks: Iterator[EnvironmentTask], number: int, progress: float) -> list[EnvironmentTask]:

@@ -76,7 +76,7 @@ def make_brain(
         model="recorded-model", base_url=url, api_key=KEY, store=store, study_id=study_id, ledger=ledger, price=price,
         pause=(pauses if pauses is not None else []).append,
     )  # fmt: skip
-    return LLMPlanner(chat, engine="fake", **options)
+    return LLMPlanner(chat, base_job={"engine": "fake"}, **options)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_client import draft_arms, is_trusted, load_script, save_script
 from researcher.loop.state import ResearchState
 from researcher.types import Arm, ClientScript, Problem
+from swarm.job import build_job
 
 MAX_REPAIRS = 3
 
@@ -24,6 +25,7 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         needs_preflight = not _passed_before(deps, script)
         with _preflight_server(deps, needed=needs_preflight) as url:
             problems = _check_and_repair(deps, arm, experiment, script, url)
+        problems = problems or _find_twin(deps, arm)
         if problems:
             note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
@@ -46,6 +48,8 @@ def _check_and_repair(
             workdir=deps.arm_folder(experiment),
             sandbox=None if script.trusted else deps.sandbox,
             preflight_url=url,
+            environment=deps.environment.reference(charter.environment or charter.task),
+            token=None if url is None else deps.pool.token_of(url),
         )
         if not problems or attempt == MAX_REPAIRS:
             return problems
@@ -64,6 +68,17 @@ def _passed_before(deps: Deps, script: ClientScript) -> bool:
         experiment.status is ExperimentStatus.READY and experiment.client_code == script.code and is_trusted(experiment)
         for experiment in deps.store.list_experiments(deps.study_id)
     )
+
+
+def _find_twin(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
+    """An arm that differs in nothing from one that is ready would compare a thing with itself."""
+    experiments = deps.store.list_experiments(deps.study_id)
+    own = next(item for item in experiments if item.name == arm.name)
+    for other in experiments:
+        is_ready = other.id != own.id and other.status is ExperimentStatus.READY
+        if is_ready and other.client_code == own.client_code and build_job(other.job) == build_job(own.job):
+            return (Problem("twin", f"its settings and its program are those of {other.name}: change one of them"),)
+    return ()
 
 
 @contextmanager

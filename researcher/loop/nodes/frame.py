@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from researcher.execution.environment import count_tasks
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import charter_to_json
-from researcher.types import FrameRequest
+from researcher.types import Charter, FrameRequest
 
 
 def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchState:
     if deps.store.find_charter(deps.study_id) is None:
-        charter = deps.planner.frame(request)
+        charter = _on_environment(deps, deps.planner.frame(request), request)
         deps.store.freeze_charter(deps.study_id, charter_to_json(charter))
         deps.log.note("charter.frozen", f"{charter.question} (task {charter.task}, baseline {charter.baseline})")
         for assumption in charter.assumptions:
             deps.log.note("charter.assumption", assumption)
     return state
+
+
+def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Charter:
+    """The charter with the environment that it is on, and with no more tasks per score than there are."""
+    reference = charter.task if request.environment is None else request.environment.reference
+    environment = deps.environment.open(reference)
+    held_out = count_tasks(environment, charter.search_split, charter.eval_episodes)
+    assumptions = charter.assumptions
+    if held_out < charter.eval_episodes:
+        assumptions += (f"The {charter.search_split} split has {held_out} tasks: a score is over all of them.",)
+    return replace(
+        charter,
+        environment=reference,
+        environment_digest=environment.digest,
+        eval_episodes=held_out,
+        assumptions=assumptions,
+    )

@@ -11,7 +11,6 @@ from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.runs import job_of
-from researcher.execution.servers import connect
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.state import ResearchState
 from researcher.study.log import DIAGNOSED
@@ -50,7 +49,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
     assert active.child is not None and active.slot.url is not None, "a run in training has both"
     code = active.child.poll()
     try:
-        with connect(active.slot.url) as client:
+        with deps.pool.connect(active.slot.url) as client:
             status = client.status()
             _copy_curves(deps, active, client.metrics(active.copied_step))
     except SwarmError as error:

@@ -25,6 +25,6 @@ def test_two_close_learning_rates_are_two_arms_by_their_names() -> None:
 
 
 def test_multiples_of_a_learning_rate_are_decimal_numbers() -> None:
-    job = default_job("reverse", steps=None, engine="local") | {"lr": 0.003}
+    job = default_job("reverse", steps=None, base={}) | {"lr": 0.003}
     names = {arm.name: arm.job["lr"] for arm in default_arms(job)}
     assert (names["lr=0.009"], names["lr=0.0009"]) == (0.009, 0.0009)

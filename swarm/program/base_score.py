@@ -112,4 +112,4 @@ def interval(rewards: Sequence[float]) -> tuple[float, float]:
     shrunk = 1 + Z95**2 / number
     centre = (mean + Z95**2 / (2 * number)) / shrunk
     margin = Z95 / shrunk * math.sqrt(mean * (1 - mean) / number + Z95**2 / (4 * number**2))
-    return max(0.0, centre - margin), min(1.0, centre + margin)
+    return max(0.0, min(mean, centre - margin)), min(1.0, max(mean, centre + margin))

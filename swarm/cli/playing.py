@@ -123,7 +123,7 @@ class _Table:
         role = str(message.get("role", ""))
         if self.hides_own and role == "assistant":
             return
-        content = message.get("content")
+        content = message.get("content") or ""
         if content or not message.get("tool_calls"):
             typer.echo(_row(role, content if isinstance(content, str) else json.dumps(content)), err=self.err)
         for call in message.get("tool_calls") or ():

@@ -24,6 +24,7 @@ import typer
 from swarm import __version__
 from swarm.cli import environments, training
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.options import program_of, split_named
 from swarm.cli.scores import mean_of, score_text
 from swarm.cli.tokens import token_of
 from swarm.errors import (
@@ -237,17 +238,12 @@ def evaluate_task(
     with failures_in_one_line():
         from swarm.client import SwarmClient
         from swarm.environments import load_environment
-        from swarm.program import load_program, measure
-        from swarm.program.base import PLAIN
-        from swarm.tasks import Split
+        from swarm.program import measure
 
-        environment = load_environment(env)
-        chosen = PLAIN if program is None else load_program(program)
-        if split not in set(Split):
-            raise BadRequest(f"unknown split {split!r}: use {', '.join(Split)}", param="split")
+        environment, chosen, chosen_split = load_environment(env), program_of(program), split_named(split)
         began = time.monotonic()
         with SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client:
-            result = measure(client, environment, chosen, split=Split(split), episodes=episodes, max_workers=workers)
+            result = measure(client, environment, chosen, split=chosen_split, episodes=episodes, max_workers=workers)
         shown: dict[str, Any] = {
             "task": environment.name,
             "split": split,

@@ -1,4 +1,4 @@
-"""`swarm env list | init | check`: environments from a terminal.
+"""`swarm env list | init | check | play`: environments from a terminal.
 
 Place in the flow: a group of commands that commands.py takes in. Data goes to stdout, messages to stderr.
 """
@@ -6,14 +6,31 @@ Place in the flow: a group of commands that commands.py takes in. Data goes to s
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarm.cli import playing
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.options import program_of, require_model
+from swarm.cli.own_server import server_at
+from swarm.cli.tokens import token_of
+from swarm.errors import BadRequest
+
+if TYPE_CHECKING:
+    from swarm.client import SwarmClient
+
+NOT_MEASURED = (
+    "the base score was not measured: --url plays with the model of a running server, --train-model nano with a server "
+    "of its own"
+)
 
 app = typer.Typer(help="Environments: what there is to learn, bundled or your own.", no_args_is_help=True)
+app.command()(playing.play)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
@@ -49,20 +66,73 @@ def init(directory: Annotated[Path, typer.Argument(help="New folder.", show_defa
 def check(
     name: Annotated[str, typer.Argument(help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
     samples: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks to look at in each split.")] = 200,
+    url: Annotated[str | None, typer.Option(help="A server whose model plays for the base score.")] = None,
+    train_model: Annotated[
+        str | None, typer.Option(help="The same with a server of its own: nano, or a model's directory.")
+    ] = None,
+    program: Annotated[Path | None, typer.Option(help="A Python file with the agent that plays.")] = None,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=1, max=100_000, help="Train tasks that are played.")
+    ] = 64,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Tasks that are played at the same time.")] = 16,
     as_json: JsonOption = False,
 ) -> None:
-    """Find what is wrong with an environment before anything is trained on it. Exit code 1 if a check fails."""
+    """Find what is wrong with an environment before anything is trained on it. Exit code 1 if a check fails.
+
+    With a model, also the base score: how much of it that model does already.
+    """
     from swarm.environments import load_environment
     from swarm.environments.check import CheckResult, Severity, check_environment
+    from swarm.program.base_score import judge, measure_base_score
+    from swarm.tasks import Split
 
     with failures_in_one_line():
-        environment = load_environment(name)
+        _refuse_contradictions(url, train_model, program)
+        environment, chosen = load_environment(name), program_of(program)
         results: list[CheckResult] = []
-        for result in check_environment(environment, samples):
+
+        def tell(result: CheckResult) -> None:
             results.append(result)
             if not as_json:
                 typer.echo(f"{result.severity:5}{result.check:17}{result.message}")
+
+        for result in check_environment(environment, samples):
+            tell(result)
+        base = None
+        if url is None and train_model is None:
+            typer.echo(NOT_MEASURED, err=True)
+        # Without any train task the checks have failed already, and there is nothing to play.
+        elif next(environment.tasks(Split.TRAIN), None) is not None:
+            with _model(url, train_model) as client:
+                base = measure_base_score(client, environment, chosen, episodes=episodes, max_workers=workers)
+            tell(judge(base))
         if as_json:
             checks = [{"check": each.check, "severity": each.severity, "message": each.message} for each in results]
-            typer.echo(json.dumps({"name": environment.name, "digest": environment.digest, "checks": checks}))
+            figures = {"checks": checks, "base_score": None if base is None else base.figures()}
+            typer.echo(json.dumps({"name": environment.name, "digest": environment.digest, **figures}))
         raise typer.Exit(1 if any(each.severity is Severity.FAIL for each in results) else 0)
+
+
+def _refuse_contradictions(url: str | None, train_model: str | None, program: Path | None) -> None:
+    if url is not None and train_model is not None:
+        raise BadRequest("--url names a server with its model, --train-model a model: use one of them")
+    if program is not None and url is None and train_model is None:
+        raise BadRequest("a program plays only with a model: add --url or --train-model", param="program")
+
+
+@contextmanager
+def _model(url: str | None, train_model: str | None) -> Generator[SwarmClient]:
+    """A client of the server that was named, or of one that serves the model until this is left."""
+    from swarm.client import SwarmClient
+    from swarm.job import TrainJob
+
+    roles = ("rollout", "commander") if train_model is None else ("commander",)
+    with (
+        TemporaryDirectory(prefix="swarm-check-") as home,
+        server_at(url, Path(home)) as address,
+        SwarmClient(address, token=token_of(*roles), client_id="swarm-check") as client,
+    ):
+        if train_model is not None:
+            client.auto_sync_train_config_and_start_engine(TrainJob(model=train_model, experiment_name="check"))
+        require_model(client)
+        yield client

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,13 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.options import program_of
+from swarm.cli.own_server import server_at
 from swarm.cli.scores import score_figures, score_text
 from swarm.cli.tokens import token_of
-from swarm.errors import EngineFailure
 
 if TYPE_CHECKING:
-    from swarm.client import SwarmClient
+    from swarm.client import Evaluation, SwarmClient
+    from swarm.environments import Environment
     from swarm.job import TrainJob
+    from swarm.program import Program
+    from swarm.program.evaluation import StepScore
 
 STEPS = 60
 REWARD = "critic/score/mean"
@@ -47,6 +48,9 @@ def train(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 32,
     eval_episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out tasks of each score.")] = 200,
+    eval_every: Annotated[
+        int | None, typer.Option(min=1, help="Score every so many steps as well (default: before and after).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Train on an environment: the held-out score before, every step, and the held-out score after.
@@ -56,37 +60,80 @@ def train(
     with failures_in_one_line():
         from swarm.client import SwarmClient
         from swarm.environments import load_environment
-        from swarm.program import load_program, measure
         from swarm.program import train as train_program
-        from swarm.program.base import PLAIN
 
         environment = load_environment(env)
-        chosen = PLAIN if program is None else load_program(program)
+        chosen = program_of(program)
         train_job = _job_of(job, environment.name, seed)
         directory = home or RUNS / train_job.experiment_name
         with (
-            _server(url, directory) as address,
+            server_at(url, directory) as address,
             SwarmClient(address, token=token_of("commander"), client_id="swarm-train") as client,
         ):
             client.auto_sync_train_config_and_start_engine(train_job)
-            scores = [measure(client, environment, chosen, episodes=eval_episodes, max_workers=workers)]
-            typer.echo(f"held-out score before: {score_text(scores[0])}", err=True)
+            scores = _Scores(client, environment, chosen, eval_episodes, workers)
+            before = scores.measure("before")
             with _steps_shown(client):
-                done = train_program(client, environment, train_job, chosen, max_workers=workers)
-            scores.append(measure(client, environment, chosen, episodes=eval_episodes, max_workers=workers))
-            typer.echo(f"held-out score after:  {score_text(scores[1])}", err=True)
+                gate = None if eval_every is None else scores.gate(eval_every, train_job.batch_size)
+                done = train_program(client, environment, train_job, chosen, max_workers=workers, gate=gate)
+            after = scores.measure("after")
             if url is None:
                 client.save_checkpoint()
-        before, after = scores
         figures: dict[str, Any] = {
             "env": environment.name, "digest": environment.digest, "program": chosen.name, "steps": done.steps,
             "failed_episodes": done.failures, "before": score_figures(before), "after": score_figures(after),
-            "home": None if url else str(directory),
+            "evaluations": scores.figures(), "home": None if url else str(directory),
         }  # fmt: skip
         if as_json:
             typer.echo(json.dumps(figures))
         else:
             typer.echo(f"{environment.name}: {score_text(before)} -> {score_text(after)} in {done.steps} steps")
+
+
+class _Scores:
+    """The held-out scores of one run: told on stderr as they come, kept for the figures."""
+
+    def __init__(
+        self, client: SwarmClient, environment: Environment, program: Program, episodes: int, workers: int
+    ) -> None:
+        self._client, self._environment, self._program = client, environment, program
+        self._episodes, self._workers = episodes, workers
+        self._kept: list[StepScore] = []
+
+    def measure(self, when: str) -> Evaluation:
+        """The score of now. Raises EngineFailure if nothing was scored."""
+        from swarm.program.evaluation import score_at_rest
+
+        score = score_at_rest(self._client, self._evaluate)
+        self._kept.append(score)
+        typer.echo(f"held-out score {when + ':':8}{score_text(score.evaluation)}", err=True)
+        return score.evaluation
+
+    def gate(self, every: int, batch_size: int) -> Callable[[int], int]:
+        """What `train` asks before each chunk, so that every so many steps are scored."""
+        from swarm.program.evaluation import PeriodicEvaluation
+
+        return PeriodicEvaluation(
+            self._client, self._evaluate, every=every, batch_size=batch_size, on_score=self._keep
+        ).gate
+
+    def figures(self) -> list[dict[str, Any]]:
+        return [{"step": score.step, **score_figures(score.evaluation)} for score in self._kept]
+
+    def _keep(self, score: StepScore) -> None:
+        self._kept.append(score)
+        step = "while others train" if score.step is None else f"at step {score.step}"
+        evaluation = score.evaluation
+        # A score that cannot be had is no reason to give the training up.
+        shown = f"none: {evaluation.failures[0].error}" if evaluation.mean is None else score_text(evaluation)
+        typer.echo(f"held-out score {step}: {shown}", err=True)
+
+    def _evaluate(self) -> Evaluation:
+        from swarm.program import measure
+
+        return measure(
+            self._client, self._environment, self._program, episodes=self._episodes, max_workers=self._workers
+        )
 
 
 def _job_of(path: Path | None, environment: str, seed: int | None) -> TrainJob:
@@ -101,28 +148,6 @@ def _job_of(path: Path | None, environment: str, seed: int | None) -> TrainJob:
     if "experiment_name" not in given.model_fields_set:
         changes["experiment_name"] = named
     return given.model_copy(update=changes)
-
-
-@contextmanager
-def _server(url: str | None, home: Path) -> Generator[str]:
-    """The address of the server that was named, or of one that runs until this is left."""
-    if url is not None:
-        yield url
-        return
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline()
-            if not line:
-                raise EngineFailure(f"the server of this run did not start: exit code {server.wait(STOP_TIMEOUT_S)}")
-            yield json.loads(line)["url"]
-        finally:
-            server.send_signal(signal.SIGTERM)
-            try:
-                server.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
 
 
 @contextmanager

@@ -23,6 +23,9 @@ TOLERATED_CONSTANT = 0.5
 """What one answer to everything may earn: a task with two answers to choose from is still one."""
 TOLERATED_JUNK = 0.1
 """What no answer at all may earn on average: graders with partial credit pay a little for some questions."""
+JOINED = 50
+TOLERATED_JOINED = 0.5
+"""What all answers at once may earn: of two answers to choose from, a grader may look at the last one alone."""
 SLOW_S = 1.0
 
 
@@ -68,6 +71,7 @@ def check_environment(environment: Environment, samples: int = SAMPLES) -> Itera
         _determinism,
         _empty_and_echo,
         _constant,
+        _joined,
         _time,
     )
     for check in checks:
@@ -156,6 +160,22 @@ def _constant(sampled: _Sampled) -> CheckResult:
     if earned > TOLERATED_CONSTANT:
         return CheckResult("constant answers", Severity.FAIL, f"{message}: a model would learn to say nothing else")
     return CheckResult("constant answers", Severity.OK, message)
+
+
+def _joined(sampled: _Sampled) -> CheckResult:
+    """Graded where one of the joined answers is the right one: elsewhere a careless grader pays nothing either."""
+    known = [(task, solution) for task, solution in _solved(sampled) if solution is not None]
+    joined = [solution for solution, _ in Counter(solution for _, solution in known).most_common(JOINED)]
+    if len(joined) < 2:
+        return CheckResult("joined answers", Severity.OK, "fewer than two answers are known, so none were joined")
+    reply = "\n".join(joined)
+    earned = _mean([sampled.grade(task, reply).score for task, solution in known if solution in joined])
+    message = f"a reply that lists {len(joined)} answers earns {earned:.2f} where the right one is among them"
+    if earned > TOLERATED_JOINED:
+        return CheckResult(
+            "joined answers", Severity.FAIL, f"{message}: have the grader compare the answer, not look for it in a text"
+        )
+    return CheckResult("joined answers", Severity.OK, message)
 
 
 def _time(sampled: _Sampled) -> CheckResult:

@@ -22,12 +22,12 @@ from swarm.client import (
 )
 from swarm.client.episode import DEFAULT_WAIT_S
 from swarm.environments import Environment, EnvironmentTask
-from swarm.errors import EngineFailure, EnvironmentInvalid
+from swarm.errors import EngineFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
-from swarm.program.attempts import CALL_TIMEOUT_S, Model, open_session
+from swarm.program.attempts import CALL_TIMEOUT_S, Model, RecordedSession, open_session
 from swarm.program.base import PLAIN, Program
 from swarm.tasks.base import Split
-from swarm.types import Task, WorkflowOutput
+from swarm.types import EpisodeType, Task, WorkflowOutput
 
 EVAL_TEMPERATURE = 1.0
 """Fixed, whatever a job trains at: what is compared is the policy itself, not its mode. An agent may set its own."""
@@ -64,10 +64,12 @@ def train(
     program: Program = PLAIN,
     *,
     max_workers: int = 32,
+    gate: Callable[[int], int] | None = None,
 ) -> TrainingResult:
     """Run episodes until the job's `total_steps` are done; the server must have been started with that job.
 
-    The job's seed decides the order of tasks.
+    The job's seed decides the order of tasks. `gate` is asked how many of the next so many tasks may run, while none
+    does, and may take its time (evaluation.py).
 
     Raises EnvironmentInvalid without `total_steps`, EngineFailure if nearly all episodes fail, and what ends a run of
     the client library.
@@ -80,7 +82,7 @@ def train(
     failures = 0
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
         while (status := client.status()).step < job.total_steps:
-            chosen = _choose(program, tasks, chunk, status.step / job.total_steps)
+            chosen = _choose(program, tasks, gate(chunk) if gate else chunk, status.step / job.total_steps)
             by_id = {each.task.task_id: each for each in chosen}
 
             def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id) -> None:
@@ -126,6 +128,24 @@ def measure(
         return evaluate(client, tasks, attempt, max_workers=max_workers, wait_timeout=wait_timeout)
 
 
+def play(
+    client: SwarmClient, environment: Environment, item: EnvironmentTask, program: Program, session: RecordedSession
+) -> WorkflowOutput:
+    """One attempt as an eval episode; `session` keeps its messages. Raises ProgramFailure if the program fails."""
+    with (
+        httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http,
+        client.open_episode(item.task, EpisodeType.EVAL) as episode,
+    ):
+        try:
+            output = _attempt(program, environment, item, episode.credentials, http, is_training=False, session=session)
+        except SwarmError:
+            raise
+        except Exception as error:
+            raise ProgramFailure(f"the program {program.name} raised {type(error).__name__}: {error}") from error
+        episode.output = output
+    return output
+
+
 def _choose(program: Program, tasks: Iterator[EnvironmentTask], number: int, progress: float) -> list[EnvironmentTask]:
     if program.schedule is None:
         return list(islice(tasks, number))
@@ -145,8 +165,9 @@ def _attempt(
     http: httpx.Client,
     *,
     is_training: bool = True,
+    session: RecordedSession | None = None,
 ) -> WorkflowOutput:
-    session = open_session(environment, item)
+    session = session or open_session(environment, item)
     model = Model(
         credentials.base_url,
         credentials.api_key,

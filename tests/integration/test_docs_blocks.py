@@ -87,6 +87,8 @@ def commands_exist(block: Block) -> None:
         for before, word in pairwise(words[1:]):
             verbs += [word] if before == "|" else []
         commands: Any = typer.main.get_command(APPS[program])
+        if (group := commands.commands[words[1]]) and hasattr(group, "commands"):
+            commands, verbs = group, [words[2]]
         named = set(re.findall(r"(?<![\w-])--[a-z-]+", line.partition(" #")[0]))
         for verb in verbs:
             known = {option for parameter in commands.commands[verb].params for option in parameter.opts}

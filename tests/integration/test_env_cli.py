@@ -8,15 +8,18 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 GRADE_ALL = "def grade(task, transcript): return 1.0\n"
 GRADE_NONE = "def grade(task, transcript): return 0.0\n"
+GRADE_ANYWHERE = "def grade(task, transcript): return task['answer'] in (transcript[-1]['content'] or '').split()\n"
 GRADE_BY_CHANCE = "import random\ndef grade(task, transcript): return random.random()\n"
 
 
@@ -40,6 +43,11 @@ def test_what_init_writes_passes_check(own: Path) -> None:
     [
         (GRADE_ALL, "empty answers", "an empty answer earns 1.00"),
         (GRADE_NONE, "solutions", "is graded 0: mend the grader"),
+        (
+            GRADE_ANYWHERE,
+            "joined answers",
+            "a reply that lists 50 answers earns 1.00 where the right one is among them",
+        ),
         (GRADE_BY_CHANCE, "determinism", "the same attempt was graded in two ways"),
     ],
 )
@@ -49,6 +57,78 @@ def test_graders_that_teach_the_wrong_thing_are_found(own: Path, grader: str, ch
     assert done.exit_code == 1
     found = {each["check"]: each for each in json.loads(done.stdout)["checks"]}
     assert found[check]["severity"] == "fail" and message in found[check]["message"]
+
+
+def test_a_grader_of_the_last_of_two_answers_may_be_taught(own: Path) -> None:
+    rows = [{"question": f"Is {number} even?", "answer": "no" if number % 2 else "yes"} for number in range(300)]
+    (own / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (own / "grade.py").write_text(
+        "def grade(task, transcript):\n"
+        "    words = (transcript[-1]['content'] or '').split()\n"
+        "    return words[-1:] == [task['answer']]\n"
+    )
+    done = CliRunner().invoke(app, ["env", "check", str(own), "--json"])
+    found = {each["check"]: each for each in json.loads(done.stdout)["checks"]}
+    assert found["joined answers"]["severity"] == "ok"
+    assert "a reply that lists 2 answers" in found["joined answers"]["message"]
+
+
+def test_without_a_model_the_check_says_how_the_base_score_is_measured(own: Path) -> None:
+    done = CliRunner().invoke(app, ["env", "check", str(own), "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["base_score"] is None
+    assert done.stderr.count("\n") == 1
+    assert all(words in done.stderr for words in ("base score was not measured", "--url", "--train-model"))
+
+
+@pytest.mark.parametrize(
+    ("agent", "code", "severity", "message"),
+    [
+        ("return '?'", 1, "fail", "no attempt earned anything, so there is nothing to learn from: take easier tasks"),
+        ("return best", 0, "warn", "nearly all earn everything, so there is little left to learn"),
+        ("return best if len(task.main_query) % 2 else '?'", 0, "ok", "95 % from"),
+        ("return {}[best]", 1, "fail", "no attempt could be scored; the first failure: KeyError"),
+    ],
+)
+def test_the_base_score_says_whether_a_model_can_learn(
+    own: Path, start_shared_server: Any, agent: str, code: int, severity: str, message: str
+) -> None:
+    (own / "agent.py").write_text(
+        "def agent(task, model, session):\n"
+        "    best = max(task.main_query.split()[1:], key=len)\n"
+        "    model.chat(session.messages)\n"
+        f"    {agent}\n"
+    )
+    url = start_shared_server(TrainJob(engine="fake")).url
+    played = 6 if "{}" in agent else 100
+    words = ["--url", url, "--program", str(own / "agent.py"), "--episodes", str(played), "--json"]
+    done = CliRunner().invoke(app, ["env", "check", str(own), *words])
+    assert done.exit_code == code, done.output
+    figures = json.loads(done.stdout)
+    assert figures["checks"][-1]["check"] == "base score" and figures["checks"][-1]["severity"] == severity
+    assert message in figures["checks"][-1]["message"]
+    base = figures["base_score"]
+    assert base["n"] + base["failures"] == played and base["low"] <= base["mean"] <= base["high"]
+    with SwarmClient(url) as client:
+        assert {view.episode_type for view in client.episodes()} == {"eval"}
+
+
+@pytest.mark.timeout(300)
+def test_the_base_score_of_a_model_is_measured_without_a_running_server(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["env", "check", "reverse", "--train-model", "nano", "--episodes", "8", "--json"])
+    assert done.stdout, done.output
+    assert json.loads(done.stdout)["base_score"]["n"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--url", "http://127.0.0.1:1", "--train-model", "nano"], "use one of them"),
+        (["--program", "agent.py"], "a program plays only with a model"),
+    ],
+)
+def test_contradictions_are_refused_before_anything_is_checked(words: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["env", "check", "reverse", *words])
+    assert done.exit_code == 2 and done.stdout == "" and message in done.stderr
 
 
 def test_a_broken_environment_is_one_line_and_exit_code_2(own: Path) -> None:
@@ -64,16 +144,21 @@ def test_the_bundled_ones_are_listed() -> None:
     assert "reverse" in CliRunner().invoke(app, ["env", "list"]).stdout
 
 
-def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(300)
+def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
     monkeypatch.chdir(tmp_path)
+    url = start_server(TrainJob()).url
     rows = [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(100)]
     Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = PAGE.read_text()
     commands = re.findall(r"^    (swarm .*)$", text, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 9
     for command in commands:
-        done = CliRunner().invoke(app, shlex.split(command)[1:])
-        assert done.exit_code == 0, (command, done.output)
+        words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
+        done = CliRunner().invoke(app, words)
+        # Whether the bundled model can begin to learn a task is for the check to say.
+        expected = {0, 1} if {"--url", "--train-model"} & set(words) else {0}
+        assert done.exit_code in expected, (command, done.output)
     [program] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     assert len(done.stdout.splitlines()) == 3

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -73,6 +76,25 @@ def test_without_a_server_one_is_started_and_a_second_run_goes_on(own: Path, mon
     second = train(own)
     assert second.exit_code == 0, second.output
     assert [line for line in second.stderr.splitlines() if line.startswith("step")] == ["step    4  reward 0.000"]
+
+
+def test_a_killed_run_leaves_no_server(own: Path) -> None:
+    (own / "job.yaml").write_text(JOB.replace("total_steps: 3", "total_steps: 100000"))
+    command = [sys.executable, "-m", "swarm.cli", "train", "--env", "longer", "--job", "job.yaml", "--home", "home"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=own) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline().startswith("held-out score before")
+        server = psutil.Process(json.loads((own / "home" / "stdout.log").read_text())["pid"])
+        run.kill()
+        server.wait(timeout=60)
+
+
+def test_a_server_that_does_not_start_says_why_in_one_line(own: Path, start_server: Any) -> None:
+    home = start_server().home
+    done = train(own, "--home", str(home))
+    assert done.exit_code == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "the server of this run did not start" in done.stderr and f"log: {home / 'stderr.log'}" in done.stderr
 
 
 def test_a_program_of_which_every_attempt_fails_ends_with_the_reason(own: Path, start_server: Any) -> None:
@@ -157,7 +179,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("job.yaml").write_text(yaml.safe_dump(job))
     url = start_server(TrainJob(engine="fake")).url
     commands = re.findall(r"^    (swarm .*)$", text, re.MULTILINE)
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
         limit = "--eval-episodes" if words[0] == "train" else "--episodes"
@@ -169,3 +191,80 @@ def test_a_program_may_leave_the_agent_out(tmp_path: Path) -> None:
     (tmp_path / "shaped.py").write_text("def reward(task, transcript, grade): return 0.5\n")
     program = load_program(tmp_path / "shaped.py")
     assert program.agent.__name__ == "answer_in_turn" and program.schedule is None
+
+
+def scores_by_version(client: SwarmClient) -> dict[int, list[float | None]]:
+    """The rewards of eval episodes, by the one weight version that answered."""
+    found: dict[int, list[float | None]] = {}
+    for view in client.episodes(episode_type="eval"):
+        [version] = view.weight_versions
+        found.setdefault(version, []).append(view.reward)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "scored"),
+    [
+        ("", [0, 2, 4, 5]),
+        ("max_staleness: 1\n", [0, 2, 4, 5]),
+        ("stop_rule: enough_non_constant_tasks\n", [0, 2, 4, 5]),
+        ("stop_rule: enough_episodes\n", [0, 2, 4, 5]),
+    ],
+    ids=["exact batches", "stale episodes", "dynamic sampling", "by episodes"],
+)
+def test_scores_on_the_way_are_of_the_step_they_are_labelled_with(
+    own: Path, start_server: Any, settings: str, scored: list[int]
+) -> None:
+    (own / "job.yaml").write_text(JOB.replace("total_steps: 3", "total_steps: 5") + settings)
+    luck = AGENT.replace('ANSWERS.get(task.main_query, "?")', "random.choice(task.main_query.split()[1:])")
+    luck = "import random\n" + luck
+    (own / "lucky.py").write_text(luck)
+    url = start_server().url
+    done = train(own, "--program", str(own / "lucky.py"), "--url", url, "--eval-every", "2")
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    evaluations = figures["evaluations"]
+    assert [each["step"] for each in evaluations] == scored
+    assert (evaluations[0]["mean"], evaluations[-1]["mean"]) == (figures["before"]["mean"], figures["after"]["mean"])
+    with SwarmClient(url) as client:
+        by_version = scores_by_version(client)
+        assert [point.step for point in client.metrics()] == [1, 2, 3, 4, 5]
+    assert sorted(by_version) == scored and {len(rewards) for rewards in by_version.values()} == {6}
+    for each in evaluations:
+        rewards = [reward for reward in by_version[each["step"]] if reward is not None]
+        assert sum(rewards) / 6 == pytest.approx(each["mean"])
+    assert done.stderr.count("held-out score at step") == 2
+
+
+def test_scores_on_the_way_leave_the_batches_as_they_are(own: Path, start_server: Any) -> None:
+    trained: list[list[set[str | None]]] = []
+    for words in ((), ("--eval-every", "1")):
+        url = start_server().url
+        # One at a time, so that no race decides which task comes first.
+        assert train(own, "--url", url, "--workers", "1", *words).exit_code == 0
+        with SwarmClient(url) as client:
+            by_batch: dict[str, set[str | None]] = {}
+            for view in reversed(client.episodes(episode_type="train")):
+                if view.batch_id is not None:
+                    by_batch.setdefault(view.batch_id, set()).add(view.task_id)
+            assert [point.metrics["batch/groups"] for point in client.metrics()] == [2.0, 2.0, 2.0]
+        trained.append(list(by_batch.values()))
+    assert trained[0] == trained[1] and len(trained[0]) == 3
+
+
+def test_a_score_that_cannot_be_had_ends_no_training(own: Path, start_server: Any) -> None:
+    # Of all tasks only the held-out ones come again: the second time no attempt at them succeeds.
+    (own / "fails.py").write_text(
+        "SEEN = {}\n"
+        "def agent(task, model, session):\n"
+        "    SEEN[task.task_id] = SEEN.get(task.task_id, 0) + 1\n"
+        "    assert not 2 <= SEEN[task.task_id] <= 4\n"
+        "    model.chat(session.messages)\n"
+        "    return '?'\n"
+    )
+    (own / "job.yaml").write_text(JOB.replace("num_repeat: 2", "num_repeat: 1"))
+    done = train(own, "--program", str(own / "fails.py"), "--url", start_server().url, "--eval-every", "2")
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert [(each["step"], each["mean"]) for each in figures["evaluations"]] == [(0, 0.0), (2, None), (3, 0.0)]
+    assert "held-out score at step 2: none: AssertionError" in done.stderr

@@ -1,0 +1,41 @@
+"""What several commands read from their options: a split, a program, a server that serves a model.
+
+Place in the flow: beside the commands, which ask here before they begin anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swarm.errors import BadRequest, EngineNotReady
+
+if TYPE_CHECKING:
+    from swarm.client import SwarmClient
+    from swarm.program import Program
+    from swarm.tasks import Split
+
+
+def split_named(name: str) -> Split:
+    """Raises BadRequest for a split that there is not."""
+    from swarm.tasks import Split
+
+    if name not in set(Split):
+        raise BadRequest(f"unknown split {name!r}: use {', '.join(Split)}", param="split")
+    return Split(name)
+
+
+def program_of(path: Path | None) -> Program:
+    """The program of a file, the plain one without a file. Raises EnvironmentInvalid for a file that is none."""
+    from swarm.program import load_program
+    from swarm.program.base import PLAIN
+
+    return PLAIN if path is None else load_program(path)
+
+
+def require_model(client: SwarmClient) -> None:
+    """Raises EngineNotReady if the server serves no model and nothing is under way to change that."""
+    status = client.status()
+    if status.state in {"OFFLINE", "FAILED"}:
+        reason = f": {status.reason}" if status.reason else ""
+        raise EngineNotReady(f"the server at {client.url} serves no model, it is {status.state}{reason}")

@@ -1,0 +1,50 @@
+"""The base score: its interval, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import binomtest
+
+from swarm.environments.check import Severity
+from swarm.program.base_score import BaseScore, interval, judge
+
+
+def scored(*rewards: float, failures: int = 0) -> BaseScore:
+    low, high = interval(rewards)
+    mean = sum(rewards) / len(rewards) if rewards else 0.0
+    return BaseScore(rewards, mean, low, high, failures, "KeyError" if failures else None, 1.0)
+
+
+@pytest.mark.parametrize(("successes", "number"), [(0, 64), (64, 64), (32, 64), (1, 10), (1, 1)])
+def test_of_successes_and_failures_the_interval_is_wilsons(successes: int, number: int) -> None:
+    rewards = [1.0] * successes + [0.0] * (number - successes)
+    reference = binomtest(successes, number).proportion_ci(method="wilson")
+    assert interval(rewards) == pytest.approx((reference.low, reference.high), abs=1e-4)
+
+
+def test_of_other_grades_the_interval_is_normal() -> None:
+    assert interval([0.2, 0.4, 0.6]) == pytest.approx(
+        (0.4 - 1.96 * 0.2 / math.sqrt(3), 0.4 + 1.96 * 0.2 / math.sqrt(3))
+    )
+    assert interval([0.5]) == (-math.inf, math.inf)
+    assert scored(0.5).figures()["low"] is None
+
+
+@pytest.mark.parametrize(
+    ("score", "severity"),
+    [
+        (scored(*[0.0] * 64), Severity.FAIL),
+        (scored(*[1.0], *[0.0] * 999), Severity.FAIL),
+        (scored(*[1.0] * 2, *[0.0] * 62), Severity.OK),
+        (scored(*[1.0] * 60, *[0.0] * 4), Severity.OK),
+        (scored(*[1.0] * 100), Severity.WARN),
+        (scored(*[-1.0] * 60, *[0.5] * 4), Severity.OK),
+        (scored(*[-1.0] * 60, *[-0.5] * 4), Severity.FAIL),
+        (scored(*[1.0, 0.0] * 32, failures=3), Severity.WARN),
+        (scored(failures=3), Severity.FAIL),
+    ],
+)
+def test_a_score_without_room_to_learn_is_found(score: BaseScore, severity: Severity) -> None:
+    assert judge(score).severity is severity

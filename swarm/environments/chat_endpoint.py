@@ -1,8 +1,8 @@
 """One question to an OpenAI-compatible endpoint, by the standard library alone.
 
 Place in the flow: judge.py asks here. The key is read from the environment for each call and is in nothing but its
-header: not in an error, and no redirect is followed that could carry it elsewhere. This module knows nothing of what is
-asked, and tries once.
+header: not in an error or an answer, and no redirect is followed that could carry it elsewhere. This module knows
+nothing of what is asked, and tries once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, cast
 from urllib.error import HTTPError
@@ -59,8 +59,8 @@ class ChatEndpoint:
             headers["Authorization"] = f"Bearer {key}"
         request = Request(self._url, json.dumps(body).encode(), headers, method="POST")
         try:
-            document = self._sent(request)
-            return _answer_in(document)
+            answer = _answer_in(self._sent(request))
+            return replace(answer, text=self.without_key(answer.text))
         except HTTPError as error:
             with error:
                 raise self._refused(error) from None

@@ -115,26 +115,22 @@ class Judge:
     def _remembered(self, task_id: str, prompt: str) -> Verdict:
         key = digest_of(prompt)
         with self._lock:
-            known = self._verdicts.get(key)
-            if known is None:
-                mine = self._verdicts[key] = Future[Verdict]()
-                while len(self._verdicts) > REMEMBERED:
-                    self._verdicts.popitem(last=False)
-            else:
-                self._verdicts.move_to_end(key)
-                mine = None
-        if known is not None:
-            return known.result()
-        assert mine is not None
+            is_known = key in self._verdicts
+            verdict = self._verdicts.setdefault(key, Future[Verdict]())
+            self._verdicts.move_to_end(key)
+            while len(self._verdicts) > REMEMBERED:
+                self._verdicts.popitem(last=False)
+        if is_known:
+            return verdict.result()
         try:
-            mine.set_result(self._asked(task_id, prompt))
+            verdict.set_result(self._asked(task_id, prompt))
         except BaseException as error:
             # Those who wait hear of it; who asks later may have better luck.
             with self._lock:
                 self._verdicts.pop(key, None)
-            mine.set_exception(error)
+            verdict.set_exception(error)
             raise
-        return mine.result()
+        return verdict.result()
 
     def _asked(self, task_id: str, prompt: str) -> Verdict:
         reason, pause_s = "", FIRST_PAUSE_S
@@ -155,27 +151,27 @@ class Judge:
         raise EnvironmentFailure(f"task {task_id}: no verdict of the judge in {MAX_CALLS} calls: {reason}")
 
     def _call(self, task_id: str, prompt: str) -> Answer:
-        began, time_of_call = time.monotonic(), datetime.now(UTC).isoformat(timespec="milliseconds")
-        answer, failure = None, None
+        began = time.monotonic()
+        record: dict[str, object] = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "task_id": task_id,
+            "model": self._endpoint.model,
+            "prompt": self._endpoint.without_key(prompt),
+            "answer": None,
+            "score": None,
+            "tokens": None,
+        }
         try:
             answer = self._endpoint.ask(prompt)
+            verdict = parse_verdict(answer.text)
+            record |= {"answer": answer.text, "score": verdict and verdict.score, "tokens": answer.tokens}
             return answer
         except CallFailed as error:
-            failure = str(error)
+            record["error"] = str(error)
             raise
         finally:
-            verdict = None if answer is None else parse_verdict(answer.text)
-            record: dict[str, object] = {
-                "time": time_of_call,
-                "task_id": task_id,
-                "model": self._endpoint.model,
-                "prompt": self._endpoint.without_key(prompt),
-                "answer": None if answer is None else self._endpoint.without_key(answer.text),
-                "score": None if verdict is None else verdict.score,
-                "tokens": None if answer is None else answer.tokens,
-                "seconds": round(time.monotonic() - began, 3),
-            }
-            self._log.add(record if failure is None else record | {"error": failure})
+            record["seconds"] = round(time.monotonic() - began, 3)
+            self._log.add(record)
 
 
 def framed(prompt: str, question: str, expected: str, reply: str) -> str:

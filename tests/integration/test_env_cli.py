@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from swarm.cli import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
+SPLITS = ("train", "validation", "test")
 GRADE_ALL = "def grade(task, transcript): return 1.0\n"
 GRADE_NONE = "def grade(task, transcript): return 0.0\n"
 GRADE_BY_CHANCE = "import random\ndef grade(task, transcript): return random.random()\n"
@@ -68,9 +69,11 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     rows = [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(100)]
     Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parts = [{"question": f"Write {part}().", "tests": [f"assert {part}() == 1"], "part": part} for part in SPLITS]
+    Path("programs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in parts))
     text = PAGE.read_text()
     commands = re.findall(r"^    (swarm .*)$", text, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command)[1:])
         assert done.exit_code == 0, (command, done.output)

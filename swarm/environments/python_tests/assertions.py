@@ -27,7 +27,8 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 )
 """What of a constant is still one."""
 
-_BUILTINS = frozenset(dir(builtins))
+# The compiler looks for super by its name.
+_BUILTINS = frozenset(name for name in dir(builtins) if not name.startswith("_")) - {"super"}
 _BRANCHES = (
     ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match, ast.ClassDef,
 )  # fmt: skip
@@ -67,7 +68,11 @@ class PreparedTest:
 
 def read_test(text: str, entry_point: str | None = None) -> PreparedTest:
     """Functions of no arguments called `test...` are called, as is `check(candidate)` of HumanEval with the
-    `entry_point`. Raises ValueError for what is no Python, or asserts nothing."""
+    `entry_point`. Raises ValueError for what is no Python, or asserts nothing.
+
+    A program may call what it was asked for like a builtin. Where a test uses any other name of the program's, and in
+    what is no comparison with a constant, the names of builtins mean builtins.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -78,12 +83,17 @@ def read_test(text: str, entry_point: str | None = None) -> PreparedTest:
         tree.body += ast.parse(name).body
     statements = [each for each in tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
     statements = [each for each in statements if PROGRAM not in _modules(each)]
-    rewriter = _Rewriter(called, _bound(tree))
-    rewritten = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree)))
+    bound = _bound(tree)
+    loaded = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    rewriter = _Rewriter(called, bound)
+    rewritten: ast.Module = rewriter.visit(tree)
+    if any(not name.startswith("__") for name in loaded - bound - _BUILTINS):
+        _mean_builtins(rewritten, bound)
     if not rewriter.assertions:
         raise ValueError(f"{text.strip()[:40]!r} has no assert statement in it")
     modules = dict.fromkeys(module for each in statements for module in _modules(each))
-    return PreparedTest(rewritten, tuple(map(ast.unparse, statements)), tuple(modules), tuple(rewriter.assertions))
+    code = ast.unparse(ast.fix_missing_locations(rewritten))
+    return PreparedTest(code, tuple(map(ast.unparse, statements)), tuple(modules), tuple(rewriter.assertions))
 
 
 def parse_reports(output: bytes, mark: str) -> list[Report]:
@@ -202,15 +212,17 @@ class _Rewriter(ast.NodeTransformer):
             case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
                 return self._equal(node, left, right)
             case _:
-                return self._call("truth", node, None, self._with_builtins(tested))
+                _mean_builtins(tested, self._bound)
+                return self._call("truth", node, None, tested)
 
     def _equal(self, node: ast.Assert, left: ast.expr, right: ast.expr) -> ast.stmt:
         if (expected := _constant(right)) is not None:
             return self._call("value", node, expected, left)
         if (expected := _constant(left)) is not None:
             return self._call("value", node, expected, right)
-        # What is right is what is expected: builtins in it are those of the language.
-        return self._call("equal", node, None, left, self._with_builtins(right))
+        # What is on the right is what is expected.
+        _mean_builtins(right, self._bound)
+        return self._call("equal", node, None, left, right)
 
     def _call(self, kind: str, node: ast.Assert, expected: Constant | None, *arguments: ast.expr) -> ast.stmt:
         number = ast.Constant(len(self.assertions))
@@ -218,12 +230,12 @@ class _Rewriter(ast.NodeTransformer):
         call = ast.Call(ast.Name(f"__check_{kind}__", ast.Load()), [number, *arguments], [])
         return ast.copy_location(ast.Expr(call), node)
 
-    def _with_builtins(self, tested: ast.expr) -> ast.expr:
-        """The expression with builtins meant by their names, whatever the program calls by the same."""
-        for name in ast.walk(tested):
-            if isinstance(name, ast.Name) and name.id in _BUILTINS and name.id not in self._bound:
-                name.id = f"__real_{name.id}__"
-        return tested
+
+def _mean_builtins(tree: ast.AST, bound: set[str]) -> None:
+    """Put builtins in the place of their names, whatever the program calls by the same. `bound` is the test's own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in _BUILTINS and node.id not in bound:
+            node.id = f"__real_{node.id}__"
 
 
 def _is_straight(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -26,7 +26,7 @@ Say = Callable[[str, str], None]
 """Takes the kind of a report and its data as JSON."""
 
 PROGRAM, TEST = "solution", "tests"
-"""Names of the two as modules; a test may import from the first."""
+"""Names of the two as files; a test may import from the first, and is itself the main script."""
 MAX_TEXT_CHARS = 200
 _DICT: dict[object, object] = {}
 KEYS, ITEMS = type(_DICT.keys()), type(_DICT.items())
@@ -57,7 +57,7 @@ def main() -> None:
 
 def _run(program: str, test: str, private: dict[str, Any], say: Say) -> None:
     real = {f"__real_{name}__": value for name, value in private.items()}
-    own = {"__name__": TEST, "__builtins__": private, **_checks(say)}
+    own = {"__name__": "__main__", "__builtins__": private, **_checks(say)}
     # This script is not to be found under its name.
     sys.modules[PROGRAM] = sys.modules["__main__"] = module = ModuleType(PROGRAM)
     names = vars(module)

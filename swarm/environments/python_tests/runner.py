@@ -59,9 +59,7 @@ class PythonTests:
     def __call__(self, task: EnvironmentTask, reply: str, expected: object) -> Grade:
         """Raises ValueError for tests that cannot be used and EnvironmentFailure if they cannot be run."""
         entry_point = task.answer.get("entry_point")
-        tests = [
-            read_test(text, entry_point if isinstance(entry_point, str) else None) for text in texts_of(expected)
-        ]
+        tests = [read_test(text, entry_point if isinstance(entry_point, str) else None) for text in texts_of(expected)]
         program = program_of(reply)
         if program is None:
             return Grade(0.0, False, {"passed": 0, "tests": len(tests), "failure": "there is no Python in the reply"})

@@ -62,12 +62,22 @@ RIGHT = {
     "HumanEval's check of the entry point": (ADD, CHECK),
     "a check that the test calls": (ADD, CHECK + "check(add)"),
     "functions of pytest": (ADD, "def test_one(): assert add(1, 2) == 3\ndef test_two(): assert add(0, 0) == 0"),
+    "a main block of the test": (ADD, CHECK + "if __name__ == '__main__':\n    check(add)"),
+    "no main block of the program": (ADD + "if __name__ == '__main__':\n    add(input())", ADDS[0]),
     "an import of the program": (ADD, "from solution import add as plus\nassert plus(1, 2) == 3"),
     "containers": ("def f(): return {'a': [(1, 2.5), {3}], 2: b'b'}", "assert f() == {'a': [(1, 2.5), {3}], 2: b'b'}"),
     "conversions": ("def f(): return [4, 5]", "assert set(f()) == set((5, 4))\nassert sorted(f()) == [4, 5]"),
     "truth": ("def f(x): return x", "assert f(None) is None\nassert f(1)\nassert not f(0)\nassert f(True) is True"),
     "numbers of other types": ("from fractions import Fraction\ndef f(): return Fraction(1, 2)", "assert f() == 0.5"),
     "a function with the name of a builtin": ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
+    "a function with the name of a builtin, by way of a variable": (
+        "def sum(a, b): return a + b",
+        "def test_sum():\n    total = sum(1, 2)\n    assert total == 3",
+    ),
+    "classes of a test": (
+        "class A:\n    def f(self): return 1",
+        "class B(A):\n    def f(self): return super().f() + len('a')\nassert B().f() == 2\nassert isinstance(B(), A)",
+    ),
     "errors that are called for": (
         "def f(x): raise ValueError",
         "try:\n    f(1)\nexcept ValueError:\n    seen = True\nassert seen",
@@ -122,7 +132,8 @@ def add(a, b):
     return 7
 """
 TRUTHS = ["from math import isclose\nassert isclose(add(1, 2), 3)", "import math\nassert math.isclose(add(1, 2), 3)"]
-TRUTHS += ["assert abs(add(1, 2) - 3) < 1e-9", "assert all([add(1, 2) == 3])"]
+TRUTHS += ["assert abs(add(1, 2) - 3) < 1e-9", "difference = abs(add(1, 2) - 3)\nassert difference < 1e-9"]
+TRUTHS += ["def is_close(a, b): return abs(a - b) < 1e-9\nassert all([is_close(add(1, 2), 3)])"]
 EQUAL_TO_ALL = """
 class Equal:
     def __eq__(self, other): return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -15,10 +16,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from swarm.digest import digest_of
-from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript, final_reply
-from swarm.environments.graders import known_reply, reply_grader
+from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript
+from swarm.environments.graders import known_reply
+from swarm.environments.grading import GraderOptions, build_grader
 from swarm.environments.rows import SPLIT_NAMES, Row, digest_files, files_by_split, read_rows
-from swarm.errors import EnvironmentFailure, EnvironmentInvalid
+from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Split, split_of
 from swarm.types import Task
 
@@ -52,11 +54,11 @@ class TaskOptions(BaseModel):
     """Tokens that are enough for an answer."""
 
 
-class DatasetOptions(TaskOptions):
+class DatasetOptions(TaskOptions, GraderOptions):
     """Options of a task file, as in `tasks.jsonl?query=question&grader=number`."""
 
     grader: str = "exact"
-    """exact, number, regex, json or maths."""
+    """exact, number, regex, json, maths, python_tests or judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +112,13 @@ class DatasetEnvironment(Environment):
         self.description = f"Questions of {path.name}, graded by {options.grader}."
         self.max_tokens = options.max_tokens
         self._options = options
-        self._grader = reply_grader(options.grader)
+        self._grade = build_grader(options.grader, options, partial(answer_column, options))
         files = files_by_split(path) if path.is_dir() else {None: [path]}
         sources = {split: [row for each in paths for row in read_rows(each)] for split, paths in files.items()}
         contents = digest_files(each for paths in files.values() for each in paths)
         self.digest = digest_of([contents, options.model_dump()])
         self._table = TaskTable.of(self.name, options, sources)
-        self._answer_column = answer_column(options, next(iter(sources.values()))[0])
+        answer_column(options, next(iter(sources.values()))[0])
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
         return self._table.tasks(split, seed)
@@ -125,15 +127,10 @@ class DatasetEnvironment(Environment):
         return SingleTurn(task.task.main_query, self._options.system)
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
-        expected = task.answer.get(self._answer_column)
-        try:
-            is_right = self._grader(final_reply(transcript), expected)
-        except ValueError as error:
-            raise EnvironmentFailure(f"task {task.task.task_id}: column {self._answer_column}: {error}") from error
-        return Grade(float(is_right), is_right)
+        return self._grade(task, transcript)
 
     def solution(self, task: EnvironmentTask) -> str | None:
-        return known_reply(self._options.grader, task.answer.get(self._answer_column))
+        return known_reply(self._options.grader, task.answer[answer_column(self._options, task.answer)])
 
 
 def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> EnvironmentTask:

@@ -14,14 +14,16 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import ValidationError
 
-from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript, final_reply
+from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript
 from swarm.environments.dataset import TaskOptions, TaskTable, answer_column
-from swarm.environments.graders import known_reply, reply_grader
+from swarm.environments.graders import known_reply
+from swarm.environments.grading import Grader, GraderOptions, build_grader, refuse_options
 from swarm.environments.registry import option_error
 from swarm.environments.rows import Row, digest_files, read_rows
 from swarm.environments.user_code import import_file
@@ -29,12 +31,12 @@ from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split
 from swarm.types import Message
 
-Grader = Callable[[dict[str, Any], list[Message]], object]
+UserGrader = Callable[[dict[str, Any], list[Message]], object]
 
 IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".venv"})
 
 
-class FolderOptions(TaskOptions):
+class FolderOptions(TaskOptions, GraderOptions):
     """What environment.toml may say."""
 
     name: str | None = None
@@ -42,7 +44,7 @@ class FolderOptions(TaskOptions):
     description: str = ""
     """One sentence for people."""
     grader: str | None = None
-    """exact, number, regex, json or maths, instead of a grade.py."""
+    """exact, number, regex, json, maths, python_tests or judge, instead of a grade.py."""
     python: str | None = None
     """Interpreter that runs the folder's code, as a path from the folder. Default: that of whoever opens it."""
 
@@ -67,16 +69,7 @@ class FolderEnvironment(Environment):
         return SingleTurn(task.task.main_query, self._options.system)
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
-        try:
-            said = self._grade(dict(task.answer), [dict(message) for message in transcript])
-        except EnvironmentInvalid:
-            raise
-        except Exception as error:
-            # The user's code may raise anything: the failure of a grader is told, never taken for a grade.
-            raise EnvironmentFailure(
-                f"the grader of {self.name} failed on task {task.task.task_id}: {type(error).__name__}: {error}"
-            ) from error
-        return _as_grade(self.name, said)
+        return self._grade(task, transcript)
 
     def solution(self, task: EnvironmentTask) -> str | None:
         """With a grade.py, what it finds right is known only if environment.toml names the answer's column."""
@@ -90,18 +83,27 @@ class FolderEnvironment(Environment):
         if path.exists() and options.grader:
             raise EnvironmentInvalid(f"{directory}: there is a grade.py and a grader in environment.toml: keep one")
         if path.exists():
-            return cast(Grader, _function(path, "grade"))
+            refuse_options(None, options)
+            return _user_grader(self.name, cast(UserGrader, _function(path, "grade")))
         if options.grader is None:
             raise EnvironmentInvalid(f"{directory}: write a grade.py, or name a grader in environment.toml")
-        return self._built_in(options.grader)
+        return build_grader(options.grader, options, partial(answer_column, options))
 
-    def _built_in(self, name: str) -> Grader:
-        is_right = reply_grader(name)
 
-        def grade(row: dict[str, Any], transcript: list[Message]) -> bool:
-            return is_right(final_reply(transcript), row[answer_column(self._options, row)])
+def _user_grader(name: str, function: UserGrader) -> Grader:
+    def grade(task: EnvironmentTask, transcript: Transcript) -> Grade:
+        try:
+            said = function(dict(task.answer), [dict(message) for message in transcript])
+        except EnvironmentInvalid:
+            raise
+        except Exception as error:
+            # The user's code may raise anything: the failure of a grader is told, never taken for a grade.
+            raise EnvironmentFailure(
+                f"the grader of {name} failed on task {task.task.task_id}: {type(error).__name__}: {error}"
+            ) from error
+        return _as_grade(name, said)
 
-        return grade
+    return grade
 
 
 def read_interpreter(directory: Path) -> str | None:

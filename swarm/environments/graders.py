@@ -1,7 +1,7 @@
-"""Built-in graders: a reply and what was expected, to whether the reply is right.
+"""Built-in graders of few lines: a reply and what was expected, to whether the reply is right.
 
-Place in the flow: dataset.py and folder.py look one up by the name that the user chose. This module knows nothing of
-tasks, files or transcripts.
+Place in the flow: grading.py looks one up by the name that the user chose. This module knows nothing of tasks, files or
+transcripts.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -127,18 +127,23 @@ GRADERS: Mapping[str, ReplyGrader] = MappingProxyType(
 )
 
 
+PYTHON_TESTS, JUDGE = "python_tests", "judge"
+"""The graders that take more than a reply and an answer: grading.py builds them."""
+
+
 def reply_grader(name: str) -> ReplyGrader:
     """Raises EnvironmentInvalid, listing the names there are."""
     try:
         return GRADERS[name]
     except KeyError:
+        names = ", ".join([*GRADERS, PYTHON_TESTS, JUDGE])
         raise EnvironmentInvalid(
-            f"unknown grader {name!r}: use {', '.join(GRADERS)}, or a folder with a grade.py", param="grader"
+            f"unknown grader {name!r}: use {names}, or a folder with a grade.py", param="grader"
         ) from None
 
 
 def known_reply(grader: str, expected: object) -> str | None:
     """A reply that the grader finds right; None where none is known."""
-    if expected is None or grader == "regex":
+    if expected is None or grader in ("regex", PYTHON_TESTS, JUDGE):
         return None
     return expected if isinstance(expected, str) else json.dumps(expected) if grader == "json" else str(expected)

@@ -23,7 +23,8 @@ LIBRARIES = ("reasoning_gym",)
 
 
 def load_environment(name: str) -> Environment:
-    """Raises NotFound for a name that stands for nothing, EnvironmentInvalid for an environment that cannot be used."""
+    """Raises NotFound for a name that stands for nothing, EnvironmentInvalid for an environment that cannot be used,
+    SandboxUnavailable for a grader that runs programs where there is no sandbox."""
     source, _, query = name.partition("?")
     options = _options(query)
     if source in TASK_FAMILIES:

@@ -2,7 +2,8 @@
 
 Place in the flow: `sandbox.py` starts the outside end on the host; it starts bubblewrap, which starts the inside end,
 which starts the client. Bytes go: client -> TCP port inside -> Unix socket -> TCP connection to the one swarm server.
-The inside end also sets the limits and ends the sandbox when they are exceeded as a whole.
+The inside end also sets the limits and ends the sandbox when they are exceeded as a whole; that is all it does where
+there is no way out.
 
 Uses the standard library alone: inside, nothing of ours but this file and the `swarm` package can be read. It knows
 nothing of HTTP: what a client may do on the server is for the server's tokens to say.
@@ -58,6 +59,8 @@ async def _run_inside(options: argparse.Namespace, command: list[str]) -> int:
         os.setresgid(options.user, options.user, options.user)
         os.setresuid(options.user, options.user, options.user)
     os.chdir(options.workdir)
+    if options.socket is None:
+        return await _supervise(command, options, watch=_watch)
 
     async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_unix_connection(options.socket)
@@ -196,8 +199,8 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for name in ("tasks", "memory-bytes", "disk-bytes", "file-bytes", "address-bytes", "cpu-s"):
         inside.add_argument(f"--max-{name}", type=int, required=True)
     for end in (outside, inside):
-        end.add_argument("--socket", required=True)
-        end.add_argument("--port", type=int, required=True)
+        end.add_argument("--socket", required=end is outside)
+        end.add_argument("--port", type=int, required=end is outside)
     return parser.parse_args(argv[:split]), argv[split + 1 :]
 
 

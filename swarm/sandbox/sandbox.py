@@ -1,9 +1,10 @@
-"""Where code that a language model wrote is run: bubblewrap with one way out, the swarm server of its run.
+"""Where code that a language model wrote is run: bubblewrap with one way out, the swarm server of its run, or none.
 
-Place in the flow: `check` and `launch` turn the argv of a client into a `SandboxedCommand` and start that. Inside, the
-system, the Python environment and the `swarm` package are read-only, everything else is absent but the working
-directory; there is no network; a proxy (proxy.py) carries a local port to the one server. The environment is built
-from nothing: no key of any provider is ever in it. This module starts no process but its probe of bubblewrap.
+Place in the flow: `check`, `launch` and the grader python_tests turn an argv into a `SandboxedCommand` and start that.
+Inside, the system, the Python environment and the `swarm` package are read-only, everything else is absent but the
+working directory; there is no network; where there is a server, a proxy (proxy.py) carries a local port to it. The
+environment is built from nothing: no key of any provider is ever in it. This module starts no process but its probe of
+bubblewrap.
 """
 
 from __future__ import annotations
@@ -74,44 +75,44 @@ class Sandbox:
     limits: Limits = field(default_factory=Limits)
 
     def command(
-        self, argv: Sequence[str], *, workdir: Path, server_url: str, token: str | None = None
+        self, argv: Sequence[str], *, workdir: Path, server_url: str | None, token: str | None = None
     ) -> SandboxedCommand:
-        """`argv` wrapped; where it says `server_url` the client gets the address of the proxy instead.
+        """`argv` wrapped; where it says `server_url` the client gets the address of the proxy instead. Without an URL
+        there is no proxy and nothing can be reached.
 
         `workdir` is writable and the current directory; with `own_user` it is given to that user. Raises BadRequest for
         an URL that is none and SandboxUnavailable if the directory cannot be given away.
         """
         workdir = workdir.resolve()
+        environment = _environment(token) | {"HOME": HOME_INSIDE, "TMPDIR": "/tmp"}
+        if server_url is None:
+            return SandboxedCommand((*self._wrapper(workdir, None), *argv), environment, lambda: None)
         scheme, host, port, path = _split_url(server_url)
-        user = FIRST_USER + secrets.randbelow(USERS) if self.own_user else os.getuid()
         link = Path(tempfile.mkdtemp(prefix="swarm-sandbox-"))
         if self.own_user:
-            _give_away(workdir, user)
             link.chmod(0o711)
-        inner = [URL_INSIDE + path if word == server_url else word for word in argv]
         outside = ["outside", "--socket", str(link / SOCKET_NAME), "--host", host, "--port", str(port)]
         if scheme == "https":
             outside.append("--tls")
-        python = (sys.executable, "-I", "-S")
-        wrapped = (
-            *(*python, str(PROXY), *outside, "--"),
-            *(self.bwrap, *self._mounts(workdir, link), "--"),
-            *(*python, PROXY_INSIDE, *self._inside(user), "--workdir", str(workdir), "--"),
-            *inner,
-        )
-        environment = _environment(token) | {"HOME": HOME_INSIDE, "TMPDIR": "/tmp"}
+        inner = [URL_INSIDE + path if word == server_url else word for word in argv]
+        wrapped = (*_python(PROXY), *outside, "--", *self._wrapper(workdir, link), *inner)
         return SandboxedCommand(wrapped, environment, partial(shutil.rmtree, link, ignore_errors=True))
 
-    def _inside(self, user: int) -> list[str]:
-        limits = self.limits
-        flags = ["inside", "--socket", f"{LINK_INSIDE}/{SOCKET_NAME}", "--port", str(PORT_INSIDE), "--user", str(user)]
-        for name in ("tasks", "memory_bytes", "disk_bytes", "file_bytes", "address_bytes", "cpu_s"):
-            flags += [f"--max-{name.replace('_', '-')}", str(getattr(limits, name))]
-        return flags
+    def _wrapper(self, workdir: Path, link: Path | None) -> tuple[str, ...]:
+        """What stands before a command to run it inside. `link` is the folder of the proxy's socket."""
+        user = FIRST_USER + secrets.randbelow(USERS) if self.own_user else os.getuid()
+        if self.own_user:
+            _give_away(workdir, user)
+        inside = ["inside", "--user", str(user), "--workdir", str(workdir), *_limit_flags(self.limits)]
+        if link is not None:
+            inside += ["--socket", f"{LINK_INSIDE}/{SOCKET_NAME}", "--port", str(PORT_INSIDE)]
+        return (self.bwrap, *self._mounts(workdir, link), "--", *_python(PROXY_INSIDE), *inside, "--")
 
-    def _mounts(self, workdir: Path, link: Path) -> list[str]:
+    def _mounts(self, workdir: Path, link: Path | None) -> list[str]:
         readable = [(folder, folder) for folder in _python_folders()]
-        readable += [(str(PROXY), PROXY_INSIDE), (str(link), LINK_INSIDE)]
+        readable += [(str(PROXY), PROXY_INSIDE)]
+        if link is not None:
+            readable += [(str(link), LINK_INSIDE)]
         flags = [*self.namespaces, *_base_mounts(str(self.limits.tmp_bytes))]
         flags += _parents([*(inside for _, inside in readable), str(workdir)])
         for outside, inside in readable:
@@ -123,11 +124,16 @@ def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
     """The sandbox of this machine, or None because a person waived it. Raises SandboxUnavailable, naming the fix."""
     if unsafe_no_sandbox:
         return None
+    return find_sandbox(otherwise="use --brain rules, or accept the risk with --unsafe-no-sandbox")
+
+
+def find_sandbox(*, otherwise: str) -> Sandbox:
+    """The sandbox of this machine. Raises SandboxUnavailable, naming the fix and what to do `otherwise`."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise SandboxUnavailable(
             "code from a language model runs under bubblewrap, which is not installed: install the package 'bubblewrap'"
-            " (0.8 or newer), use --brain rules, or accept the risk with --unsafe-no-sandbox"
+            f" (0.8 or newer), {otherwise}"
         )
     reason = ""
     for sandbox in candidates(bwrap):
@@ -136,7 +142,7 @@ def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
             return sandbox
     raise SandboxUnavailable(
         f"bubblewrap does not work here ({reason}): allow unprivileged user namespaces (on Ubuntu an AppArmor profile"
-        " for bwrap), use bubblewrap 0.8 or newer, use --brain rules, or accept the risk with --unsafe-no-sandbox"
+        f" for bwrap), use bubblewrap 0.8 or newer, {otherwise}"
     )
 
 
@@ -181,6 +187,15 @@ def candidates(bwrap: str) -> list[Sandbox]:
         switch = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
         candidates.insert(0, Sandbox(bwrap, (*named, *always, *switch), own_user=True))
     return candidates
+
+
+def _python(script: str | Path) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", str(script))
+
+
+def _limit_flags(limits: Limits) -> list[str]:
+    names = ("tasks", "memory_bytes", "disk_bytes", "file_bytes", "address_bytes", "cpu_s")
+    return [flag for name in names for flag in (f"--max-{name.replace('_', '-')}", str(getattr(limits, name)))]
 
 
 def _base_mounts(tmp_bytes: str) -> list[str]:

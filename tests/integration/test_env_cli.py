@@ -17,6 +17,7 @@ from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
+SPLITS = ("train", "validation", "test")
 GRADE_ALL = "def grade(task, transcript): return 1.0\n"
 GRADE_NONE = "def grade(task, transcript): return 0.0\n"
 GRADE_ANYWHERE = "def grade(task, transcript): return task['answer'] in (transcript[-1]['content'] or '').split()\n"
@@ -150,9 +151,11 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     url = start_server(TrainJob()).url
     rows = [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(100)]
     Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parts = [{"question": f"Write {part}().", "tests": [f"assert {part}() == 1"], "part": part} for part in SPLITS]
+    Path("programs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in parts))
     text = PAGE.read_text()
     commands = re.findall(r"^    (swarm .*)$", text, re.MULTILINE)
-    assert len(commands) == 9
+    assert len(commands) == 10
     for command in commands:
         words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
         done = CliRunner().invoke(app, words)

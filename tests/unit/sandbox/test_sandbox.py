@@ -122,6 +122,38 @@ def test_no_other_port_of_the_machine_can_be_reached(run):
 
 
 @needs_bwrap
+def test_without_a_server_nothing_can_be_reached(sandbox, server, tmp_path):
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent("""
+        import os, socket, sys
+        for address in (("127.0.0.1", int(sys.argv[1])), ("127.0.0.1", 10086), ("1.1.1.1", 53)):
+            try:
+                socket.create_connection(address, timeout=3)
+                print("reached", address)
+            except OSError:
+                print("refused")
+        print(os.path.exists("/run/swarm/link"), sys.stdin.read())
+        """)
+    )
+    argv = [sys.executable, "program.py", server.rpartition(":")[2]]
+    command = replace(sandbox, limits=SMALL).command(argv, workdir=tmp_path, server_url=None)
+    done = subprocess.run(
+        command.argv, env=command.env, cwd=tmp_path, input="said", capture_output=True, text=True, timeout=60
+    )
+    command.cleanup()
+    assert done.stdout.split() == ["refused"] * 3 + ["False", "said"], done.stderr
+
+
+@needs_bwrap
+def test_without_a_server_the_limits_hold(sandbox, tmp_path):
+    code = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)"
+    command = replace(sandbox, limits=SMALL).command([sys.executable, "-c", code], workdir=tmp_path, server_url=None)
+    done = subprocess.run(command.argv, env=command.env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "more than 40 processes" in done.stderr or "Resource temporarily unavailable" in done.stderr
+
+
+@needs_bwrap
 def test_keys_and_files_of_the_host_are_not_there(run, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-in-the-environment")
     secret = tmp_path / "research.db"

@@ -1,0 +1,122 @@
+"""How a built-in grader is chosen and set up: a name and options, to what grades an attempt at a task.
+
+Place in the flow: dataset.py and folder.py build their grader here. What a grader does is in graders.py, judge.py and
+python_tests/. This module knows nothing of files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from swarm.environments.base import EnvironmentTask, Grade, Transcript, final_reply
+from swarm.environments.chat_endpoint import ChatEndpoint
+from swarm.environments.graders import JUDGE, PYTHON_TESTS, ReplyGrader, reply_grader
+from swarm.environments.judge import DEFAULT_PROMPT, CallLog, Judge
+from swarm.environments.python_tests.runner import PythonTests
+from swarm.environments.rows import Row
+from swarm.errors import EnvironmentFailure, EnvironmentInvalid
+from swarm.sandbox.sandbox import find_sandbox
+
+TESTS_SECONDS, JUDGE_SECONDS = 10.0, 60.0
+CALLS_NAME = "judge_calls.jsonl"
+
+Grader = Callable[[EnvironmentTask, Transcript], Grade]
+
+AnswerGrader = Callable[[EnvironmentTask, str, object], Grade]
+"""Task, reply and expected value -> what the reply is worth. Raises ValueError for an expected value it cannot use."""
+
+OWNERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "grader_seconds": (PYTHON_TESTS, JUDGE),
+        "judge_url": (JUDGE,),
+        "judge_model": (JUDGE,),
+        "judge_key_env": (JUDGE,),
+        "judge_prompt": (JUDGE,),
+        "judge_success": (JUDGE,),
+        "judge_log": (JUDGE,),
+    }
+)
+"""Which graders an option is for."""
+
+
+class GraderOptions(BaseModel):
+    """What the graders can be told that have options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    grader_seconds: float | None = Field(default=None, gt=0, le=3600)
+    """python_tests: time for each test, default 10. judge: time for each answer of the judge, default 60."""
+    judge_url: str | None = None
+    """Base URL of an OpenAI-compatible API, as in http://HOST:PORT/v1. Default: OPENAI_BASE_URL."""
+    judge_model: str | None = None
+    """Model that judges."""
+    judge_key_env: str = "OPENAI_API_KEY"
+    """Name of the environment variable with the key. Nothing is sent if it is not set."""
+    judge_prompt: str = DEFAULT_PROMPT
+    """What the judge is asked, with {question}, {answer} and {reply}."""
+    judge_success: float = Field(default=0.5, gt=0, le=1)
+    """Score from which an attempt is a success."""
+    judge_log: str | None = None
+    """File that every call is recorded in. Default: judge_calls.jsonl in SWARM_HOME or ./runs."""
+
+
+def build_grader(name: str, options: GraderOptions, column_of: Callable[[Row], str]) -> Grader:
+    """`column_of` says which column of a row is the answer.
+
+    Raises EnvironmentInvalid for an unknown name and for options that do not fit it, SandboxUnavailable if it runs
+    programs and there is no sandbox for them.
+    """
+    refuse_options(name, options)
+    grade_answer = _answer_grader(name, options)
+
+    def grade(task: EnvironmentTask, transcript: Transcript) -> Grade:
+        column = column_of(task.answer)
+        try:
+            return grade_answer(task, final_reply(transcript), task.answer[column])
+        except ValueError as error:
+            raise EnvironmentFailure(f"task {task.task.task_id}: column {column}: {error}") from error
+
+    return grade
+
+
+def refuse_options(name: str | None, options: GraderOptions) -> None:
+    """Raises EnvironmentInvalid for an option of another grader than this. None is a grader of the user's."""
+    for option, owners in OWNERS.items():
+        if option in options.model_fields_set and name not in owners:
+            grader = "a grade.py" if name is None else name
+            raise EnvironmentInvalid(
+                f"option {option} is for the grader {' or '.join(owners)}, not for {grader}: leave it out", param=option
+            )
+
+
+def _answer_grader(name: str, options: GraderOptions) -> AnswerGrader:
+    if name == PYTHON_TESTS:
+        sandbox = find_sandbox(otherwise="or choose another grader than python_tests")
+        return PythonTests(sandbox, options.grader_seconds or TESTS_SECONDS)
+    return _judge(options) if name == JUDGE else _by_reply(reply_grader(name))
+
+
+def _judge(options: GraderOptions) -> Judge:
+    if not options.judge_model:
+        raise EnvironmentInvalid("grader judge needs judge_model: name the model that judges", param="judge_model")
+    url = options.judge_url or os.environ.get("OPENAI_BASE_URL", "").strip()
+    if not url:
+        raise EnvironmentInvalid("grader judge needs judge_url: give it, or set OPENAI_BASE_URL", param="judge_url")
+    seconds = options.grader_seconds or JUDGE_SECONDS
+    endpoint = ChatEndpoint(url, options.judge_model, options.judge_key_env, seconds)
+    home = Path(os.environ.get("SWARM_HOME", "").strip() or "runs")
+    log = CallLog(Path(options.judge_log) if options.judge_log else home / CALLS_NAME)
+    return Judge(endpoint, log, prompt=options.judge_prompt, success=options.judge_success)
+
+
+def _by_reply(is_right: ReplyGrader) -> AnswerGrader:
+    def grade(task: EnvironmentTask, reply: str, expected: object) -> Grade:
+        score = is_right(reply, expected)
+        return Grade(float(score), score)
+
+    return grade

@@ -1,0 +1,186 @@
+"""A program and its tests, run in the sandbox: each test in a sandbox of its own, which nothing of the others reaches.
+
+Place in the flow: the grader python_tests, which grading.py builds from options. It finds the program in a reply and
+says what share of the tests it passes. Only a sandbox without any network will do: nothing is run outside of one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Timer
+from typing import IO, Any, cast
+
+from swarm.environments.base import EnvironmentTask, Grade
+from swarm.environments.python_tests.assertions import (
+    PreparedTest,
+    Report,
+    failure_of,
+    parse_reports,
+    read_test,
+)
+from swarm.errors import EnvironmentFailure
+from swarm.sandbox.sandbox import Limits, Sandbox
+
+START_TIMEOUT_S = 120.0
+"""For the sandbox, the interpreter and what the tests import; a busy machine takes its time."""
+MAX_OUTPUT_BYTES = 4 * 2**20
+MAX_FIRST_LINE_BYTES = 4096
+LIMITS = Limits(
+    tasks=64,
+    memory_bytes=512 * 2**20,
+    address_bytes=4 * 2**30,
+    file_bytes=16 * 2**20,
+    disk_bytes=64 * 2**20,
+    tmp_bytes=64 * 2**20,
+)
+_INSIDE = Path(__file__).with_name("inside.py")
+_FENCE = "```"
+_PYTHON = frozenset({"python", "py", "python3"})
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+
+class PythonTests:
+    def __init__(self, sandbox: Sandbox, seconds: float) -> None:
+        """`seconds` is the time that a program has for each test."""
+        # The processor time of several threads counts as a whole.
+        limits = replace(LIMITS, cpu_s=2 * math.ceil(seconds) + 10)
+        self._sandbox, self._seconds = replace(sandbox, limits=limits), seconds
+
+    def __call__(self, task: EnvironmentTask, reply: str, expected: object) -> Grade:
+        """Raises ValueError for tests that cannot be used and EnvironmentFailure if they cannot be run."""
+        entry_point = task.answer.get("entry_point")
+        tests = [read_test(text, entry_point if isinstance(entry_point, str) else None) for text in texts_of(expected)]
+        program = program_of(reply)
+        if program is None:
+            return Grade(0.0, False, {"passed": 0, "tests": len(tests), "failure": "there is no Python in the reply"})
+        return self._run_all(program, tests)
+
+    def _run_all(self, program: str, tests: Sequence[PreparedTest]) -> Grade:
+        passed, first_failure = 0, None
+        for number, test in enumerate(tests, 1):
+            reports = self._run(program, test)
+            failure = f"it took longer than {self._seconds:g} s" if reports is None else failure_of(test, reports)
+            passed += failure is None
+            if failure is not None and first_failure is None:
+                # Where an object lies in memory is another place each time.
+                first_failure = f"test {number}: {_ADDRESS.sub('0x', failure)}"
+            if reports is None:
+                # A program that hangs would hold up the tests that are left as long.
+                break
+        details: dict[str, Any] = {"passed": passed, "tests": len(tests)}
+        if first_failure is not None:
+            details["failure"] = first_failure
+        return Grade(passed / len(tests), passed == len(tests), details)
+
+    def _run(self, program: str, test: PreparedTest) -> list[Report] | None:
+        """What was reported; None if the time was up. Raises EnvironmentFailure if the program was not even begun."""
+        mark = secrets.token_hex(16)
+        document = {"mark": mark, "program": program, "test": test.code}
+        document |= {"imports": test.imports, "modules": test.modules}
+        with (
+            tempfile.TemporaryDirectory(prefix="swarm-tests-") as folder,
+            tempfile.TemporaryFile() as errors,
+            self._started(Path(folder), errors) as process,
+        ):
+            stdin, stdout = cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
+            with _killed_after(process, START_TIMEOUT_S), suppress(BrokenPipeError):
+                stdin.write(json.dumps(document).encode())
+                stdin.close()
+            with _killed_after(process, START_TIMEOUT_S):
+                first = parse_reports(stdout.readline(MAX_FIRST_LINE_BYTES), mark)
+            if first != [("started", None)]:
+                raise EnvironmentFailure(f"the tests could not be run: {_why_not(first, process, errors)}")
+            with _killed_after(process, self._seconds) as is_over:
+                output = stdout.read(MAX_OUTPUT_BYTES)
+        return None if is_over.is_set() else parse_reports(output, mark)
+
+    @contextmanager
+    def _started(self, folder: Path, errors: IO[bytes]) -> Generator[subprocess.Popen[bytes]]:
+        argv = [sys.executable, "-P", "-s", str(_INSIDE)]
+        command = self._sandbox.command(argv, workdir=folder, server_url=None)
+        # With hashes by chance the order of a set, and so a grade, would be another one each time.
+        environment = {name: value for name, value in command.env.items() if name != "PYTHONPATH"}
+        environment["PYTHONHASHSEED"] = "0"
+        process = subprocess.Popen(
+            command.argv, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
+        try:
+            with process:
+                try:
+                    yield process
+                finally:
+                    process.kill()
+        finally:
+            command.cleanup()
+
+
+def program_of(reply: str) -> str | None:
+    """The last fenced block of Python, else the last one without a language, else the whole of a reply without fences.
+    None if there is nothing, or only blocks of other languages, or one that is never closed."""
+    blocks: dict[bool, list[str]] = {True: [], False: []}
+    language: str | None = None
+    lines: list[str] = []
+    is_fenced = False
+    for line in reply.splitlines():
+        mark = line.strip()
+        if language is None and mark.startswith(_FENCE):
+            language, lines, is_fenced = mark.removeprefix(_FENCE).strip().lower(), [], True
+        elif language is not None and mark == _FENCE:
+            if language in _PYTHON or not language:
+                blocks[language in _PYTHON].append("\n".join(lines))
+            language = None
+        else:
+            lines.append(line)
+    if not is_fenced:
+        return reply if reply.strip() else None
+    found = blocks[True] or blocks[False]
+    return found[-1] if found else None
+
+
+def texts_of(expected: object) -> list[str]:
+    """Each test by itself. Raises ValueError for what is neither text nor a list of texts."""
+    texts = cast(list[object], expected) if isinstance(expected, list) else [expected]
+    found = [text for text in texts if isinstance(text, str) and text.strip()]
+    if not found or len(found) < len(texts):
+        raise ValueError(f"tests are Python code, a string or a list of strings, not {str(texts)[:40]!r}")
+    return found
+
+
+@contextmanager
+def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Generator[Event]:
+    """Ends the process if this block is not left in time; the event says whether it was ended."""
+    is_over = Event()
+
+    def end() -> None:
+        is_over.set()
+        process.kill()
+
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_over
+    finally:
+        timer.cancel()
+
+
+def _why_not(first: Sequence[Report], process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
+    match first:
+        case [("broken", str(text))]:
+            return f"what they import is not there: {text}"
+        case _:
+            process.kill()
+            process.wait()
+            errors.seek(0)
+            last = errors.read(2**16).decode(errors="replace").strip().splitlines()[-1:]
+            return last[0] if last else f"the sandbox did not start within {START_TIMEOUT_S:g} s"

@@ -16,6 +16,7 @@ import os
 import shlex
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -246,7 +247,10 @@ def evaluate_task(
         if split not in set(Split):
             raise BadRequest(f"unknown split {split!r}: use {', '.join(Split)}", param="split")
         began = time.monotonic()
-        with SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client:
+        with (
+            closing(environment),
+            SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client,
+        ):
             result = measure(client, environment, chosen, split=Split(split), episodes=episodes, max_workers=workers)
         shown: dict[str, Any] = {
             "task": environment.name,

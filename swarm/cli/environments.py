@@ -6,6 +6,7 @@ Place in the flow: a group of commands that commands.py takes in. Data goes to s
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,8 @@ def list_environments(as_json: JsonOption = False) -> None:
     for name, family in TASK_FAMILIES.items():
         typer.echo(f"{name:10} {family.description}")
     typer.echo(
-        "others: a folder with an environment.toml, tasks.jsonl?grader=number, tasks.parquet, reasoning_gym:chain_sum",
+        "others: a folder with an environment.toml, tasks.jsonl?grader=number, tasks.parquet, reasoning_gym:chain_sum, "
+        "verifiers:ID",
         err=True,
     )
 
@@ -56,12 +58,12 @@ def check(
     from swarm.environments.check import CheckResult, Severity, check_environment
 
     with failures_in_one_line():
-        environment = load_environment(name)
         results: list[CheckResult] = []
-        for result in check_environment(environment, samples):
-            results.append(result)
-            if not as_json:
-                typer.echo(f"{result.severity:5}{result.check:17}{result.message}")
+        with closing(load_environment(name)) as environment:
+            for result in check_environment(environment, samples):
+                results.append(result)
+                if not as_json:
+                    typer.echo(f"{result.severity:5}{result.check:17}{result.message}")
         if as_json:
             checks = [{"check": each.check, "severity": each.severity, "message": each.message} for each in results]
             typer.echo(json.dumps({"name": environment.name, "digest": environment.digest, "checks": checks}))

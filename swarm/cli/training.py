@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,6 +65,7 @@ def train(
         train_job = _job_of(job, environment.name, seed)
         directory = home or RUNS / train_job.experiment_name
         with (
+            closing(environment),
             _server(url, directory) as address,
             SwarmClient(address, token=token_of("commander"), client_id="swarm-train") as client,
         ):

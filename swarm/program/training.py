@@ -20,11 +20,11 @@ from swarm.client import (
     evaluate,
     run_episodes_until_all_complete,
 )
-from swarm.environments import Environment, EnvironmentTask
+from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
 from swarm.errors import EngineFailure, EnvironmentInvalid
 from swarm.job import TrainJob
 from swarm.program.attempts import Model, open_session
-from swarm.program.base import PLAIN, Program
+from swarm.program.base import PLAIN, Program, answer_in_turn
 from swarm.tasks.base import Split
 from swarm.types import Task, WorkflowOutput
 
@@ -71,6 +71,7 @@ def train(
     Raises EnvironmentInvalid without `total_steps`, EngineFailure if nearly all episodes fail, and what ends a run of
     the client library.
     """
+    _refuse_second_agent(program, environment)
     if job.total_steps is None:
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
     passed_each = job.batch_size if program.schedule is None else CHOICE * job.batch_size
@@ -107,6 +108,7 @@ def measure(
     max_workers: int = 32,
 ) -> Evaluation:
     """The true score of the served weights on held-out tasks, whatever reward the program trains on."""
+    _refuse_second_agent(program, environment)
     items = list(islice(environment.tasks(split), episodes))
     by_id = {each.task.task_id: each for each in items}
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
@@ -137,12 +139,30 @@ def _attempt(
     *,
     is_training: bool = True,
 ) -> WorkflowOutput:
+    transcript, grade = _play(program, environment, item, credentials, http)
+    reward = grade.score
+    if is_training and program.reward is not None:
+        reward = float(program.reward(item.task, transcript, grade))
+    return WorkflowOutput(reward, grade.is_success, {"score": grade.score, **grade.details})
+
+
+def _play(
+    program: Program, environment: Environment, item: EnvironmentTask, credentials: Credentials, http: httpx.Client
+) -> tuple[Transcript, Grade]:
+    if isinstance(environment, DrivenEnvironment):
+        return environment.run(
+            item, credentials.base_url, credentials.api_key, credentials.model, environment.max_tokens
+        )
     session = open_session(environment, item)
     answer = program.agent(item.task, Model(credentials, environment.max_tokens, http), session)
     if answer is not None and not session.is_over:
         session.reply(answer)
-    grade = environment.grade(item, session.transcript)
-    reward = grade.score
-    if is_training and program.reward is not None:
-        reward = float(program.reward(item.task, session.transcript, grade))
-    return WorkflowOutput(reward, grade.is_success, {"score": grade.score, **grade.details})
+    return session.transcript, environment.grade(item, session.transcript)
+
+
+def _refuse_second_agent(program: Program, environment: Environment) -> None:
+    if isinstance(environment, DrivenEnvironment) and program.agent is not answer_in_turn:
+        raise EnvironmentInvalid(
+            f"{environment.name} has an agent of its own: take the function agent out of {program.name}",
+            param="program",
+        )

@@ -32,7 +32,7 @@ def test_attempts_of_another_agent_are_scored_and_recorded(tmp_path: Path, start
     with SwarmClient(url) as client:
         episodes = client.episodes(limit=100)
     assert [episode.reward for episode in episodes] == [0.5] * 20
-    assert all(episode.num_turns == 1 for episode in episodes)
+    assert all(episode.turns == 1 for episode in episodes)
 
 
 def test_rewards_and_curricula_of_a_program_work_and_its_agent_is_refused(tmp_path: Path, start_server: Any) -> None:

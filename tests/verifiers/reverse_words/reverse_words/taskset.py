@@ -1,8 +1,11 @@
-"""Three letters to be written backwards. `task.judgement` makes the reward go wrong, for tests of what follows."""
+"""Three letters to be written backwards. `task.judgement` makes the reward go wrong, for tests of what follows: with
+`never` the judge says that it has begun, to who reads the pipe `task.begun`, and does not come to an end."""
 
 import asyncio
 import random
 from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
 from typing import Literal
 
 import verifiers.v1 as vf
@@ -16,6 +19,7 @@ class ReverseWordsData(vf.TaskData):
 
 class ReverseWordsTaskConfig(vf.TaskConfig):
     judgement: Literal["right", "nan", "error", "never"] = "right"
+    begun: str | None = None
 
 
 class ReverseWordsTask(vf.Task[ReverseWordsData, vf.State, ReverseWordsTaskConfig]):
@@ -25,6 +29,8 @@ class ReverseWordsTask(vf.Task[ReverseWordsData, vf.State, ReverseWordsTaskConfi
         if self.config.judgement == "error":
             raise ValueError("this judge never comes to an end")
         if self.config.judgement == "never":
+            if self.config.begun is not None:
+                Path(self.config.begun).write_text("begun", encoding="utf-8")
             await asyncio.Event().wait()
         right = [a == b for a, b in zip(trace.last_reply, self.data.answer, strict=False)]
         return float("nan") if self.config.judgement == "nan" else sum(right) / len(self.data.answer)
@@ -44,11 +50,9 @@ class ReverseWordsTaskset(vf.Taskset[ReverseWordsTask, ReverseWordsConfig]):
     """Three letters to be written backwards."""
 
     def load(self) -> Iterator[ReverseWordsTask]:
-        rng = random.Random(0)
-        words = ["".join(rng.choices(LETTERS, k=3)) for _ in range(self.config.num_tasks)]
-        distinct = list(dict.fromkeys(words))
-        held_out = len(distinct) // 4
-        chosen = {"all": distinct, "eval": distinct[:held_out], "train": distinct[held_out:]}[self.config.split]
-        for word in chosen:
+        words = ["".join(letters) for letters in product(LETTERS, repeat=3)]
+        words = random.Random(0).sample(words, self.config.num_tasks)
+        held_out = len(words) // 4
+        for word in {"all": words, "eval": words[:held_out], "train": words[held_out:]}[self.config.split]:
             data = ReverseWordsData(prompt=f"Reverse: {word}", answer=word[::-1], name=f"reverse {word}")
             yield ReverseWordsTask(data, self.config.task)

@@ -112,6 +112,10 @@ class DrivenEnvironment(Environment):
         Raises EnvironmentFailure for an attempt that brought no grade.
         """
 
+    @abstractmethod
+    def interrupt(self) -> None:
+        """End the attempts under way, which then fail. Others may follow."""
+
     def open(self, task: EnvironmentTask) -> Session:
         raise EnvironmentInvalid(self.refusal("sessions"), param="env")
 

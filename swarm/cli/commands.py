@@ -237,12 +237,15 @@ def evaluate_task(
     """Measure the served weights on an environment, with eval episodes that never train."""
     with failures_in_one_line():
         from swarm.client import SwarmClient
-        from swarm.environments import load_environment
+        from swarm.environments.server import open_environment
         from swarm.program import measure
 
-        environment, chosen, chosen_split = load_environment(env), program_of(program), split_named(split)
+        chosen, chosen_split = program_of(program), split_named(split)
         began = time.monotonic()
-        with SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client:
+        with (
+            open_environment(env) as environment,
+            SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client,
+        ):
             result = measure(client, environment, chosen, split=chosen_split, episodes=episodes, max_workers=workers)
         shown: dict[str, Any] = {
             "task": environment.name,

@@ -46,7 +46,8 @@ def list_environments(as_json: JsonOption = False) -> None:
     for name, family in TASK_FAMILIES.items():
         typer.echo(f"{name:10} {family.description}")
     typer.echo(
-        "others: a folder with an environment.toml, tasks.jsonl?grader=number, tasks.parquet, reasoning_gym:chain_sum",
+        "others: a folder with an environment.toml, tasks.jsonl?grader=number, tasks.parquet, reasoning_gym:chain_sum, "
+        "verifiers:ID",
         err=True,
     )
 
@@ -81,14 +82,14 @@ def check(
 
     With a model, also the base score: how much of it that model does already.
     """
-    from swarm.environments import load_environment
     from swarm.environments.check import CheckResult, Severity, check_environment
+    from swarm.environments.server import open_environment
     from swarm.program.base_score import judge, measure_base_score
     from swarm.tasks import Split
 
     with failures_in_one_line():
         _refuse_contradictions(url, train_model, program)
-        environment, chosen = load_environment(name), program_of(program)
+        chosen = program_of(program)
         results: list[CheckResult] = []
 
         def tell(result: CheckResult) -> None:
@@ -96,16 +97,17 @@ def check(
             if not as_json:
                 typer.echo(f"{result.severity:5}{result.check:17}{result.message}")
 
-        for result in check_environment(environment, samples):
-            tell(result)
         base = None
-        if url is None and train_model is None:
-            typer.echo(NOT_MEASURED, err=True)
-        # Without any train task the checks have failed already, and there is nothing to play.
-        elif next(environment.tasks(Split.TRAIN), None) is not None:
-            with _model(url, train_model) as client:
-                base = measure_base_score(client, environment, chosen, episodes=episodes, max_workers=workers)
-            tell(judge(base))
+        with open_environment(name) as environment:
+            for result in check_environment(environment, samples):
+                tell(result)
+            if url is None and train_model is None:
+                typer.echo(NOT_MEASURED, err=True)
+            # Without any train task the checks have failed already, and there is nothing to play.
+            elif next(environment.tasks(Split.TRAIN), None) is not None:
+                with _model(url, train_model) as client:
+                    base = measure_base_score(client, environment, chosen, episodes=episodes, max_workers=workers)
+                tell(judge(base))
         if as_json:
             checks = [{"check": each.check, "severity": each.severity, "message": each.message} for each in results]
             figures = {"checks": checks, "base_score": None if base is None else base.figures()}

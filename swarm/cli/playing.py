@@ -52,21 +52,25 @@ def play(
     a slash, stands between a line `<<` and a line `.`.
     """
     with failures_in_one_line():
-        from swarm.environments import load_environment
+        from swarm.environments import DrivenEnvironment
+        from swarm.environments.server import open_environment
 
         if program is not None and url is None:
             raise BadRequest("a program plays only with a model: add --url", param="program")
-        environment, chosen = load_environment(name), program_of(program)
-        item = _find(environment, split_named(split), task, task_id, seed)
-        typer.echo(f"task {item.task.task_id} of {environment.name}, split {split}", err=True)
-        table = _Table(err=as_json, hides_own=url is None and sys.stdin.isatty() and sys.stdout.isatty())
-        if url is None:
-            session, grade = _by_hand(environment, item, table)
-        else:
-            session, grade = _by_model(url, environment, item, chosen, table)
-        table.grade(grade)
-        if as_json:
-            typer.echo(json.dumps(_figures(environment, item, session, grade), default=str))
+        chosen = program_of(program)
+        with open_environment(name) as environment:
+            if isinstance(environment, DrivenEnvironment):
+                raise BadRequest(f"{environment.name} drives an agent of its own: use swarm eval --env {name} -n 1")
+            item = _find(environment, split_named(split), task, task_id, seed)
+            typer.echo(f"task {item.task.task_id} of {environment.name}, split {split}", err=True)
+            table = _Table(err=as_json, hides_own=url is None and sys.stdin.isatty() and sys.stdout.isatty())
+            if url is None:
+                session, grade = _by_hand(environment, item, table)
+            else:
+                session, grade = _by_model(url, environment, item, chosen, table)
+            table.grade(grade)
+            if as_json:
+                typer.echo(json.dumps(_figures(environment, item, session, grade), default=str))
 
 
 def _find(environment: Environment, split: Split, number: int, task_id: str | None, seed: int) -> EnvironmentTask:

@@ -59,26 +59,26 @@ def train(
     """
     with failures_in_one_line():
         from swarm.client import SwarmClient
-        from swarm.environments import load_environment
+        from swarm.environments.server import open_environment
         from swarm.program import train as train_program
 
-        environment = load_environment(env)
         chosen = program_of(program)
-        train_job = _job_of(job, environment.name, seed)
-        directory = home or RUNS / train_job.experiment_name
-        with (
-            server_at(url, directory) as address,
-            SwarmClient(address, token=token_of("commander"), client_id="swarm-train") as client,
-        ):
-            client.auto_sync_train_config_and_start_engine(train_job)
-            scores = _Scores(client, environment, chosen, eval_episodes, workers)
-            before = scores.measure("before")
-            with _steps_shown(client):
-                gate = None if eval_every is None else scores.gate(eval_every, train_job.batch_size)
-                done = train_program(client, environment, train_job, chosen, max_workers=workers, gate=gate)
-            after = scores.measure("after")
-            if url is None:
-                client.save_checkpoint()
+        with open_environment(env) as environment:
+            train_job = _job_of(job, environment.name, seed)
+            directory = home or RUNS / train_job.experiment_name
+            with (
+                server_at(url, directory) as address,
+                SwarmClient(address, token=token_of("commander"), client_id="swarm-train") as client,
+            ):
+                client.auto_sync_train_config_and_start_engine(train_job)
+                scores = _Scores(client, environment, chosen, eval_episodes, workers)
+                before = scores.measure("before")
+                with _steps_shown(client):
+                    gate = None if eval_every is None else scores.gate(eval_every, train_job.batch_size)
+                    done = train_program(client, environment, train_job, chosen, max_workers=workers, gate=gate)
+                after = scores.measure("after")
+                if url is None:
+                    client.save_checkpoint()
         figures: dict[str, Any] = {
             "env": environment.name, "digest": environment.digest, "program": chosen.name, "steps": done.steps,
             "failed_episodes": done.failures, "before": score_figures(before), "after": score_figures(after),

@@ -11,7 +11,7 @@ import math
 import statistics
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -60,11 +60,14 @@ def evaluate(
     *,
     discard_episode_timeout: float = 240.0,
     wait_timeout: float = DEFAULT_WAIT_S,
+    on_interrupt: Callable[[], None] | None = None,
 ) -> Evaluation:
     """Run the agent once per entry of `tasks`, as eval episodes; a task given k times is attempted k times.
 
-    A failure is never a reward: the attempt is repeated, 3 times in all, then listed under `failures`. Raises
-    BadRequest for an empty list; ServerUnreachable or Unauthorized if the server cannot be asked at all.
+    A failure is never a reward: the attempt is repeated, 3 times in all, then listed under `failures`. An interrupt
+    (Ctrl-C) is raised once the attempts under way have ended; `on_interrupt` is called before, to make them end.
+
+    Raises BadRequest for an empty list; ServerUnreachable or Unauthorized if the server cannot be asked at all.
     """
     if not tasks:
         raise BadRequest("nothing to evaluate: give at least one task", param="tasks")
@@ -76,6 +79,8 @@ def evaluate(
         except BaseException:
             run.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            if on_interrupt is not None:
+                on_interrupt()
             raise
     return _summarize(outcomes)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarm.errors import EnvironmentFailure
+from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split
 from swarm.types import Message, Task, ToolSpec
 
@@ -93,6 +93,37 @@ class Environment(ABC):
     def solution(self, task: EnvironmentTask) -> str | None:
         """A reply that the grader must find perfect; None where none is known."""
         return None
+
+    def close(self) -> None:
+        """Give back what it holds; most hold nothing. Nothing may be asked of it afterwards. Idempotent."""
+        return
+
+
+class DrivenEnvironment(Environment):
+    """An environment with an agent of its own, which it drives and judges itself: there are no sessions, and no grades
+    but those of its own attempts."""
+
+    @abstractmethod
+    def run(
+        self, task: EnvironmentTask, base_url: str, api_key: str, model: str, max_tokens: int
+    ) -> tuple[Transcript, Grade]:
+        """One whole attempt at a task, with the model at an OpenAI-compatible address. May be called from many threads.
+
+        Raises EnvironmentFailure for an attempt that brought no grade.
+        """
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """End the attempts under way, which then fail. Others may follow."""
+
+    def open(self, task: EnvironmentTask) -> Session:
+        raise EnvironmentInvalid(self.refusal("sessions"), param="env")
+
+    def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
+        raise EnvironmentInvalid(self.refusal("grades of other attempts"), param="env")
+
+    def refusal(self, what: str) -> str:
+        return f"{self.name} has an agent of its own and no {what}"
 
 
 def final_reply(transcript: Transcript) -> str:

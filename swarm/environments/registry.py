@@ -1,8 +1,8 @@
 """Environments by the name that a user gives.
 
 Place in the flow: what programs, the CLI and the researcher look environments up with. A name is that of a bundled
-family, `reasoning_gym:NAME`, or a path: a folder with an environment.toml, a task file, or a folder of task files.
-Options follow a question mark: `tasks.jsonl?grader=number`.
+family, `reasoning_gym:NAME`, `verifiers:ID`, or a path: a folder with an environment.toml, a task file, or a folder of
+task files. Options follow a question mark: `tasks.jsonl?grader=number`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.spelling import did_you_mean
 from swarm.tasks.registry import TASK_FAMILIES
 
-LIBRARIES = ("reasoning_gym",)
+LIBRARIES = ("reasoning_gym", "verifiers")
 
 
 def load_environment(name: str) -> Environment:
@@ -33,9 +33,7 @@ def load_environment(name: str) -> Environment:
         return BundledEnvironment(TASK_FAMILIES[source])
     library, colon, rest = source.partition(":")
     if colon and library in LIBRARIES:
-        from swarm.environments.reasoning_gym import ReasoningGymEnvironment
-
-        return ReasoningGymEnvironment(rest, options)
+        return _open_library(library, rest, options)
     path = Path(source)
     if (path / "environment.toml").is_file():
         from swarm.environments.folder import FolderEnvironment
@@ -53,6 +51,11 @@ def is_bundled(name: str) -> bool:
     return name.partition("?")[0] in TASK_FAMILIES
 
 
+def has_own_worker(name: str) -> bool:
+    """Whether the environment runs its code in a process of its own already."""
+    return name.startswith("verifiers:")
+
+
 def interpreter_of(name: str) -> str | None:
     """The Python that the environment asks to run in; None for this one. Raises EnvironmentInvalid."""
     path = Path(name.partition("?")[0])
@@ -61,6 +64,16 @@ def interpreter_of(name: str) -> str | None:
     from swarm.environments.folder import read_interpreter
 
     return read_interpreter(path)
+
+
+def _open_library(library: str, name: str, options: dict[str, str]) -> Environment:
+    if library == "verifiers":
+        from swarm.environments.verifiers import VerifiersEnvironment
+
+        return VerifiersEnvironment(name, options)
+    from swarm.environments.reasoning_gym import ReasoningGymEnvironment
+
+    return ReasoningGymEnvironment(name, options)
 
 
 def _options(query: str) -> dict[str, str]:
@@ -93,5 +106,5 @@ def _unknown(source: str, path: Path) -> str:
     hint = did_you_mean(source, TASK_FAMILIES) or "."
     return (
         f"there is no environment {source!r}{hint} Bundled are {', '.join(TASK_FAMILIES)}; others are "
-        "reasoning_gym:NAME, a .jsonl or .parquet file, or a folder with an environment.toml"
+        "reasoning_gym:NAME, verifiers:ID, a .jsonl or .parquet file, or a folder with an environment.toml"
     )

@@ -24,7 +24,7 @@ from swarm.client.runner import is_transient
 from swarm.environments.base import Grade
 from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
 from swarm.program.attempts import CALL_TIMEOUT_S, Model, as_answer
-from swarm.program.base import Program, load_program
+from swarm.program.base import Program, answer_in_turn, load_program
 from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, Ready, TaskLine
 from swarm.types import Message, Task, ToolSpec
 
@@ -140,7 +140,8 @@ def main(argv: list[str] | None = None) -> None:
         out.flush()
         return
     host = Host(program, options.program, options.server, out)
-    functions = {"agent": program.agent, "reward": program.reward, "schedule": program.schedule}
+    agent = None if program.agent is answer_in_turn else program.agent
+    functions = {"agent": agent, "reward": program.reward, "schedule": program.schedule}
     host.say(Ready(functions=[name for name, function in functions.items() if function is not None]))
     host.serve(sys.stdin)
     # Agents may be in the middle of an attempt that nobody waits for any more.

@@ -28,7 +28,7 @@ from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_class
 from swarm.processes.child import Child, tail
 from swarm.program.attempts import AgentSession, Model
-from swarm.program.base import Program
+from swarm.program.base import Program, answer_in_turn
 from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, ModelLine, Ready, TaskLine
 from swarm.sandbox.sandbox import Sandbox, plain_command
 from swarm.types import Message, Task
@@ -92,7 +92,7 @@ class ProgramProcess:
         functions = self._life.functions
         return Program(
             self._place.path.stem,
-            self._agent,
+            self._agent if "agent" in functions else answer_in_turn,
             self._reward if "reward" in functions else None,
             self._schedule if "schedule" in functions else None,
         )
@@ -251,9 +251,12 @@ class _Life:
         return lines[-1] if lines else "it said nothing"
 
     def _read(self) -> None:
+        is_ready = False
         for line in self.child.lines(MAX_LINE_CHARS):
-            if not self.functions and (ready := _parse(line, Ready)) is not None:
-                self._ready.put(ready)
+            if not is_ready:
+                if (ready := _parse(line, Ready)) is not None:
+                    self._ready.put(ready)
+                    is_ready = True
             elif (said := _parse(line, FromProgram)) is not None and (call := self._calls.get(said.id)) is not None:
                 self.has_answered = True
                 call.put(said)

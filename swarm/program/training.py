@@ -21,11 +21,11 @@ from swarm.client import (
     run_episodes_until_all_complete,
 )
 from swarm.client.episode import DEFAULT_WAIT_S
-from swarm.environments import Environment, EnvironmentTask
+from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
 from swarm.errors import EngineFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
 from swarm.program.attempts import CALL_TIMEOUT_S, Model, RecordedSession, open_session
-from swarm.program.base import PLAIN, Program
+from swarm.program.base import PLAIN, Program, answer_in_turn
 from swarm.tasks.base import Split
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
@@ -74,6 +74,7 @@ def train(
     Raises EnvironmentInvalid without `total_steps`, EngineFailure if nearly all episodes fail, and what ends a run of
     the client library.
     """
+    _refuse_second_agent(program, environment)
     if job.total_steps is None:
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
     passed_each = job.batch_size if program.schedule is None else CHOICE * job.batch_size
@@ -115,6 +116,7 @@ def measure(
 
     `on_attempt` is called as each attempt begins, from its thread; what it raises fails the attempt.
     """
+    _refuse_second_agent(program, environment)
     items = list(islice(environment.tasks(split), episodes))
     by_id = {each.task.task_id: each for each in items}
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
@@ -125,7 +127,8 @@ def measure(
             return _attempt(program, environment, by_id[task.task_id], credentials, http, is_training=False)
 
         tasks = [each.task for each in items]
-        return evaluate(client, tasks, attempt, max_workers=max_workers, wait_timeout=wait_timeout)
+        end = environment.interrupt if isinstance(environment, DrivenEnvironment) else None
+        return evaluate(client, tasks, attempt, max_workers, wait_timeout=wait_timeout, on_interrupt=end)
 
 
 def play(
@@ -167,20 +170,37 @@ def _attempt(
     is_training: bool = True,
     session: RecordedSession | None = None,
 ) -> WorkflowOutput:
-    session = session or open_session(environment, item)
-    model = Model(
-        credentials.base_url,
-        credentials.api_key,
-        credentials.model,
-        environment.max_tokens,
-        http,
-        {} if is_training else {"temperature": EVAL_TEMPERATURE},
-    )
-    answer = program.agent(item.task, model, session)
-    if answer is not None and not session.is_over:
-        session.reply(answer)
-    grade = environment.grade(item, session.transcript)
+    transcript, grade = _play(program, environment, item, credentials, http, session, is_training=is_training)
     reward = grade.score
     if is_training and program.reward is not None:
-        reward = float(program.reward(item.task, session.transcript, grade))
+        reward = float(program.reward(item.task, transcript, grade))
     return WorkflowOutput(reward, grade.is_success, {"score": grade.score, **grade.details})
+
+
+def _play(
+    program: Program,
+    environment: Environment,
+    item: EnvironmentTask,
+    credentials: Credentials,
+    http: httpx.Client,
+    session: RecordedSession | None,
+    *,
+    is_training: bool,
+) -> tuple[Transcript, Grade]:
+    base_url, api_key, name = credentials.base_url, credentials.api_key, credentials.model
+    if isinstance(environment, DrivenEnvironment):
+        return environment.run(item, base_url, api_key, name, environment.max_tokens)
+    session = session or open_session(environment, item)
+    options = {} if is_training else {"temperature": EVAL_TEMPERATURE}
+    answer = program.agent(item.task, Model(base_url, api_key, name, environment.max_tokens, http, options), session)
+    if answer is not None and not session.is_over:
+        session.reply(answer)
+    return session.transcript, environment.grade(item, session.transcript)
+
+
+def _refuse_second_agent(program: Program, environment: Environment) -> None:
+    if isinstance(environment, DrivenEnvironment) and program.agent is not answer_in_turn:
+        raise EnvironmentInvalid(
+            f"{environment.name} has an agent of its own: take the function agent out of {program.name}",
+            param="program",
+        )

@@ -235,12 +235,12 @@ class BadArms(RulesPlanner):
     """The rules planner, but some arms get another program."""
 
     def __init__(self, programs: Mapping[str, str]) -> None:
-        super().__init__(seeds=1, steps=2, engine="fake")
-        self._programs = programs
+        super().__init__(seeds=1, steps=2, base_job={"engine": "fake"})
+        self._written = programs
 
     def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
         honest = super().write_client(charter, arm, parent)
-        return ClientScript(arm.name, self._programs.get(arm.name, honest.code), trusted=True)
+        return ClientScript(arm.name, self._written.get(arm.name, honest.code), trusted=True)
 
 
 @pytest.mark.timeout(300)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from swarm.environments.base import Environment
-from swarm.environments.registry import interpreter_of, is_bundled, load_environment
+from swarm.environments.registry import has_own_worker, interpreter_of, is_bundled, load_environment
 from swarm.environments.server.main import EVALUATOR_SOCKET, TRAIN_SOCKET
 from swarm.environments.server.remote import RemoteEnvironment
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid, error_class
@@ -44,8 +45,9 @@ def open_environment(name: str, *, time_limit_s: float = TIME_LIMIT_S) -> Genera
 
     Raises NotFound or EnvironmentInvalid as `load_environment` does, EnvironmentFailure if its process does not start.
     """
-    if is_bundled(name):
-        yield load_environment(name)
+    if is_bundled(name) or has_own_worker(name):
+        with closing(load_environment(name)) as environment:
+            yield environment
         return
     if name.startswith(SOCKET_PREFIX):
         with RemoteEnvironment(Path(name.removeprefix(SOCKET_PREFIX))) as environment:
@@ -128,7 +130,9 @@ class EnvironmentProcess:
         limit = ["--time-limit", str(self._time_limit_s)]
         python = interpreter_of(self._name)
         argv = [python or sys.executable, "-m", module, self._name, str(self._folder), *limit]
-        environment = child_environment()
+        # The code is the person's own, and a judge that grades needs the key that stands in an environment variable.
+        environment = {**os.environ, **child_environment()}
+        environment.pop("SWARM_TOKEN", None)
         if python is not None:
             # Packages of this interpreter are none of the other's.
             environment.pop("PYTHONPATH", None)

@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("arguments", "code", "message"),
     [
         (["--topic", ""], 2, "the topic is empty"),
-        (["--topic", "x", "--task", "juggle"], 2, "unknown task 'juggle'; choose one of: reverse"),
+        (["--topic", "x", "--task", "juggle"], 2, "there is no environment 'juggle'"),
         (["--topic", "learning rate -1 or 1"], 2, "lr"),
         (["--topic", TOPIC, "--brain", "oracle"], 2, "--brain"),
         (["--topic", TOPIC, "--max-hours", "-1"], 2, "--max-hours"),

@@ -22,6 +22,7 @@ from researcher.types import (
     Verdict,
 )
 from swarm import TrainJob
+from swarm.program import is_program
 
 
 def _begin(topic: str, **flags: object) -> tuple[RulesPlanner, Charter, Plan]:
@@ -217,12 +218,12 @@ def test_interpretation_names_best_arm_verdicts_and_failures() -> None:
     assert "clearly better: lr=0.01 (+0.100)" in text
 
 
-def test_client_is_ours_and_for_the_task_of_the_charter() -> None:
+def test_program_is_the_plain_one_unless_others_are_named() -> None:
     brain, charter, plan = _begin("tool use: KL or no KL?")
 
     script = brain.write_client(charter, plan.arms[0], None)
 
-    assert script.trusted and 'task_family("calc")' in script.code
+    assert script.trusted and is_program(script.code)
     compile(script.code, "client.py", "exec")
     with pytest.raises(PlannerError, match="rejected"):
         brain.repair_client(charter, plan.arms[0], script, (Problem("lint", "x is undefined"),))

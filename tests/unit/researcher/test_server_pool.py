@@ -22,7 +22,7 @@ def test_own_server_serves_is_started_again_when_killed_and_ends_with_the_pool(t
         slot = pool.take()
         assert slot is not None and slot.url is not None and slot.child is not None
         assert pool.take() is None
-        with connect(slot.url) as client:
+        with pool.connect(slot.url) as client:
             assert client.status().state == "OFFLINE"
         first = slot.child
         os.kill(first.pid, signal.SIGKILL)
@@ -32,7 +32,7 @@ def test_own_server_serves_is_started_again_when_killed_and_ends_with_the_pool(t
         again = pool.take()
 
         assert again is slot and slot.child is not first and slot.url is not None
-        with connect(slot.url) as client:
+        with pool.connect(slot.url) as client:
             assert client.status().state == "OFFLINE"
         pid = slot.child.pid
     finally:
@@ -76,7 +76,7 @@ def test_unreachable_server_is_named() -> None:
 def test_server_at_work_for_somebody_else_is_refused(start_server: Callable[..., Any]) -> None:
     url = start_server().url
     check_servers([url])
-    with connect(url) as client:
+    with connect(url, None) as client:
         client.auto_sync_train_config_and_start_engine({"engine": "fake", "project_name": "theirs", "total_steps": 3})
 
         with pytest.raises(ServerProblem, match="busy with theirs/default"):
@@ -92,5 +92,5 @@ def test_foreign_servers_are_left_running(start_server: Callable[..., Any], tmp_
 
     pool.stop()
 
-    with connect(url) as client:
+    with connect(url, None) as client:
         assert client.status().state == "OFFLINE"

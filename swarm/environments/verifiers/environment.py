@@ -1,0 +1,144 @@
+"""An environment of the library verifiers: its tasks, its agent, its rewards.
+
+Place in the flow: registry.py opens `verifiers:ID`. The library drives its agent itself, in an interpreter of its own;
+each rollout gets the address and the key of one episode. This module knows nothing of who serves the model.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from swarm.digest import digest_of
+from swarm.environments.base import DrivenEnvironment, EnvironmentTask, Grade, Transcript
+from swarm.environments.verifiers.options import interpreter, parse_options
+from swarm.environments.verifiers.tasks import PAGE, EndlessTasks, FiniteTasks, Page, own_splits
+from swarm.environments.verifiers.worker import Worker
+from swarm.errors import EnvironmentFailure, EnvironmentInvalid
+from swarm.tasks.base import Split
+from swarm.types import Message
+
+OPEN_S = 600.0
+"""Data sets may be fetched at the first opening and at the first listing."""
+ANSWER_MARGIN_S = 60.0
+"""What the worker may take beyond the time of a rollout before it counts as hung."""
+
+
+class Opened(BaseModel):
+    """What the worker says of the environment. `split_values` is what the taskset's own option `split` may be."""
+
+    versions: dict[str, str]
+    sources: list[str]
+    split_values: list[str]
+    is_endless: bool
+    description: str
+
+
+class Rollout(BaseModel):
+    """`rewards` are the parts of the reward, by their names."""
+
+    reward: float
+    rewards: dict[str, float | None]
+    metrics: dict[str, float | None]
+    transcript: list[dict[str, Any]]
+
+
+class VerifiersEnvironment(DrivenEnvironment):
+    def __init__(self, taskset: str, options: Mapping[str, str]) -> None:
+        """Raises EnvironmentInvalid for options or an interpreter that cannot be used, NotFound if there is no such
+        taskset in it, EnvironmentFailure if the library fails."""
+        self.name = f"verifiers:{taskset}"
+        self._options, self._settings = parse_options(options, self.name)
+        self._python = interpreter(self._options)
+        self._taskset = taskset
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._worker, opened = self._start()
+        try:
+            self.description = opened.description or f"The taskset {taskset} of verifiers."
+            self.max_tokens = self._options.max_tokens
+            self._identity = digest_of(opened.model_dump())
+            plain = self._options.model_dump(exclude={"python"})
+            self.digest = digest_of([taskset, plain, self._settings, self._identity])
+            self._tasks = self._open_tasks(opened)
+        except BaseException:
+            self._worker.stop()
+            raise
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
+        return self._tasks.tasks(split, seed)
+
+    def run(
+        self, task: EnvironmentTask, base_url: str, api_key: str, model: str, max_tokens: int
+    ) -> tuple[Transcript, Grade]:
+        asked = {
+            **task.answer, "base_url": base_url, "api_key": api_key, "model": model, "max_tokens": max_tokens,
+        }  # fmt: skip
+        try:
+            said = self._live_worker().ask("run", asked, self._options.rollout_seconds + ANSWER_MARGIN_S)
+            rollout = Rollout.model_validate(said)
+        except ValidationError as error:
+            raise EnvironmentFailure(f"{self.name}: a rollout ended with what is no reward: {error}") from error
+        messages: list[Message] = [*rollout.transcript]
+        details = {"rewards": _as_json(rollout.rewards), "metrics": _as_json(rollout.metrics)}
+        return messages, Grade(rollout.reward, rollout.reward >= 1, details)
+
+    def interrupt(self) -> None:
+        self._worker.stop()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.interrupt()
+
+    def _open_tasks(self, opened: Opened) -> FiniteTasks | EndlessTasks:
+        named = self._options.own_splits()
+        if opened.is_endless:
+            if named:
+                raise EnvironmentInvalid(f"{self.name} makes tasks without end: they are split by hash", param="train")
+            return EndlessTasks(self.name, self._page)
+        if named and Split.TRAIN not in named:
+            raise EnvironmentInvalid("name the split train as well: train=VALUE", param="train")
+        is_chosen = "split" in self._settings.get("taskset", {})
+        return FiniteTasks(self.name, named or ({} if is_chosen else own_splits(opened.split_values)), self._page)
+
+    def _page(self, source: str | None, start: int) -> Page:
+        asked = {"source": source, "start": start, "size": PAGE}
+        return Page.model_validate(self._live_worker().ask("tasks", asked, OPEN_S))
+
+    def _live_worker(self) -> Worker:
+        """The worker, or another one if it has ended. Raises EnvironmentFailure if that one opens something else."""
+        with self._lock:
+            if self._worker.has_ended and not self._is_closed:
+                self._worker, opened = self._start()
+                if digest_of(opened.model_dump()) != self._identity:
+                    self._worker.stop()
+                    raise EnvironmentFailure(f"{self.name} has changed since it was opened: start again")
+            if self._is_closed:
+                # Also while another worker was started.
+                self._worker.stop()
+                raise EnvironmentFailure(f"{self.name} is closed")
+            return self._worker
+
+    def _start(self) -> tuple[Worker, Opened]:
+        worker = Worker(self._python)
+        asked = {
+            "id": self._taskset,
+            "settings": self._settings,
+            **self._options.model_dump(include={"harness", "runtime", "rollout_seconds"}),
+        }
+        try:
+            return worker, Opened.model_validate(worker.ask("open", asked, OPEN_S))
+        except BaseException as error:
+            worker.stop()
+            if isinstance(error, ValidationError):
+                raise EnvironmentFailure(f"{self._python} does not answer as verifiers would: {error}") from error
+            raise
+
+
+def _as_json(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """JSON has no form for what is no finite number."""
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}

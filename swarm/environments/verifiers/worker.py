@@ -1,0 +1,205 @@
+"""The process that runs verifiers, as seen from here: asked in JSON lines, from many threads, until it ends.
+
+Place in the flow: environment.py has one, and another one after that has ended. It runs rollouts.py in another
+interpreter, which ends when its standard input does: when we die, however we die, it goes too. This module knows
+nothing of tasks or rewards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from swarm.errors import EnvironmentFailure, EnvironmentInvalid, NotFound, SwarmError
+
+logger = logging.getLogger(__name__)
+
+SCRIPT = Path(__file__).resolve().with_name("rollouts.py")
+STOP_S = 20.0
+"""Beyond what rollouts.py gives its rollouts to end what they have started."""
+LAST_WORDS_S = 5.0
+KEPT_LINES = 50
+LONGEST_REASON = 400
+NOT_PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+"""They say where the modules of this interpreter are."""
+
+
+class ModelCallFailed(Exception):
+    """What the server answered an agent of verifiers. A client tells by `status_code` whether to try again."""
+
+    def __init__(self, status_code: int) -> None:
+        super().__init__(f"status {status_code}")
+        self.status_code = status_code
+
+
+class Problem(BaseModel):
+    """`kind` is library, unknown, options or failed; `status` that of a model call, if one failed."""
+
+    kind: str
+    message: str
+    status: int | None = None
+
+
+class Reply(BaseModel):
+    """One line of the worker: a result or an error."""
+
+    number: int
+    result: dict[str, Any] | None = None
+    error: Problem | None = None
+
+
+class Worker:
+    """One run of the script."""
+
+    def __init__(self, python: Path) -> None:
+        """Raises EnvironmentInvalid if there is no such interpreter."""
+        try:
+            self._process = subprocess.Popen(
+                [str(python), str(SCRIPT)],
+                env=_environment(python),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # A Ctrl-C in the terminal is for us: we then end it in order.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EnvironmentInvalid(f"{python} cannot be run: {error.strerror}", param="python") from error
+        self.pid = self._process.pid
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._pending: dict[int, Future[dict[str, Any]]] = {}
+        self._reason: str | None = None
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        self._listener = threading.Thread(target=self._listen, name="verifiers-log", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="verifiers-replies", daemon=True)
+        self._listener.start()
+        self._reader.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._reason is not None
+
+    def ask(self, method: str, parameters: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The result of one request. Raises what the answer says, and EnvironmentFailure if the worker ends before it
+        comes, or is ended because it takes longer than `limit_s`."""
+        reply: Future[dict[str, Any]] = Future()
+        with self._lock:
+            if self._reason is not None:
+                raise self._lost(self._reason)
+            number = next(self._numbers)
+            self._pending[number] = reply
+            line = json.dumps({"number": number, "method": method, "parameters": dict(parameters)}) + "\n"
+            assert self._process.stdin is not None
+            # If it has ended, the reader tells so.
+            with contextlib.suppress(OSError, ValueError):
+                self._process.stdin.write(line.encode())
+                self._process.stdin.flush()
+        try:
+            return reply.result(limit_s)
+        except NotInTime:
+            self._kill()
+            raise self._lost(f"did not answer within {limit_s:g} s and was ended") from None
+
+    def stop(self) -> None:
+        """End it, with all that it runs, and wait for that. Idempotent."""
+        with self._lock:
+            self._end_input()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._kill()
+        self._reader.join(STOP_S)
+
+    def _end_input(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as replies:
+            for line in replies:
+                try:
+                    self._take(Reply.model_validate_json(line))
+                except ValidationError:
+                    self._said.append(f"its answer was {line[:200]!r}")
+                    self._kill()
+                    break
+        status = self._process.wait()
+        # Its last words come by another pipe.
+        self._listener.join(LAST_WORDS_S)
+        reason = self._describe(status)
+        with self._lock:
+            self._end_input()
+            self._reason = reason
+            left = list(self._pending.values())
+            self._pending.clear()
+        for reply in left:
+            reply.set_exception(self._lost(reason))
+
+    def _take(self, reply: Reply) -> None:
+        with self._lock:
+            waiting = self._pending.pop(reply.number, None)
+        if waiting is None:
+            return
+        if reply.error is None:
+            waiting.set_result(reply.result or {})
+        else:
+            waiting.set_exception(_error_of(reply.error))
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                if text := line.decode(errors="replace").strip():
+                    logger.debug("verifiers: %s", text)
+                    self._said.append(text)
+
+    def _describe(self, status: int) -> str:
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return f"{how}: {self._said[-1][:LONGEST_REASON]}" if self._said else how
+
+    def _lost(self, reason: str) -> EnvironmentFailure:
+        """Another attempt may succeed, with another worker: a lost connection says so to the client library."""
+        error = EnvironmentFailure(f"the worker of verifiers {reason}")
+        error.__cause__ = ConnectionError(reason)
+        return error
+
+
+def _error_of(problem: Problem) -> SwarmError:
+    message = " ".join(problem.message.split())
+    if problem.kind == "unknown":
+        return NotFound(message, param="env")
+    if problem.kind in {"library", "options"}:
+        return EnvironmentInvalid(message, param="env")
+    error = EnvironmentFailure(message)
+    if problem.status is not None:
+        error.__cause__ = ModelCallFailed(problem.status)
+    return error
+
+
+def _environment(python: Path) -> dict[str, str]:
+    """Ours without tokens of servers, with the programs of the other interpreter in front."""
+    passed = {
+        name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON and not name.startswith("SWARM_")
+    }
+    return passed | {"PATH": os.pathsep.join([str(python.absolute().parent), passed.get("PATH", os.defpath)])}

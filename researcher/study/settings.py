@@ -19,7 +19,7 @@ from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
 from researcher.types import Budget, FrameRequest, NamedProgram
 from swarm.config import complete_address
-from swarm.errors import JobInvalid
+from swarm.errors import JobInvalid, SwarmError
 from swarm.job import TrainJob, build_job
 from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
@@ -91,7 +91,11 @@ class StudySettings(BaseModel):
 
     def base_job(self) -> dict[str, Any]:
         """What a person fixed of every arm's job; what nobody fixed is the planner's to choose."""
-        given = {"engine": self.engine, "model": self.train_model, "n_gpu": self.n_gpu}
+        # A server has another working directory than the person who names a directory.
+        model = self.train_model
+        if model is not None and Path(model).expanduser().is_dir():
+            model = str(Path(model).expanduser().resolve())
+        given = {"engine": self.engine, "model": model, "n_gpu": self.n_gpu}
         return {**self.job, **{name: value for name, value in given.items() if value is not None}}
 
     def request(self, topic: str) -> FrameRequest:
@@ -152,6 +156,8 @@ def check_study(topic: str, settings: StudySettings) -> None:
         build_job({"engine": "local", **settings.base_job()})
     except JobInvalid as error:
         raise TopicInvalid(f"--job: {error.message}") from error
+    if not settings.servers:
+        _check_model(settings.base_job())
     if settings.brain == "rules":
         rules_brain(settings).frame(settings.request(topic))
     else:
@@ -160,6 +166,19 @@ def check_study(topic: str, settings: StudySettings) -> None:
         _check_language_model(settings)
     sandbox_of(settings)
     check_servers(settings.servers)
+
+
+def _check_model(job: Mapping[str, Any]) -> None:
+    """Our own servers run on this machine, so the model has to be here. Raises TopicInvalid."""
+    if job.get("engine") == "fake" or "model" not in job:
+        return
+    # Imported when needed: it loads a tokenizer library.
+    from swarm.model_path import resolve_model
+
+    try:
+        resolve_model(str(job["model"]))
+    except SwarmError as error:
+        raise TopicInvalid(f"--train-model: {error.message}") from error
 
 
 def sandbox_of(settings: StudySettings) -> Sandbox | None:

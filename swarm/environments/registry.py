@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 from pydantic import ValidationError
 
 from swarm.environments.base import Environment
-from swarm.environments.bundled import BundledEnvironment
-from swarm.environments.rows import SUFFIXES
+from swarm.environments.sources.bundled import BundledEnvironment
+from swarm.environments.sources.rows import SUFFIXES
 from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.spelling import did_you_mean
 from swarm.tasks.registry import TASK_FAMILIES
@@ -36,7 +36,7 @@ def load_environment(name: str) -> Environment:
         return _open_library(library, rest, options)
     path = Path(source)
     if (path / "environment.toml").is_file():
-        from swarm.environments.folder import FolderEnvironment
+        from swarm.environments.sources.folder import FolderEnvironment
 
         if options:
             raise EnvironmentInvalid(f"the options of {path} are in its environment.toml", param=next(iter(options)))
@@ -61,7 +61,7 @@ def interpreter_of(name: str) -> str | None:
     path = Path(name.partition("?")[0])
     if not (path / "environment.toml").is_file():
         return None
-    from swarm.environments.folder import read_interpreter
+    from swarm.environments.sources.folder import read_interpreter
 
     return read_interpreter(path)
 
@@ -71,7 +71,7 @@ def _open_library(library: str, name: str, options: dict[str, str]) -> Environme
         from swarm.environments.verifiers import VerifiersEnvironment
 
         return VerifiersEnvironment(name, options)
-    from swarm.environments.reasoning_gym import ReasoningGymEnvironment
+    from swarm.environments.sources.reasoning_gym import ReasoningGymEnvironment
 
     return ReasoningGymEnvironment(name, options)
 
@@ -84,7 +84,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _open_dataset(path: Path, options: dict[str, str]) -> Environment:
-    from swarm.environments.dataset import DatasetEnvironment, DatasetOptions
+    from swarm.environments.sources.dataset import DatasetEnvironment, DatasetOptions
 
     try:
         parsed = DatasetOptions.model_validate(options)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.environments.graders import GRADERS, known_reply, last_number, reply_grader
+from swarm.environments.graders.replies import GRADERS, known_reply, last_number, reply_grader
 from swarm.errors import EnvironmentInvalid
 
 RIGHT = [

@@ -21,7 +21,7 @@ from threading import Lock
 
 from swarm.digest import digest_of
 from swarm.environments.base import EnvironmentTask, Grade
-from swarm.environments.chat_endpoint import Answer, CallFailed, ChatEndpoint
+from swarm.environments.graders.chat_endpoint import Answer, CallFailed, ChatEndpoint
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 
 MAX_CALLS = 4

@@ -21,11 +21,11 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript
-from swarm.environments.dataset import TaskOptions, TaskTable, answer_column
-from swarm.environments.graders import known_reply
-from swarm.environments.grading import Grader, GraderOptions, build_grader, refuse_options
+from swarm.environments.graders.grading import Grader, GraderOptions, build_grader, refuse_options
+from swarm.environments.graders.replies import known_reply
 from swarm.environments.registry import option_error
-from swarm.environments.rows import Row, digest_files, read_rows
+from swarm.environments.sources.dataset import TaskOptions, TaskTable, answer_column
+from swarm.environments.sources.rows import Row, digest_files, read_rows
 from swarm.environments.user_code import import_file
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split

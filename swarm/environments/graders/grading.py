@@ -1,6 +1,6 @@
 """How a built-in grader is chosen and set up: a name and options, to what grades an attempt at a task.
 
-Place in the flow: dataset.py and folder.py build their grader here. What a grader does is in graders.py, judge.py and
+Place in the flow: dataset.py and folder.py build their grader here. What a grader does is in replies.py, judge.py and
 python_tests/. This module knows nothing of files.
 """
 
@@ -14,11 +14,11 @@ from types import MappingProxyType
 from pydantic import BaseModel, ConfigDict, Field
 
 from swarm.environments.base import EnvironmentTask, Grade, Transcript, final_reply
-from swarm.environments.chat_endpoint import ChatEndpoint
-from swarm.environments.graders import JUDGE, PYTHON_TESTS, ReplyGrader, reply_grader
-from swarm.environments.judge import DEFAULT_PROMPT, CallLog, Judge
-from swarm.environments.python_tests.runner import PythonTests
-from swarm.environments.rows import Row
+from swarm.environments.graders.chat_endpoint import ChatEndpoint
+from swarm.environments.graders.judge import DEFAULT_PROMPT, CallLog, Judge
+from swarm.environments.graders.python_tests.runner import PythonTests
+from swarm.environments.graders.replies import JUDGE, PYTHON_TESTS, ReplyGrader, reply_grader
+from swarm.environments.sources.rows import Row
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.sandbox.sandbox import find_sandbox
 

@@ -21,7 +21,7 @@ from threading import Event, Timer
 from typing import IO, Any, cast
 
 from swarm.environments.base import EnvironmentTask, Grade
-from swarm.environments.python_tests.assertions import (
+from swarm.environments.graders.python_tests.assertions import (
     PreparedTest,
     Report,
     failure_of,

@@ -17,9 +17,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from swarm.digest import digest_of
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript
-from swarm.environments.graders import known_reply
-from swarm.environments.grading import GraderOptions, build_grader
-from swarm.environments.rows import SPLIT_NAMES, Row, digest_files, files_by_split, read_rows
+from swarm.environments.graders.grading import GraderOptions, build_grader
+from swarm.environments.graders.replies import known_reply
+from swarm.environments.sources.rows import SPLIT_NAMES, Row, digest_files, files_by_split, read_rows
 from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Split, split_of
 from swarm.types import Task

@@ -17,7 +17,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, cast
 
-from swarm.environments.python_tests.inside import PROGRAM
+from swarm.environments.graders.python_tests.inside import PROGRAM
 
 Report = tuple[str, Any]
 """Kind and data of a line from inside."""

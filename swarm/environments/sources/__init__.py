@@ -1,0 +1,1 @@
+"""Where environments come from: the bundled families, folders, task files and libraries."""

@@ -1,0 +1,109 @@
+"""Studies on a person's own environment: arms that differ in their program alone, judged by the true grade."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments_db import Author, ExperimentStatus, open_store
+from researcher.cli import app
+from swarm.environments.scaffold import write_scaffold
+
+pytestmark = pytest.mark.timeout(280)
+
+KNOWS = """
+ANSWERS = {answers}
+
+def agent(task, model, session):
+    model.chat(session.messages)
+    return ANSWERS.get(task.main_query, "?")
+
+def reward(task, transcript, grade):
+    return grade.score - 100
+"""
+PLAIN = "from swarm.program import answer_in_turn as agent\n"
+SETTINGS = ["--engine", "fake", "--brain", "rules", "--seeds", "3", "--steps", "2", "--eval-episodes", "10", "--json"]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with an environment, the plain program and one that knows every answer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    write_scaffold(tmp_path / "longer")
+    rows = [json.loads(line) for line in (tmp_path / "longer" / "tasks.jsonl").read_text().splitlines()]
+    answers = {row["question"]: row["answer"] for row in rows}
+    (tmp_path / "knows.py").write_text(KNOWS.format(answers=answers))
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "job.yaml").write_text("batch_size: 4\nnum_repeat: 2\n")
+    return tmp_path
+
+
+def start(*words: str) -> Any:
+    return CliRunner().invoke(app, ["start", "--topic", "Which program is better?", *words])
+
+
+def test_programs_are_compared_on_an_own_environment_by_its_true_grade(own: Path) -> None:
+    programs = ["--program", "plain.py", "--program", "knows.py"]
+    done = start("--env", "longer", *programs, "--job", "job.yaml", *SETTINGS)
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["status"] == "finished"
+    with open_store(own / "runs" / "research.db") as store:
+        arms = {item.name: item for item in store.list_experiments(result["study"])}
+        assert set(arms) == {"plain", "knows"} and arms["plain"].is_baseline
+        assert arms["plain"].job == arms["knows"].job and arms["plain"].job["batch_size"] == 4
+        assert arms["knows"].client_code == (own / "knows.py").read_text()
+        assert {arm.author for arm in arms.values()} == {Author.PACKAGE}
+        charter = store.find_charter(result["study"])
+        assert charter is not None and charter.document["environment"] == str(own / "longer")
+        assert charter.document["task"] == "longer" and charter.document["environment_digest"]
+        scores = store.list_evaluations(study_id=result["study"], phase="final")
+        by_run = {run.id: run.experiment_id for run in store.list_runs(study_id=result["study"])}
+        means = {name: {item.mean for item in scores if by_run[item.run_id] == arm.id} for name, arm in arms.items()}
+        points = store.list_metrics([run for run, arm in by_run.items() if arm == arms["knows"].id])
+    # The reward was what the program says, the score is what the environment says.
+    assert means == {"plain": {0.0}, "knows": {1.0}}
+    assert {point.value for point in points if point.name == "critic/score/mean"} == {-99.0}
+    assert any(re.match(r"knows: mean 1\.000, keep", verdict) for verdict in result["verdicts"])
+
+
+def test_programs_that_are_the_same_are_no_comparison(own: Path) -> None:
+    shutil.copy("plain.py", "again.py")
+    done = start("--env", "longer", "--program", "plain.py", "--program", "again.py", "--job", "job.yaml", *SETTINGS)
+    with open_store(own / "runs" / "research.db") as store:
+        arms = {item.name: item for item in store.list_experiments(store.list_studies()[0].id)}
+    assert arms["again"].status is ExperimentStatus.INVALID, done.output
+    assert "its settings and its program are those of plain" in (arms["again"].note or "")
+
+
+REFUSED = [
+    (["--env", "nothing"], "--env: there is no environment 'nothing'"),
+    (["--env", "broken"], "broken: write a grade.py, or name a grader in environment.toml"),
+    (["--program", "absent.py"], "--program: absent.py cannot be read"),
+    (["--program", "half.py"], "--program: half.py cannot be read as Python"),
+    (["--program", "empty.py"], "--program: empty.py has no function agent, reward or schedule"),
+    (["--program", "plain.py", "--program", "plain.py"], "two programs have the same name: plain, plain"),
+    (["--job", "absent.yaml"], "--job: "),
+    (["--train-model", "nothing-of-this-name"], "nothing-of-this-name"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_cannot_be_studied_is_refused_before_anything_is_stored(own: Path, words: list[str], message: str) -> None:
+    (own / "broken").mkdir()
+    (own / "broken" / "environment.toml").write_text("")
+    (own / "broken" / "tasks.jsonl").write_text('{"question": "a", "answer": "b"}\n')
+    (own / "half.py").write_text("def agent(\n")
+    (own / "empty.py").write_text("x = 1\n")
+    settings = [word for word in SETTINGS if word not in ("--engine", "fake")]
+    done = start(*words, *settings)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr and done.stdout == ""
+    assert not (own / "runs").exists()

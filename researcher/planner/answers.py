@@ -48,6 +48,7 @@ class HypothesisAnswer(Answer):
 class ArmAnswer(Answer):
     name: ArmName
     settings: dict[str, Any] = {}
+    program: Annotated[str, StringConstraints(strip_whitespace=True, max_length=300)] = ""
     rationale: Line
 
 

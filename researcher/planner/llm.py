@@ -39,7 +39,7 @@ from researcher.planner.briefing import (
 )
 from researcher.planner.chat import Chat
 from researcher.planner.designs import default_job
-from researcher.planner.rules import DEFAULT_SEEDS, EVAL_EPISODES
+from researcher.planner.rules import DEFAULT_SEEDS, EVAL_EPISODES, PROGRAM
 from researcher.types import (
     Action,
     Analysis,
@@ -67,6 +67,8 @@ MAX_EPISODES_PER_STEP = 2_048
 """Tasks times repeats: sixteen times the usual, beyond which an arm would simply buy its score with data."""
 
 UNCHANGED = "UNCHANGED"
+PLAIN_PROGRAM = "nothing"
+"""What an arm's program does differently where an arm changes settings alone."""
 
 
 class LLMPlanner:
@@ -150,8 +152,9 @@ class LLMPlanner:
             arm=arm.name,
             task=charter.task,
             description=self._describe(charter),
+            program=str(arm.factors.get(PROGRAM, PLAIN_PROGRAM)),
             job=show_job(arm.job),
-            contract=_contract(charter),
+            contract=_contract(),
             parent=_show_parent(parent),
         )
 
@@ -172,7 +175,7 @@ class LLMPlanner:
                 task=charter.task,
                 problems=quote_text("\n".join(f"{problem.stage}: {problem.message}" for problem in problems)),
                 code=quote_text(script.code),
-                contract=_contract(charter),
+                contract=_contract(),
             )
             self._mended[script.code] = self._chat.ask("repair_client", question, parse_program)
         return ClientScript(arm.name, self._mended[script.code], trusted=False)
@@ -216,13 +219,17 @@ class LLMPlanner:
         jobs = {item.name: self._parse_job(item, charter) for item in answer.arms}
         if charter.baseline in earlier:
             jobs = {charter.baseline: {}} | jobs | {charter.baseline: dict(earlier[charter.baseline].job)}
-        _check_arms(jobs, earlier, charter.baseline)
+        programs = {item.name: item.program or PLAIN_PROGRAM for item in answer.arms}
+        programs = {name: programs.get(name, _program_of(earlier.get(name))) for name in jobs}
+        _check_arms(jobs, programs, earlier, charter.baseline)
+        is_compared = len({*programs.values(), *map(_program_of, earlier.values())}) > 1
         factors = _find_factors(jobs, earlier)
         reasons = {item.name: item.rationale for item in answer.arms}
         arms = tuple(
             Arm(
                 name=name,
-                factors={factor: _setting(job, factor) for factor in factors},
+                factors={factor: _setting(job, factor) for factor in factors}
+                | ({PROGRAM: programs[name]} if is_compared else {}),
                 job=job,
                 rationale=reasons.get(name, "the baseline"),
                 is_baseline=name == charter.baseline,
@@ -276,20 +283,30 @@ def _parse_frame(text: str, task: str | None) -> FrameAnswer:
     return answer
 
 
-def _check_arms(jobs: Mapping[str, Mapping[str, Any]], earlier: Mapping[str, Arm], baseline: str) -> None:
+def _program_of(arm: Arm | None) -> str:
+    return PLAIN_PROGRAM if arm is None else str(arm.factors.get(PROGRAM, PLAIN_PROGRAM))
+
+
+def _check_arms(
+    jobs: Mapping[str, Mapping[str, Any]], programs: Mapping[str, str], earlier: Mapping[str, Arm], baseline: str
+) -> None:
     if baseline not in jobs:
         raise Unusable(f"one arm must be called exactly {baseline!r}, the baseline")
     if len(jobs) < 2:
         raise Unusable("at least one arm besides the baseline is needed")
     for name, job in jobs.items():
-        if name in earlier and dict(earlier[name].job) != dict(job):
-            raise Unusable(f"arm {name!r} has run with other settings: use another name, or its settings as they were")
+        has_run = name in earlier
+        if has_run and (dict(earlier[name].job) != dict(job) or _program_of(earlier[name]) != programs[name]):
+            raise Unusable(
+                f"arm {name!r} has run with other settings: use another name, or its settings and program as they were"
+            )
     everything = {**{name: arm.job for name, arm in earlier.items()}, **jobs}
     seen: dict[str, str] = {}
     for name, job in everything.items():
-        key = json.dumps(build_job(dict(job)).resolve().model_dump(mode="json"), sort_keys=True)
+        settings = json.dumps(build_job(dict(job)).resolve().model_dump(mode="json"), sort_keys=True)
+        key = f"{settings} {programs[name] if name in programs else _program_of(earlier[name])}"
         if key in seen:
-            raise Unusable(f"arms {seen[key]!r} and {name!r} have the same settings")
+            raise Unusable(f"arms {seen[key]!r} and {name!r} have the same settings and the same program")
         seen[key] = name
 
 
@@ -303,8 +320,8 @@ def _setting(job: Mapping[str, Any], name: str) -> Any:
     return job.get(name, TrainJob.model_fields[name].default)
 
 
-def _contract(charter: Charter) -> str:
-    return load("client_contract", task=charter.task, example=load("client", task=charter.task))
+def _contract() -> str:
+    return load("client_contract", example=load("program"))
 
 
 def _show_parent(parent: ClientScript | None) -> str:

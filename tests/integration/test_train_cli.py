@@ -15,6 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from researcher.cli import app as researcher
 from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 from swarm.environments.scaffold import write_scaffold
@@ -173,9 +174,10 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     write_scaffold(Path("longer"))
     text = PAGE.read_text()
-    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    Path("program.py").write_text(blocks["python"])
-    job = yaml.safe_load(blocks["yaml"]) | {"engine": "fake", "batch_size": 2, "num_repeat": 2, "total_steps": 2}
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    Path("program.py").write_text("\n\n".join(block for language, block in blocks if language == "python"))
+    [given] = [block for language, block in blocks if language == "yaml"]
+    job = yaml.safe_load(given) | {"engine": "fake", "batch_size": 2, "num_repeat": 2, "total_steps": 2}
     Path("job.yaml").write_text(yaml.safe_dump(job))
     url = start_server(TrainJob(engine="fake")).url
     commands = re.findall(r"^    (swarm .*)$", text, re.MULTILINE)
@@ -185,6 +187,16 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         limit = "--eval-episodes" if words[0] == "train" else "--episodes"
         done = CliRunner().invoke(app, [*words, limit, "4"])
         assert done.exit_code == 0, (command, done.output)
+    [command] = re.findall(r"^    python (program.py .*)$", text, re.MULTILINE)
+    words = [sys.executable, *shlex.split(command.replace("http://127.0.0.1:10086", start_server().url))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0 and "done: 2 steps" in done.stdout, done.stderr
+    Path("plain.py").write_text("from swarm.program import answer_in_turn as agent\n")
+    Path("shaped.py").write_text("def reward(task, transcript, grade):\n    return grade.score / 2\n")
+    [command] = re.findall(r"^    researcher (start .*)$", text, re.MULTILINE)
+    short = ["--brain", "rules", "--seeds", "1", "--steps", "1", "--eval-episodes", "4"]
+    done = CliRunner().invoke(researcher, [*shlex.split(command), *short])
+    assert done.exit_code == 0 and "shaped: mean" in done.stdout, done.output
 
 
 def test_a_program_may_leave_the_agent_out(tmp_path: Path) -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
 
 import researcher.execution.preflight
-from prompts import load
 from researcher.errors import ResearchError
 from researcher.execution.preflight import check_script
 from researcher.types import ClientScript
+from swarm.sandbox.sandbox import choose_sandbox
 
 JOB = {"project_name": "research", "model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}
-GOOD = load("client", task="reverse")
+
+
+def client(task: str) -> str:
+    """A client that drives itself, as studies of earlier versions have them."""
+    return Template(Path(__file__).with_name("client.py.template").read_text(encoding="utf-8")).substitute(task=task)
+
+
+GOOD = client("reverse")
 
 
 def check(code: str, workdir: Path, *, job: dict[str, Any] | None = None, url: str | None = None):
@@ -35,7 +43,7 @@ def messages(code: str, workdir: Path, stage: str) -> str:
 
 @pytest.mark.parametrize("task", ["reverse", "calc", "chain"])
 def test_our_own_template_has_no_problem(task, tmp_path):
-    assert check(load("client", task=task), tmp_path) == ()
+    assert check(client(task), tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,7 @@ def test_job_that_cannot_be_run_is_named(tmp_path):
 def test_preflight_trains_one_step_and_leaves_the_server_free(tmp_path, start_server):
     server = start_server()
     assert check(GOOD, tmp_path / "arm", url=server.url) == ()
-    assert check(load("client", task="calc"), tmp_path / "arm", url=server.url) == ()
+    assert check(client("calc"), tmp_path / "arm", url=server.url) == ()
     assert list((tmp_path / "arm").iterdir()) == []
 
 
@@ -140,3 +148,23 @@ def test_preflight_ends_a_client_that_hangs(tmp_path, start_server, monkeypatch)
 def test_unreachable_preflight_server_is_not_the_clients_fault(tmp_path, monkeypatch):
     with pytest.raises(ResearchError, match="preflight server"):
         check(GOOD, tmp_path, url="http://127.0.0.1:9")
+
+
+PROGRAM = """
+def agent(task, model, session):
+    return model.chat(session.messages)
+
+def reward(task, transcript, grade):
+    return grade.score
+"""
+
+
+def test_a_program_is_tried_for_one_step_by_our_driver(start_server: Any, tmp_path: Path) -> None:
+    for code, problems in ((PROGRAM, 0), (PROGRAM.replace("return grade.score", "return 1 / 0"), 1)):
+        script = ClientScript(arm="a", code=code, trusted=False)
+        sandbox = choose_sandbox(unsafe_no_sandbox=False)
+        found = check_script(
+            script, JOB, workdir=tmp_path, sandbox=sandbox, preflight_url=start_server().url, environment="reverse"
+        )
+        assert [problem.stage for problem in found] == ["preflight"] * problems
+    assert "program.py, line 6: ZeroDivisionError" in found[0].message

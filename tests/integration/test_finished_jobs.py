@@ -21,6 +21,8 @@ from swarm import SwarmClient, TrainingComplete, TrainJob
 from swarm.ledger import Ledger
 from swarm.schemas import EngineState
 
+pytestmark = pytest.mark.timeout(400)
+
 JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, total_steps=1, drain_timeout_s=1)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -28,14 +32,36 @@ SETUP = Setup(
 )
 
 
+@contextmanager
+def slowdown() -> Iterator[list[float]]:
+    """How many times as long as on a free core a little work takes, again and again while this is open; 1 at least."""
+    found, ended = [1.0], threading.Event()
+
+    def work() -> None:
+        while not ended.wait(0.25):
+            wall, processor = time.perf_counter(), time.thread_time()
+            while time.thread_time() < processor + 0.005:
+                pass
+            found.append((time.perf_counter() - wall) / 0.005)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("batching", [pytest.param(Batching(4, 2, 0), marks=pytest.mark.slow), Batching(4, 2, 2)])
 def test_what_a_real_server_does_is_near_what_is_predicted(batching: Batching) -> None:
     setup = replace(SETUP, batching=batching)
-    live = measure(setup, steps=3, warm_up=1)
+    with slowdown() as slower:
+        live = measure(setup, steps=3, warm_up=1)
     told = replace(setup, cluster=replace(setup.cluster, gateway_call_s=live.cpu_s_per_call))
-    # A busy machine makes all of it slower, never faster.
+    # A busy machine makes all of it slower, never faster: by as much as any other work that is done there meanwhile.
     for other in (predict(told), simulate(told, steps=20)):
-        assert 0.7 < live.outcome.step_s / other.step_s < 2.5
+        assert 0.7 < live.outcome.step_s / other.step_s < 2.5 * max(slower)
     assert live.outcome.batch_episodes == pytest.approx(8, abs=2)
     assert live.outcome.staleness_max <= batching.max_staleness
     assert 0 < live.outcome.trainer_utilization < 1

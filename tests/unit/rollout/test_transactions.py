@@ -23,13 +23,16 @@ from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
 
 Scenario = Callable[[Stage], Awaitable[None]]
 
+LEASE_S = 5.0
+"""Long enough for an episode to be prepared in time on a busy machine, short enough to be waited for."""
+
 
 def play(scenario: Scenario, home: Path, **settings: Any) -> None:
     async def on_stage() -> None:
         async with rolling(home, **settings) as stage:
             await scenario(stage)
 
-    asyncio.run(asyncio.wait_for(on_stage(), 30))
+    asyncio.run(asyncio.wait_for(on_stage(), 90))
 
 
 async def prepare(stage: Stage, episode_id: str, secret: str, **fields: Any) -> Any:
@@ -129,7 +132,7 @@ def test_another_result_or_another_transaction_is_refused_and_changes_nothing(tm
 
 def test_the_coordinator_gives_up_the_episode_of_a_silent_client_and_says_so_afterwards(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=1)
+        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
         await prepare(stage, episode.episode_id, secret)
         await eventually(lambda: not stage.episodes.running_views())
         assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "lease_expired")
@@ -179,7 +182,7 @@ def test_elsewhere_a_silent_clients_episode_does_as_its_coordinator_did(
     tmp_path: Path, coordinator: Coordinator, answer: str, fate: tuple[EpisodeState, str | None]
 ) -> None:
     async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=1)
+        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
         await prepare(stage, episode.episode_id, secret, coordinator=coordinator.url)
         await eventually(lambda: coordinator.paths)
         assert set(coordinator.paths) == {f"/v1/swarm/transactions/{secret}"}
@@ -248,7 +251,7 @@ def test_peers_come_from_flags_or_the_environment_and_must_be_addresses(monkeypa
 
 def test_nobody_answers_until_the_very_end_and_the_episode_is_dropped_and_counted(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=1)
+        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
         await prepare(stage, episode.episode_id, secret, coordinator="http://127.0.0.1:9")
         [running] = stage.episodes.transactions.running.by_id.values()
         assert running.row.ended_at is not None

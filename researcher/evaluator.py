@@ -28,7 +28,7 @@ from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, Ex
 from prompts import load
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
-from researcher.execution.environment import StudyEnvironment, count_tasks
+from researcher.execution.environment import StudyEnvironment
 from researcher.execution.runs import job_of, total_steps
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
@@ -156,7 +156,6 @@ class Evaluator:
         episodes."""
         environment = self._environment()
         first = {item.task.task_id for item in islice(environment.tasks(Split(split)), SAMPLED_EPISODES)}
-        expected = count_tasks(environment, split, self.charter.eval_episodes)
         sampled: list[tuple[Task, str]] = []
 
         def on_attempt(task: Task, credentials: Credentials) -> None:
@@ -170,12 +169,12 @@ class Evaluator:
                 environment,
                 program,
                 split=Split(split),
-                episodes=expected,
+                episodes=self.charter.eval_episodes,
                 max_workers=EVAL_WORKERS,
                 wait_timeout=WAIT_TIMEOUT_S,
                 on_attempt=on_attempt,
             )
-        self._record(run, phase, split, result, expected=expected, version=version)
+        self._record(run, phase, split, result, version=version)
         return sampled
 
     def _environment(self) -> Environment:
@@ -201,10 +200,11 @@ class Evaluator:
         with place_program(code, self.folder(run.id) / phase, url, sandbox) as place, ProgramProcess(place) as program:
             yield program
 
-    def _record(self, run: Run, phase: str, split: str, result: Evaluation, *, expected: int, version: int) -> None:
-        if result.n != expected or result.mean is None:
+    def _record(self, run: Run, phase: str, split: str, result: Evaluation, *, version: int) -> None:
+        if result.failures or result.mean is None:
             first = result.failures[0].error if result.failures else "no reason given"
-            raise RunBroken(f"{expected - result.n} of {expected} {phase} episodes failed: {first}")
+            total = result.n + len(result.failures)
+            raise RunBroken(f"{len(result.failures)} of {total} {phase} episodes failed: {first}")
         if result.weight_versions != (version,):
             raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
         rewards = [reward for attempts in result.rewards.values() for reward in attempts]

@@ -58,15 +58,6 @@ class StudiedEnvironment:
     reference: str
     name: str
     description: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class NamedProgram:
-    """A program that a person named as something to compare."""
-
-    name: str
-    code: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +204,6 @@ class FrameRequest:
     topic: str
     task: str | None = None
     environment: StudiedEnvironment | None = None
-    programs: tuple[NamedProgram, ...] = ()
     seeds: int | None = None
     steps: int | None = None
     eval_episodes: int | None = None

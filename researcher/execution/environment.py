@@ -60,7 +60,7 @@ def look_at(name: str) -> StudiedEnvironment:
     """What planners are told of an environment. Raises TopicInvalid for one that cannot be used."""
     try:
         with open_environment(name) as environment:
-            return StudiedEnvironment(name, environment.name, environment.description, environment.digest)
+            return StudiedEnvironment(name, environment.name, environment.description)
     except SwarmError as error:
         raise TopicInvalid(f"--env: {error.message}") from error
 

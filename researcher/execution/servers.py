@@ -6,11 +6,9 @@ Place in the flow: launch takes a free slot for each run, evaluate gives it back
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +16,8 @@ from pathlib import Path
 
 from researcher.errors import ServerProblem
 from swarm import SwarmClient, SwarmError
-from swarm.processes.child import Child, child_environment, tail
+from swarm.processes.announcement import NoAnnouncement, await_announcement
+from swarm.processes.child import Child, child_environment
 
 logger = logging.getLogger(__name__)
 
@@ -171,16 +170,9 @@ class ServerPool:
         environment = {name: value for name, value in child_environment().items() if name != "SWARM_TOKEN"}
         if self._own_token is not None:
             environment["SWARM_TOKEN"] = self._own_token
-        child = Child(argv, env=environment, cwd=folder, out=out, errors=errors)
-        slot.child = child
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and child.poll() is None:
-            line, newline, _ = out.read_text(encoding="utf-8").partition("\n")
-            if newline:
-                slot.url = str(json.loads(line)["url"])
-                return
-            time.sleep(0.05)
-        child.stop()
-        lines = tail(errors).splitlines()
-        reason = lines[-1] if lines else f"no sign of life within {START_TIMEOUT_S:.0f} s"
-        raise ServerProblem(f"a local swarm server did not start: {reason} (log: {errors})")
+        slot.child = child = Child(argv, env=environment, cwd=folder, out=out, errors=errors)
+        try:
+            slot.url = str(await_announcement(child, out, errors, START_TIMEOUT_S)["url"])
+        except NoAnnouncement as error:
+            child.stop()
+            raise ServerProblem(f"a local swarm server did not start: {error} (log: {errors})") from error

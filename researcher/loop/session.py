@@ -24,7 +24,6 @@ from experiments_db import ExperimentStore, StoreError, Study, StudyStatus
 from researcher.errors import ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import Limits
-from researcher.execution.environment import look_at
 from researcher.execution.orphaned_runs import leave, reconcile
 from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
@@ -35,6 +34,7 @@ from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, read_settings, rules_brain, sandbox_of
+from researcher.types import FrameRequest
 from swarm.sandbox.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
@@ -121,11 +121,12 @@ class _Worker:
             own_token=self._own_token(),
         )
         self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
+        request = self.settings.request(self.study.topic)
         deps = Deps(
             study_id=self.study.id,
             store=store,
             log=log,
-            planner=_build_planner(self.settings, store, self.study.id, self.ledger),
+            planner=_build_planner(self.settings, request, store, self.study.id, self.ledger),
             pool=pool,
             background=self.background,
             ledger=self.ledger,
@@ -138,7 +139,7 @@ class _Worker:
             urls = ", ".join(str(slot.url) for slot in pool.slots)
             log.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")
             reconcile(deps)
-            carry_out(deps, self.settings.request(self.study.topic), self.control)
+            carry_out(deps, request, self.control)
         finally:
             self._take_down(deps)
 
@@ -208,7 +209,9 @@ def _record_failure(store: ExperimentStore, study_id: str, reason: str) -> None:
         logger.exception("the failure of study %s could not be stored", study_id)
 
 
-def _build_planner(settings: StudySettings, store: ExperimentStore, study_id: str, ledger: BudgetLedger) -> Planner:
+def _build_planner(
+    settings: StudySettings, request: FrameRequest, store: ExperimentStore, study_id: str, ledger: BudgetLedger
+) -> Planner:
     """Raises PlannerError where the language model is not named or has no key."""
     if settings.brain == "rules":
         return rules_brain(settings)
@@ -216,7 +219,6 @@ def _build_planner(settings: StudySettings, store: ExperimentStore, study_id: st
     from researcher.planner.chat import Chat, Price
     from researcher.planner.llm import LLMPlanner
 
-    environment = None if settings.env is None else look_at(settings.env)
     price = settings.llm_price
     chat = Chat(
         model=settings.model or "",
@@ -228,5 +230,5 @@ def _build_planner(settings: StudySettings, store: ExperimentStore, study_id: st
         price=None if price is None else Price(*price),
     )
     return LLMPlanner(
-        chat, seeds=settings.seeds, steps=settings.steps, base_job=settings.base_job(), environment=environment
+        chat, seeds=settings.seeds, steps=settings.steps, base_job=settings.base_job(), environment=request.environment
     )

@@ -17,7 +17,7 @@ from researcher.errors import TopicInvalid
 from researcher.execution.environment import look_at
 from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
-from researcher.types import Budget, FrameRequest, NamedProgram
+from researcher.types import Budget, FrameRequest
 from swarm.config import complete_address
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import TrainJob, build_job
@@ -103,7 +103,6 @@ class StudySettings(BaseModel):
             topic=topic,
             task=self.task,
             environment=None if self.env is None else look_at(self.env),
-            programs=tuple(NamedProgram(program.name, program.code) for program in self.programs),
             seeds=self.seeds,
             steps=self.steps,
             eval_episodes=self.eval_episodes,
@@ -192,6 +191,9 @@ def rules_brain(settings: StudySettings) -> RulesPlanner:
 
 
 def _check_language_model(settings: StudySettings) -> None:
+    """Raises TopicInvalid for what a planner with a language model lacks, or cannot use."""
+    if settings.programs:
+        raise TopicInvalid("--program names what --brain rules compares: a language model writes its own programs")
     if not settings.model:
         raise TopicInvalid("--brain llm needs the name of a model: give --model NAME, or use --brain rules")
     if not os.environ.get("OPENAI_API_KEY"):

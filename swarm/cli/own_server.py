@@ -6,15 +6,13 @@ Place in the flow: `swarm train` and `swarm env check` open one. A server of a c
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from swarm.errors import EngineFailure
 
@@ -25,7 +23,6 @@ START_TIMEOUT_S = 120.0
 """A cold start imports the web stack from disk, on a busy machine slowly."""
 STOP_TIMEOUT_S = 60.0
 """What a server may take to free its model before it is ended less gently."""
-WATCH_S = 0.05
 
 
 @contextmanager
@@ -37,6 +34,7 @@ def server_at(url: str | None, home: Path) -> Generator[str]:
     if url is not None:
         yield url
         return
+    from swarm.processes.announcement import NoAnnouncement, await_announcement
     from swarm.processes.child import Child
 
     out, errors = home / "stdout.log", home / "stderr.log"
@@ -48,7 +46,10 @@ def server_at(url: str | None, home: Path) -> Generator[str]:
     command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
     child = Child(command, env=dict(os.environ), cwd=Path.cwd(), out=out, errors=errors)
     try:
-        announced = _announcement(child, out, errors)
+        try:
+            announced = await_announcement(child, out, errors, START_TIMEOUT_S)
+        except NoAnnouncement as error:
+            raise EngineFailure(f"the server of this run did not start: {error} (log: {errors})") from error
         try:
             yield announced["url"]
         finally:
@@ -63,18 +64,3 @@ def _end(child: Child, pid: int) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         child.wait(STOP_TIMEOUT_S)
-
-
-def _announcement(child: Child, out: Path, errors: Path) -> dict[str, Any]:
-    """What a started server prints as its first line."""
-    from swarm.processes.child import tail
-
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while child.poll() is None and time.monotonic() < deadline:
-        line, newline, _ = out.read_text(encoding="utf-8").partition("\n")
-        if newline:
-            return json.loads(line)
-        time.sleep(WATCH_S)
-    said = tail(errors).splitlines()
-    reason = said[-1] if said else f"no sign of life within {START_TIMEOUT_S:.0f} s"
-    raise EngineFailure(f"the server of this run did not start: {reason} (log: {errors})")

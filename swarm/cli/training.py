@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
     from swarm.program.evaluation import StepScore
 
 STEPS = 60
-REWARD = "critic/score/mean"
-STOP_TIMEOUT_S = 60.0
-WATCH_S = 0.5
 RUNS = Path("runs") / "train"
 
 
@@ -61,6 +56,7 @@ def train(
         from swarm.client import SwarmClient
         from swarm.environments.server import open_environment
         from swarm.program import train as train_program
+        from swarm.program.steps import watch_steps
 
         chosen = program_of(program)
         with open_environment(env) as environment:
@@ -73,7 +69,7 @@ def train(
                 client.auto_sync_train_config_and_start_engine(train_job)
                 scores = _Scores(client, environment, chosen, eval_episodes, workers)
                 before = scores.measure("before")
-                with _steps_shown(client):
+                with watch_steps(client, _show_step):
                     gate = None if eval_every is None else scores.gate(eval_every, train_job.batch_size)
                     done = train_program(client, environment, train_job, chosen, max_workers=workers, gate=gate)
                 after = scores.measure("after")
@@ -150,27 +146,5 @@ def _job_of(path: Path | None, environment: str, seed: int | None) -> TrainJob:
     return given.model_copy(update=changes)
 
 
-@contextmanager
-def _steps_shown(client: SwarmClient) -> Generator[None]:
-    """One line for each step, on stderr, while this is open."""
-    ended = threading.Event()
-    step = client.status().step
-
-    def show() -> None:
-        nonlocal step
-        for point in client.metrics(after_step=step):
-            step = point.step
-            typer.echo(f"step {step:4d}  reward {point.metrics.get(REWARD, float('nan')):.3f}", err=True)
-
-    def watch() -> None:
-        while not ended.wait(WATCH_S):
-            show()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join(STOP_TIMEOUT_S)
-        show()
+def _show_step(step: int, reward: float) -> None:
+    typer.echo(f"step {step:4d}  reward {reward:.3f}", err=True)

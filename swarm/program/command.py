@@ -11,7 +11,6 @@ import argparse
 import logging
 import os
 import sys
-import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +21,9 @@ from swarm.errors import SwarmError
 from swarm.job import TrainJob
 from swarm.program.base import Program, load_program
 from swarm.program.process import ProgramProcess, place_program
+from swarm.program.steps import watch_steps
 from swarm.program.training import train
 from swarm.sandbox.sandbox import choose_sandbox
-
-REWARD = "critic/score/mean"
-WATCH_S = 1.0
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
@@ -51,7 +48,7 @@ def _run(program: Path, options: argparse.Namespace) -> None:
         SwarmClient(options.server, token=os.environ.get("SWARM_TOKEN")) as client,
     ):
         client.auto_sync_train_config_and_start_engine(job)
-        with _steps_told(client):
+        with watch_steps(client, _print_step):
             done = train(client, environment, job, opened, max_workers=options.workers)
         sys.stdout.write(f"done: {done.steps} steps, {done.failures} episodes failed\n")
 
@@ -70,34 +67,9 @@ def _opened(program: Path, options: argparse.Namespace) -> Generator[Program]:
         yield opened
 
 
-@contextmanager
-def _steps_told(client: SwarmClient) -> Generator[None]:
-    ended = threading.Event()
-    last = client.status().step
-
-    def tell() -> None:
-        nonlocal last
-        for point in client.metrics(after_step=last):
-            last = point.step
-            sys.stdout.write(f"step {point.step}: reward {point.metrics.get(REWARD, float('nan')):.3f}\n")
-        sys.stdout.flush()
-
-    def watch() -> None:
-        while not ended.wait(WATCH_S):
-            try:
-                tell()
-            except SwarmError:
-                # The server may be away for a moment; what it trained meanwhile is told afterwards.
-                continue
-
-    watcher = threading.Thread(target=watch, name="steps", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
-    tell()
+def _print_step(step: int, reward: float) -> None:
+    sys.stdout.write(f"step {step}: reward {reward:.3f}\n")
+    sys.stdout.flush()
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

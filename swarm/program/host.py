@@ -23,6 +23,7 @@ from swarm.client import ConnectionStack
 from swarm.client.runner import is_transient
 from swarm.environments.base import Grade
 from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
+from swarm.processes.announcement import claim_stdout
 from swarm.program.attempts import CALL_TIMEOUT_S, Model, as_answer
 from swarm.program.base import Program, answer_in_turn, load_program
 from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, Ready, TaskLine
@@ -131,8 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("program", type=Path)
     parser.add_argument("--server", required=True)
     options = parser.parse_args(argv)
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    out = claim_stdout()
     try:
         program = load_program(options.program)
     except SwarmError as error:

@@ -252,7 +252,7 @@ def test_scores_on_the_way_leave_the_batches_as_they_are(own: Path, start_server
     trained: list[list[set[str | None]]] = []
     for words in ((), ("--eval-every", "1")):
         url = start_server().url
-        # One at a time, so that no race decides which task comes first.
+        # The attempts run one at a time, so that no race decides which task comes first.
         assert train(own, "--url", url, "--workers", "1", *words).exit_code == 0
         with SwarmClient(url) as client:
             by_batch: dict[str, set[str | None]] = {}
@@ -265,7 +265,7 @@ def test_scores_on_the_way_leave_the_batches_as_they_are(own: Path, start_server
 
 
 def test_a_score_that_cannot_be_had_ends_no_training(own: Path, start_server: Any) -> None:
-    # Of all tasks only the held-out ones come again: the second time no attempt at them succeeds.
+    # Only the held-out tasks come again, and no second attempt at them succeeds.
     (own / "fails.py").write_text(
         "SEEN = {}\n"
         "def agent(task, model, session):\n"

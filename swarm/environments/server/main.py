@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +18,7 @@ from swarm.environments.registry import load_environment
 from swarm.environments.server.listener import UnixListener
 from swarm.environments.server.service import EnvironmentService
 from swarm.errors import SwarmError
+from swarm.processes.announcement import claim_stdout
 from swarm.tasks.base import Split
 
 TRAIN_SOCKET = "train.sock"
@@ -31,9 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--time-limit", type=float, required=True)
     options = parser.parse_args(argv)
-    # What the environment's own code prints must not be taken for the announcement.
-    announcement = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    announcement = claim_stdout()
     try:
         environment = load_environment(options.name)
     except SwarmError as error:

@@ -6,14 +6,12 @@ own code and are opened in this process; everything else may hang, crash or need
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,14 +22,14 @@ from swarm.environments.registry import has_own_worker, interpreter_of, is_bundl
 from swarm.environments.server.main import EVALUATOR_SOCKET, TRAIN_SOCKET
 from swarm.environments.server.remote import RemoteEnvironment
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid, error_class
-from swarm.processes.child import Child, child_environment, tail
+from swarm.processes.announcement import NoAnnouncement, await_announcement
+from swarm.processes.child import Child, child_environment
 
 logger = logging.getLogger(__name__)
 
 TIME_LIMIT_S = 60.0
 """What one grade, one turn or one page of tasks may take, unless the caller says otherwise."""
 START_TIMEOUT_S = 120.0
-POLL_S = 0.02
 WATCH_S = 0.05
 SOCKET_PREFIX = "unix:"
 """Before the path of a socket that an environment server listens on already."""
@@ -137,21 +135,15 @@ class EnvironmentProcess:
             # Packages of this interpreter are none of the other's.
             environment.pop("PYTHONPATH", None)
         child = Child(argv, env=environment, cwd=Path.cwd(), out=out, errors=errors)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and not self._closed.is_set():
-            code = child.poll()
-            line, newline, _ = out.read_text(encoding="utf-8").partition("\n")
-            if newline:
-                return self._started(child, json.loads(line))
-            if code is not None:
-                break
-            time.sleep(POLL_S)
-        child.stop()
-        lines = tail(errors).splitlines()
-        reason = lines[-1] if lines else f"no sign of life within {START_TIMEOUT_S:.0f} s"
-        if python is not None and "No module named" in reason:
-            reason = f"{reason}: install swarm-researcher in {python}"
-        raise EnvironmentFailure(f"the process of the environment {self._name} did not start: {reason}")
+        try:
+            announced = await_announcement(child, out, errors, START_TIMEOUT_S, is_given_up=self._closed.is_set)
+        except NoAnnouncement as silence:
+            child.stop()
+            hint = f": install swarm-researcher in {python}" if python and "No module named" in str(silence) else ""
+            raise EnvironmentFailure(
+                f"the process of the environment {self._name} did not start: {silence}{hint}"
+            ) from silence
+        return self._started(child, announced)
 
     def _started(self, child: Child, said: dict[str, Any]) -> Child:
         failure = said.get("error")

@@ -265,7 +265,7 @@ def split_values(kind: Any) -> list[str]:
 
 
 def versions_of(package: str) -> dict[str, str]:
-    # Of an editable package it is not known which modules are in it: it has the name of its module by custom.
+    # An editable package does not say which modules are in it: by custom it has the name of its module.
     names = importlib.metadata.packages_distributions().get(package, [package])
     found: dict[str, str] = {}
     for name in names:
@@ -364,7 +364,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    # Else modules beside this file could be taken for those of packages.
+    # Otherwise Python could take modules beside this file for those of packages.
     own = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != own]
     asyncio.run(main())

@@ -143,7 +143,7 @@ class ExperimentRow(Base):
     is_baseline: Mapped[bool]
     factors: Mapped[dict[str, Any]]
     job: Mapped[dict[str, Any]]
-    client_code: Mapped[str]
+    program_code: Mapped[str]
     author: Mapped[Author | None]
     status: Mapped[ExperimentStatus]
     note: Mapped[str | None]

@@ -155,7 +155,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One arm. `factors` are the values under study, `job` the whole training job, `client_code` the program that ran.
+    """One arm. `factors` are the values under study, `job` the whole training job, `program_code` the program that ran.
 
     `author` wrote that program; None where there is none yet, and then nobody vouches for it.
     `name` is unique in the study. `parent_id` is the arm this one was derived from. `note` says what changed, or why
@@ -171,7 +171,7 @@ class Experiment:
     is_baseline: bool
     factors: JsonObject
     job: JsonObject
-    client_code: str
+    program_code: str
     author: Author | None
     status: ExperimentStatus
     note: str | None

@@ -105,7 +105,7 @@ class Evaluator:
             job=resolved,
             pid=child.pid,
             external_ids={**run.external_ids, "pid_started": child.started},
-            log_path=str(self.folder(run.id) / "client.log"),
+            log_path=str(self.folder(run.id) / "train.log"),
             environment=_environment(status.server_version),
             base_weight_version=0,
         )
@@ -192,7 +192,7 @@ class Evaluator:
         foreign code. An arm with a client that drives itself is played by the plain agent."""
         experiments = self.store.list_experiments(run.study_id)
         experiment = next(item for item in experiments if item.id == run.experiment_id)
-        code = experiment.client_code
+        code = experiment.program_code
         if code == load("program") or not is_program(code):
             yield PLAIN
             return
@@ -265,22 +265,24 @@ class Evaluator:
             shutil.rmtree(work)
         work.mkdir(parents=True)
         for place in (folder, work):
-            (place / "client.py").write_text(experiment.client_code, encoding="utf-8")
+            (place / "program.py").write_text(experiment.program_code, encoding="utf-8")
             (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
         is_foreign = not is_trusted and self.sandbox is not None
-        arguments = ["client.py", "--server", url, "--job", "job.yaml", "--seed", str(run.seed)]
+        arguments = ["program.py", "--server", url, "--job", "job.yaml", "--seed", str(run.seed)]
         token = self.token_of(url)
-        if is_program(experiment.client_code):
+        if is_program(experiment.program_code):
             reference = self.environment.reference(self.charter.environment or self.charter.task)
             # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
             arguments = ["-m", "swarm.program", *arguments, "--env", reference, *(["--sandbox"] if is_foreign else [])]
             command = plain_command([sys.executable, *arguments], server_url=url, token=token)
-        elif is_foreign and self.sandbox is not None:
-            argv = [sys.executable, *arguments]
-            command = self.sandbox.command(argv, workdir=work, server_url=url, token=token)
+        elif is_foreign:
+            raise RunBroken(
+                "the client of this arm drives itself, as an earlier version let a language model write it, and would "
+                "hold the token of its server: start the study anew"
+            )
         else:
             command = plain_command([sys.executable, *arguments], server_url=url, token=token)
-        log = folder / "client.log"
+        log = folder / "train.log"
         return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)
 
     def _keep_episodes(self, client: SwarmClient, run: Run, sampled: list[tuple[Task, str]], version: int) -> None:
@@ -307,7 +309,12 @@ class Evaluator:
         self.store.record_episodes(run.id, records)
 
     def _keep_files(self, run: Run) -> None:
-        for kind, name in (("client", "client.py"), ("job", "job.yaml"), ("log", "client.log")):
+        for kind, name in (
+            ("program", "program.py"),
+            ("job", "job.yaml"),
+            ("log", "train.log"),
+            ("output", "work/program.log"),
+        ):
             keep_file(self.store, run.study_id, self.folder(run.id) / name, kind, run_id=run.id)
 
     def _check_stop(self) -> None:

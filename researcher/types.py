@@ -1,7 +1,7 @@
 """What flows through a study: frozen dataclasses between the nodes, the planners, the judge and the report.
 
-    Topic -> frame -> plan -> write_client -> check -> launch -> monitor -> evaluate -> analyze -> decide -> report
-             Charter  Plan    ClientScript           Run rows          scores     Analysis   Decision -> plan again
+    Topic -> frame -> plan -> write_program -> check -> launch -> monitor -> evaluate -> analyze -> decide -> report
+             Charter  Plan    ArmProgram           Run rows          scores     Analysis   Decision -> plan again
 
 Place in the flow: bottom of the package. Nodes store these through experiments_db and pass ids in the graph's
 state. This module knows nothing of LangGraph, SQL, HTTP or language models.
@@ -122,9 +122,9 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientScript:
-    """What is run for an arm: a program, or a client that drives itself, called as `python client.py --server URL --job
-    job.yaml --seed N`. `trusted` code runs without a sandbox."""
+class ArmProgram:
+    """What is run for an arm: a program, or a client that drives itself, called as `python program.py --server URL
+    --job job.yaml --seed N`. `trusted` code runs without a sandbox."""
 
     arm: str
     code: str
@@ -133,7 +133,8 @@ class ClientScript:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason why `check` rejects a script: `stage` is parse, lint, imports, job or preflight."""
+    """One reason why `check` rejects a program: `stage` is parse, lint, imports, job, functions or
+    preflight."""
 
     stage: str
     message: str

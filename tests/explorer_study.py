@@ -137,7 +137,7 @@ def _add_arms(store: ExperimentStore, study_id: str, hypothesis_id: str) -> list
             name,
             factors={"lr": lr},
             job={"algorithm": "grpo", "model": "nano", "batch_size": 16, "num_repeat": 8, "lr": lr, "note": HOSTILE},
-            client_code=CODE if not arms else CODE.replace("One episode.", f"One episode at {lr}. {HOSTILE}"),
+            program_code=CODE if not arms else CODE.replace("One episode.", f"One episode at {lr}. {HOSTILE}"),
             hypothesis_id=hypothesis_id if arms else None,
             parent_id=arms[0].id if arms else None,
             is_baseline=not arms,

@@ -1,6 +1,6 @@
 """Studies with their charters, hypotheses and experiments: what is planned before anything runs.
 
-Place in the flow: a part of ExperimentStore; the researcher's frame, plan, write_client and check nodes write here.
+Place in the flow: a part of ExperimentStore; the researcher's frame, plan, write_program and check nodes write here.
 Writes that a crashed process may repeat are keyed: the first one stands and is returned.
 """
 
@@ -169,7 +169,7 @@ class StudyStore(StoreBase):
         *,
         factors: JsonObject,
         job: JsonObject,
-        client_code: str = "",
+        program_code: str = "",
         author: Author | None = None,
         hypothesis_id: str | None = None,
         parent_id: str | None = None,
@@ -190,7 +190,7 @@ class StudyStore(StoreBase):
             "is_baseline": is_baseline,
             "factors": dict(factors),
             "job": dict(job),
-            "client_code": client_code,
+            "program_code": program_code,
             "author": author,
             "status": ExperimentStatus.DRAFT,
             "note": note,
@@ -211,7 +211,7 @@ class StudyStore(StoreBase):
         experiment_id: str,
         *,
         job: JsonObject | None = None,
-        client_code: str | None = None,
+        program_code: str | None = None,
         author: Author | None = None,
         status: ExperimentStatus | None = None,
         note: str | None = None,
@@ -223,15 +223,15 @@ class StudyStore(StoreBase):
         with self._write() as session:
             row = require(session, ExperimentRow, experiment_id, "experiment", lock=True)
             new_job = row.job if job is None else dict(job)
-            new_code = row.client_code if client_code is None else client_code
-            if (new_job, new_code) != (row.job, row.client_code):
+            new_code = row.program_code if program_code is None else program_code
+            if (new_job, new_code) != (row.job, row.program_code):
                 used = session.scalars(select(RunRow.id).where(RunRow.experiment_id == experiment_id).limit(1)).first()
                 if used is not None:
                     raise Conflict(
                         f"experiment {row.name!r} has runs; its job and code are fixed, make a new arm of it"
                     )
-            row.job, row.client_code, row.updated_at = new_job, new_code, self._clock()
-            if client_code is not None:
+            row.job, row.program_code, row.updated_at = new_job, new_code, self._clock()
+            if program_code is not None:
                 row.author = author
             row.status = row.status if status is None else status
             row.note = row.note if note is None else note

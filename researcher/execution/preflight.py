@@ -1,8 +1,8 @@
-"""Whether a client program may be launched: what can be found wrong with it without a real run.
+"""Whether a program may be launched: what can be found wrong with it without a real run.
 
-Place in the flow: between `write_client` and `launch`. Stages: parse, lint, imports, job, and preflight, which feeds
-one training step to a swarm server with the fake engine. This is hygiene: it saves runs and gives a planner something
-to repair; what keeps the host safe is the sandbox. It knows nothing of planners, studies or the database.
+Place in the flow: between `write_program` and `launch`. Stages: parse, lint, imports, job, functions, and preflight,
+which feeds one training step to a swarm server with the fake engine. This is hygiene: it saves runs and gives a planner
+something to repair; what keeps the host safe is the sandbox. It knows nothing of planners, studies or the database.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from researcher.errors import ResearchError
-from researcher.types import ClientScript, Problem
+from researcher.types import ArmProgram, Problem
 from swarm import SwarmClient
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import build_job
 from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
-from swarm.schemas import EngineState
 
 LINT_TIMEOUT_S = 30.0
 PREFLIGHT_TIMEOUT_S = 90.0
@@ -58,31 +56,32 @@ ALLOWED_DUNDERS = frozenset({"__name__", "__file__", "__doc__", "__init__", "__p
 HELD_OUT = frozenset({"validation", "test"})
 
 
-def check_script(
-    script: ClientScript,
+def check_program(
+    program: ArmProgram,
     job: Mapping[str, Any],
     *,
     workdir: Path,
     sandbox: Sandbox | None,
     preflight_url: str | None,
-    environment: str | None = None,
+    environment: str,
     token: str | None = None,
 ) -> tuple[Problem, ...]:
-    """All problems of the first stage that has any; empty if the script may run.
+    """All problems of the first stage that has any; empty if the program may run.
 
     `job` are the arm's settings; preflight (skipped without `preflight_url`) runs them at the smallest size on the fake
     engine of that server, which `token` opens, in a folder of its own below `workdir`, and takes the server for itself
     while it lasts. A program trains on `environment`. What a person wrote may import what it likes.
     """
-    problems = _check_parse(script.code)
+    problems = _check_parse(program.code)
     if problems:
         return problems
-    tree = ast.parse(script.code)
-    foreign = () if script.trusted else _check_imports(tree)
-    problems = (*_check_lint(script.code), *foreign, *_check_job(job))
-    if problems or preflight_url is None:
+    tree = ast.parse(program.code)
+    foreign = () if program.trusted else _check_imports(tree)
+    problems = (*_check_lint(program.code), *foreign, *_check_job(job))
+    problems = problems or _check_functions(program)
+    if problems or preflight_url is None or not is_program(program.code):
         return problems
-    return _check_preflight(script, job, workdir, _Trial(sandbox, preflight_url, token, environment))
+    return _check_preflight(program, job, workdir, _Trial(sandbox, preflight_url, token, environment))
 
 
 def _check_parse(code: str) -> tuple[Problem, ...]:
@@ -91,11 +90,18 @@ def _check_parse(code: str) -> tuple[Problem, ...]:
     if not code.strip():
         return (Problem("parse", "the program is empty"),)
     try:
-        compile(code, "client.py", "exec", dont_inherit=True)
+        compile(code, "program.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
         return (Problem("parse", f"{line}{getattr(error, 'msg', None) or type(error).__name__}"),)
     return ()
+
+
+def _check_functions(program: ArmProgram) -> tuple[Problem, ...]:
+    """Foreign code that drives itself would hold the token of its server. Our own of earlier versions may."""
+    if program.trusted or is_program(program.code):
+        return ()
+    return (Problem("functions", "the file has none of the functions agent, reward and schedule at its top level"),)
 
 
 def _check_lint(code: str) -> tuple[Problem, ...]:
@@ -103,7 +109,7 @@ def _check_lint(code: str) -> tuple[Problem, ...]:
     if find_spec("ruff") is None:
         return ()
     argv = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--target-version", "py311"]
-    argv += ["--select", LINT_RULES, "--output-format", "json", "--stdin-filename", "client.py", "-"]
+    argv += ["--select", LINT_RULES, "--output-format", "json", "--stdin-filename", "program.py", "-"]
     try:
         done = subprocess.run(argv, input=code, capture_output=True, text=True, timeout=LINT_TIMEOUT_S, check=False)
         findings = json.loads(done.stdout)
@@ -127,16 +133,16 @@ def _objections(node: ast.AST) -> Iterator[str]:
                 yield from _object_to_module(alias.name, node.lineno)
         case ast.ImportFrom(module=module, names=names, level=level):
             if level or module is None:
-                yield f"line {node.lineno}: a client is one file: relative imports find nothing"
+                yield f"line {node.lineno}: a program is one file: relative imports find nothing"
                 return
             yield from _object_to_module(module, node.lineno)
             yield from _object_to_names(module, [alias.name for alias in names], node.lineno)
         case ast.Name(id=name) if name in FORBIDDEN_NAMES:
-            yield f"line {node.lineno}: {name} is not allowed in a client"
+            yield f"line {node.lineno}: {name} is not allowed in a program"
         case ast.Attribute(attr=name) if name.startswith("__") and name not in ALLOWED_DUNDERS:
-            yield f"line {node.lineno}: the attribute {name} is not allowed in a client"
+            yield f"line {node.lineno}: the attribute {name} is not allowed in a program"
         case ast.Attribute(value=ast.Name(id="os"), attr=name) if name not in ALLOWED_OF_OS:
-            yield f"line {node.lineno}: os.{name} is not allowed in a client"
+            yield f"line {node.lineno}: os.{name} is not allowed in a program"
         case ast.Call():
             yield from _object_to_held_out(node)
         case _:
@@ -148,19 +154,21 @@ def _object_to_module(module: str, line: int) -> Iterator[str]:
     if top == "swarm" and module not in SWARM_MODULES:
         yield f"line {line}: import public names only, from {', '.join(sorted(SWARM_MODULES))}; not from {module}"
     elif top != "swarm" and top not in ALLOWED_MODULES:
-        yield f"line {line}: a client may not import {module}"
+        yield f"line {line}: a program may not import {module}"
 
 
 def _object_to_names(module: str, names: list[str], line: int) -> Iterator[str]:
     if module == "os":
-        yield from (f"line {line}: os.{name} is not allowed in a client" for name in names if name not in ALLOWED_OF_OS)
+        yield from (
+            f"line {line}: os.{name} is not allowed in a program" for name in names if name not in ALLOWED_OF_OS
+        )
     if module in SWARM_MODULES:
         public = dir(importlib.import_module(module))
         yield from (f"line {line}: {module} has no name {name!r}" for name in names if name not in public)
 
 
 def _object_to_held_out(call: ast.Call) -> Iterator[str]:
-    """A client draws from the train split; the evaluator alone scores on the others."""
+    """A program draws from the train split; the evaluator alone scores on the others."""
     if not (isinstance(call.func, ast.Attribute) and call.func.attr in ("tasks", "stream")):
         return
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
@@ -185,10 +193,10 @@ class _Trial:
     sandbox: Sandbox | None
     url: str
     token: str | None
-    environment: str | None
+    environment: str
 
 
-def _check_preflight(script: ClientScript, job: Mapping[str, Any], workdir: Path, trial: _Trial) -> tuple[Problem, ...]:
+def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path, trial: _Trial) -> tuple[Problem, ...]:
     tiny = build_job({**job, **_smallest(job), "experiment_name": "preflight"})
     workdir.mkdir(parents=True, exist_ok=True)
     url = trial.url
@@ -196,14 +204,14 @@ def _check_preflight(script: ClientScript, job: Mapping[str, Any], workdir: Path
         tempfile.TemporaryDirectory(prefix="check-", dir=workdir) as name,
         SwarmClient(url, token=trial.token) as server,
     ):
-        # What the client can write is a folder below: it could replace a log of its own by a link to any file.
+        # What the program can write is a folder below: it could replace a log of its own by a link to any file.
         folder = Path(name).resolve() / "work"
         folder.mkdir()
-        (folder / "client.py").write_text(script.code, encoding="utf-8")
+        (folder / "program.py").write_text(program.code, encoding="utf-8")
         tiny.dump_job_as_yaml(folder / "job.yaml")
         try:
             server.auto_sync_train_config_and_start_engine(tiny, force_restart=True)
-            message = _run_client(folder, trial, is_program(script.code)) or _missing_step(server)
+            message = _run_program(folder, trial)
             server.stop_engine()
         except SwarmError as error:
             raise ResearchError(f"the preflight server at {url} does not work: {error}") from error
@@ -219,16 +227,13 @@ def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _run_client(folder: Path, trial: _Trial, has_driver: bool) -> str:
-    """Empty if the client ended by itself with exit code 0, or what went wrong with its last words. A program is driven
-    by ours, which runs its functions in the sandbox."""
-    arguments = ["client.py", "--server", trial.url, "--job", "job.yaml", "--seed", "0"]
-    if has_driver:
-        sandboxed = ["--sandbox"] if trial.sandbox is not None else []
-        arguments = ["-m", "swarm.program", *arguments, "--env", str(trial.environment), *sandboxed]
-    sandbox = None if has_driver else trial.sandbox
-    start = plain_command if sandbox is None else partial(sandbox.command, workdir=folder)
-    command = start([sys.executable, *arguments], server_url=trial.url, token=trial.token)
+def _run_program(folder: Path, trial: _Trial) -> str:
+    """Empty if the job was done, or what went wrong with the last words. What drives the program is ours, and runs its
+    functions in the sandbox."""
+    arguments = ["program.py", "--server", trial.url, "--job", "job.yaml", "--seed", "0", "--env", trial.environment]
+    sandboxed = [] if trial.sandbox is None else ["--sandbox"]
+    argv = [sys.executable, "-m", "swarm.program", *arguments, *sandboxed]
+    command = plain_command(argv, server_url=trial.url, token=trial.token)
     log = folder.parent / "output.log"
     try:
         code = _run_bounded(command, folder, log)
@@ -237,7 +242,7 @@ def _run_client(folder: Path, trial: _Trial, has_driver: bool) -> str:
     if code == 0:
         return ""
     what = f"did not end within {PREFLIGHT_TIMEOUT_S:g} s" if code is None else f"ended with exit code {code}"
-    return f"the client {what}: {_last_words(log).replace(f'{folder}/', '')}"
+    return f"the program {what}: {_last_words(log).replace(f'{folder}/', '')}"
 
 
 def _run_bounded(command: SandboxedCommand, folder: Path, log: Path) -> int | None:
@@ -253,14 +258,6 @@ def _run_bounded(command: SandboxedCommand, folder: Path, log: Path) -> int | No
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return None
-
-
-def _missing_step(server: SwarmClient) -> str:
-    status = server.status()
-    if status.step >= 1 or status.state is EngineState.TRAINING:
-        return ""
-    counted = ", ".join(f"{count} {reason}" for reason, count in status.failures.items()) or "none given up"
-    return f"the client ended before one batch was complete (episodes: {counted}): loop until TrainingComplete"
 
 
 def _last_words(log: Path) -> str:

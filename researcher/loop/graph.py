@@ -1,6 +1,6 @@
 """The loop on one screen: its nodes, its edges, and how it goes on where it was left.
 
-    frame -> plan -> write_client -> check -> launch -> monitor -> evaluate -+-> launch (runs are open or under way)
+    frame -> plan -> write_program -> check -> launch -> monitor -> evaluate -+-> launch (runs are open or under way)
               ^                                                              +-> analyze -> decide -+-> plan (refine)
               +-------------------------------------------------------------------------------------+
                                                                         seal -> report <------------+ (stop)
@@ -41,7 +41,7 @@ from researcher.loop.nodes.launch import has_work, launch
 from researcher.loop.nodes.monitor import monitor
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
-from researcher.loop.nodes.write_client import write_client
+from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import ResearchState, first_state
 from researcher.types import FrameRequest
 
@@ -60,14 +60,14 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     nodes: dict[str, Callable[[ResearchState], ResearchState]] = {
         "frame": partial(frame, deps, request=request),
         "plan": partial(plan, deps),
-        "write_client": partial(write_client, deps),
+        # The names of this node and of "seal" are those that studies under way have in their checkpoints.
+        "write_client": partial(write_program, deps),
         "check": partial(check, deps),
         "launch": partial(launch, deps),
         "monitor": partial(monitor, deps),
         "evaluate": partial(evaluate, deps),
         "analyze": partial(analyze, deps),
         "decide": partial(decide, deps),
-        # The name under which studies under way have this node in their checkpoints.
         "seal": partial(final_test, deps),
         "report": partial(report, deps),
     }

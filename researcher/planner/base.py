@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from researcher.types import Analysis, Arm, Charter, ClientScript, Decision, FrameRequest, History, Plan, Problem
+from researcher.types import Analysis, Arm, ArmProgram, Charter, Decision, FrameRequest, History, Plan, Problem
 
 
 class Planner(Protocol):
@@ -28,14 +28,14 @@ class Planner(Protocol):
         """The next iteration: at least a baseline and one more arm in the first one."""
         ...
 
-    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
+    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         """The client program of an arm, as a change of its parent's if there is one."""
         ...
 
-    def repair_client(
-        self, charter: Charter, arm: Arm, script: ClientScript, problems: tuple[Problem, ...]
-    ) -> ClientScript:
-        """A corrected script after `check` rejected one."""
+    def repair_program(
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+    ) -> ArmProgram:
+        """A corrected program after `check` rejected one."""
         ...
 
     def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:

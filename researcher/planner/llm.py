@@ -44,8 +44,8 @@ from researcher.types import (
     Action,
     Analysis,
     Arm,
+    ArmProgram,
     Charter,
-    ClientScript,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -146,9 +146,9 @@ class LLMPlanner:
         )
         return self._chat.ask("plan", question, lambda text: self._parse_plan(text, charter, history))
 
-    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
+    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         question = load(
-            "write_client",
+            "write_program",
             arm=arm.name,
             task=charter.task,
             description=self._describe(charter),
@@ -163,22 +163,22 @@ class LLMPlanner:
                 return parent.code
             return parse_program(text)
 
-        return ClientScript(arm.name, self._chat.ask("write_client", question, parse), trusted=False)
+        return ArmProgram(arm.name, self._chat.ask("write_program", question, parse), trusted=False)
 
-    def repair_client(
-        self, charter: Charter, arm: Arm, script: ClientScript, problems: tuple[Problem, ...]
-    ) -> ClientScript:
-        if script.code not in self._mended:
+    def repair_program(
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+    ) -> ArmProgram:
+        if program.code not in self._mended:
             question = load(
-                "repair_client",
+                "repair_program",
                 arm=arm.name,
                 task=charter.task,
                 problems=quote_text("\n".join(f"{problem.stage}: {problem.message}" for problem in problems)),
-                code=quote_text(script.code),
+                code=quote_text(program.code),
                 contract=_contract(),
             )
-            self._mended[script.code] = self._chat.ask("repair_client", question, parse_program)
-        return ClientScript(arm.name, self._mended[script.code], trusted=False)
+            self._mended[program.code] = self._chat.ask("repair_program", question, parse_program)
+        return ArmProgram(arm.name, self._mended[program.code], trusted=False)
 
     def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
         question = load(
@@ -321,10 +321,10 @@ def _setting(job: Mapping[str, Any], name: str) -> Any:
 
 
 def _contract() -> str:
-    return load("client_contract", example=load("program"))
+    return load("program_contract", example=load("program"))
 
 
-def _show_parent(parent: ClientScript | None) -> str:
+def _show_parent(parent: ArmProgram | None) -> str:
     if parent is None:
         return "This is the first program of the study."
     return (

@@ -32,9 +32,9 @@ from researcher.types import (
     Action,
     Analysis,
     Arm,
+    ArmProgram,
     Budget,
     Charter,
-    ClientScript,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -123,15 +123,15 @@ class RulesPlanner:
         arms = confirm_best(history)
         return Plan(iteration, _hypotheses(arms, charter), arms, more_seeds, "The best arm is repeated on fresh seeds.")
 
-    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
+    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         alone = next(iter(self._programs)) if len(self._programs) == 1 else None
         name = arm.factors.get(PROGRAM, alone)
         code = load("program") if name is None else self._programs[str(name)]
-        return ClientScript(arm=arm.name, code=code, trusted=True)
+        return ArmProgram(arm=arm.name, code=code, trusted=True)
 
-    def repair_client(
-        self, charter: Charter, arm: Arm, script: ClientScript, problems: tuple[Problem, ...]
-    ) -> ClientScript:
+    def repair_program(
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+    ) -> ArmProgram:
         """No rule mends a program. Raises PlannerError."""
         first = problems[0].message if problems else "no reason given"
         raise PlannerError(f"the program of arm {arm.name} was rejected: {first}")

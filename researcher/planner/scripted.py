@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from researcher.errors import PlannerError
-from researcher.types import Analysis, Arm, Charter, ClientScript, Decision, FrameRequest, History, Plan, Problem
+from researcher.types import Analysis, Arm, ArmProgram, Charter, Decision, FrameRequest, History, Plan, Problem
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Answers in the order of the iterations. `clients` maps arm to its program, `repairs` arm to the next ones."""
+    """Answers in the order of the iterations. `programs` maps arm to its program, `repairs` arm to the next ones."""
 
     charter: Charter
     plans: Sequence[Plan]
-    clients: Mapping[str, str]
+    programs: Mapping[str, str]
     decisions: Sequence[Decision]
     interpretations: Sequence[str] = ()
     repairs: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
@@ -43,18 +43,18 @@ class ScriptedPlanner:
     def plan(self, charter: Charter, history: History) -> Plan:
         return _entry(self._script.plans, len(history.plans), "plan")
 
-    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
-        if arm.name not in self._script.clients:
-            raise PlannerError(f"the script has no client for arm {arm.name}")
-        return ClientScript(arm.name, self._script.clients[arm.name], self._script.trusted)
+    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
+        if arm.name not in self._script.programs:
+            raise PlannerError(f"the script has no program for arm {arm.name}")
+        return ArmProgram(arm.name, self._script.programs[arm.name], self._script.trusted)
 
-    def repair_client(
-        self, charter: Charter, arm: Arm, script: ClientScript, problems: tuple[Problem, ...]
-    ) -> ClientScript:
-        programs = [self._script.clients.get(arm.name), *self._script.repairs.get(arm.name, ())]
-        position = programs.index(script.code) + 1 if script.code in programs else len(programs)
+    def repair_program(
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+    ) -> ArmProgram:
+        programs = [self._script.programs.get(arm.name), *self._script.repairs.get(arm.name, ())]
+        position = programs.index(program.code) + 1 if program.code in programs else len(programs)
         code = _entry(programs, position, f"repair of arm {arm.name},")
-        return ClientScript(arm.name, str(code), self._script.trusted)
+        return ArmProgram(arm.name, str(code), self._script.trusted)
 
     def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
         return _entry(self._script.interpretations, len(history.analyses) - 1, "interpretation")

@@ -75,7 +75,7 @@ class ArmFacts:
 
     @property
     def code_hash(self) -> str:
-        return sha256(self.experiment.client_code.encode()).hexdigest()
+        return sha256(self.experiment.program_code.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,8 +178,8 @@ def _programs(arms: Iterable[ArmFacts]) -> list[tuple[str, str, list[str]]]:
     """Each distinct client program once: hash, code, names of the arms that ran it."""
     found: dict[str, tuple[str, list[str]]] = {}
     for arm in arms:
-        if arm.experiment.client_code:
-            found.setdefault(arm.code_hash, (arm.experiment.client_code, []))[1].append(arm.name)
+        if arm.experiment.program_code:
+            found.setdefault(arm.code_hash, (arm.experiment.program_code, []))[1].append(arm.name)
     return [(digest, code, names) for digest, (code, names) in found.items()]
 
 

@@ -17,6 +17,8 @@ from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split
 from swarm.types import Message, Task, ToolSpec
 
+TIME_LIMIT_S = 60.0
+
 Transcript = Sequence[Message]
 """The messages of one attempt in order, the opening ones included."""
 
@@ -69,6 +71,7 @@ class SingleTurn(Session):
 class Environment(ABC):
     """`name` is how a user calls it; `digest` changes with everything that decides which tasks there are and what an
     attempt is worth. `max_turns` bounds the agent's answers per attempt, `max_tokens` is enough for each of them.
+    `time_limit_s` is what any one call may take where the environment runs in a process of its own.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Environment(ABC):
     tools: tuple[ToolSpec, ...] = ()
     max_turns: int = 1
     max_tokens: int = 256
+    time_limit_s: float = TIME_LIMIT_S
 
     @abstractmethod
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:

@@ -1,7 +1,7 @@
-"""A study with a language model, from the command line: it writes the clients, the evaluator says what they are worth.
+"""A study with a language model, from the command line: it writes the programs, the evaluator says what they are worth.
 
-Researcher, swarm servers, clients in their sandbox and the model's server are processes of their own; the model's
-answers are recorded ones. The client it writes first is broken, and what it says of the results is false.
+Researcher, swarm servers, programs in their sandbox and the model's server are processes of their own; the model's
+answers are recorded ones. The program it writes first is broken, and what it says of the results is false.
 """
 
 from __future__ import annotations
@@ -124,24 +124,25 @@ def test_planted_bug_is_caught_before_any_run_and_repaired_by_the_model(ended: E
     kinds = [event.kind for event in events]
     caught = [event.message for event in events if event.kind == "arm.repair"]
 
-    assert caught and all("preflight" in line and "not subscriptable" in line for line in caught)
+    assert caught and all("preflight" in line and "no attribute 'content'" in line for line in caught)
     assert kinds.index("arm.repair") < kinds.index("arm.ready") < kinds.index("run.launched")
     assert "arm.rejected" not in kinds and "run.failed" not in kinds
-    repaired = (REPLIES / "repair_client.1.md").read_text().partition("```python\n")[2].partition("```")[0]
-    assert {item.client_code for item in ended.store.list_experiments(ended.study_id)} == {repaired}
+    repaired = (REPLIES / "repair_program.1.md").read_text().partition("```python\n")[2].partition("```")[0]
+    assert {item.program_code for item in ended.store.list_experiments(ended.study_id)} == {repaired}
 
     calls = ended.store.list_llm_calls(ended.study_id)
     # Both arms had the same bug: it took one question to mend.
     assert Counter(call.node for call in calls) == {
-        "frame": 1, "plan": 1, "write_client": 2, "repair_client": 1, "interpret": 1, "decide": 1,
+        "frame": 1, "plan": 1, "write_program": 2, "repair_program": 1, "interpret": 1, "decide": 1,
     }  # fmt: skip
     assert all(call.error is None and call.input_tokens > 0 and call.output_tokens > 0 for call in calls)
 
 
 @pytest.mark.timeout(300)
-def test_written_client_trains_inside_the_sandbox(ended: Ended) -> None:
+def test_written_program_trains_inside_the_sandbox(ended: Ended) -> None:
     for run in ended.store.list_runs(study_id=ended.study_id):
-        assert f"training on {URL_INSIDE}" in Path(str(run.log_path)).read_text()
+        printed = Path(str(run.log_path)).parent / "work" / "program.log"
+        assert f"training on {URL_INSIDE}" in printed.read_text()
         assert (run.base_weight_version, run.final_weight_version) == (0, STEPS)
 
     base, final = ended.scores("base"), ended.scores("final")
@@ -183,6 +184,6 @@ def verdict_of(differences: list[float], finding: Finding) -> str:
 def test_key_of_the_model_is_in_no_file_and_in_no_output(ended: Ended) -> None:
     files = [path for path in ended.home.rglob("*") if path.is_file()]
 
-    assert any(path.name == "research.db" for path in files) and any(path.name == "client.log" for path in files)
+    assert any(path.name == "research.db" for path in files) and any(path.name == "train.log" for path in files)
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
     assert KEY not in ended.said

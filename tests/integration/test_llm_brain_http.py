@@ -1,4 +1,4 @@
-"""The `llm` planner with the real openai SDK over HTTP: against recorded replies, up to a client that trains."""
+"""The `llm` planner with the real openai SDK over HTTP: against recorded replies, up to a program that trains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llm_replies.server import LEARNING_RATE, ReplyServer
 
 from experiments_db import BudgetKind, ExperimentStore, open_store
 from researcher.errors import BudgetExceeded, PlannerError, TopicInvalid
-from researcher.execution.preflight import check_script
+from researcher.execution.preflight import check_program
 from researcher.planner.briefing import TUNABLE
 from researcher.planner.chat import Chat, Price
 from researcher.planner.llm import LLMPlanner
@@ -220,32 +220,34 @@ def test_the_planted_bug_is_caught_by_check_and_repaired_over_http(brain, charte
     plan = brain.plan(charter, History())
     server, sandbox = start_server(), choose_sandbox(unsafe_no_sandbox=False)
 
-    def check(script, planned):
-        return check_script(script, planned.job, workdir=tmp_path, sandbox=sandbox, preflight_url=server.url)
+    def check(program, planned):
+        return check_program(
+            program, planned.job, workdir=tmp_path, sandbox=sandbox, preflight_url=server.url, environment="reverse"
+        )
 
-    written = brain.write_client(charter, plan.arms[0], None)
+    written = brain.write_program(charter, plan.arms[0], None)
     assert not written.trusted
     problems = check(written, plan.arms[0])
     assert [problem.stage for problem in problems] == ["preflight"]
-    assert "'Credentials' object is not subscriptable" in problems[0].message
+    assert "'dict' object has no attribute 'content'" in problems[0].message
     assert str(tmp_path) not in problems[0].message
 
-    mended = brain.repair_client(charter, plan.arms[0], written, problems)
+    mended = brain.repair_program(charter, plan.arms[0], written, problems)
     assert check(mended, plan.arms[0]) == ()
-    assert "'Credentials' object is not subscriptable" in replies.requests[-1]["messages"][1]["content"]
+    assert "'dict' object has no attribute 'content'" in replies.requests[-1]["messages"][1]["content"]
 
-    heir = brain.write_client(charter, plan.arms[1], written)
+    heir = brain.write_program(charter, plan.arms[1], written)
     assert heir.code == written.code
     calls = len(replies.requests)
-    assert brain.repair_client(charter, plan.arms[1], heir, problems).code == mended.code
+    assert brain.repair_program(charter, plan.arms[1], heir, problems).code == mended.code
     assert len(replies.requests) == calls
 
 
 def test_unchanged_is_no_answer_without_a_parent(brain, charter, replies):
     plan = brain.plan(charter, History())
-    replies.asked["write_client"] = 1
+    replies.asked["write_program"] = 1
     with pytest.raises(PlannerError, match="no fenced block"):
-        brain.write_client(charter, plan.arms[0], None)
+        brain.write_program(charter, plan.arms[0], None)
 
 
 def test_interpretation_and_decision_come_as_text_and_action(brain, charter):

@@ -28,20 +28,20 @@ from experiments_db import (
 )
 from researcher.cli import app
 from researcher.execution.early_stopping import Limits
-from researcher.execution.preflight import check_script
+from researcher.execution.preflight import check_program
 from researcher.loop import session as worker_module
 from researcher.loop.session import work_on
 from researcher.planner.rules import RulesPlanner
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
-from researcher.types import Arm, Charter, ClientScript
+from researcher.types import Arm, ArmProgram, Charter
 from swarm import SwarmClient
 
 CRASHING = "import sys\nsys.exit('the disk is on fire')\n"
 
 SLEEPING = "import time\ntime.sleep(600)\n"
 
-FORBIDDEN = "import subprocess\n"
+FAILING = "def agent(task, model, session):\n    raise ValueError(task)\n"
 
 JOB_CHANGING = """
 import argparse
@@ -179,7 +179,7 @@ def test_curves_episodes_and_files_of_each_run_are_in_the_database(done: Done) -
         assert len(episodes) == 4
         assert done.store.get_episode(run.id, episodes[0].episode_id).samples
         files = {item.kind: Path(item.path) for item in done.store.list_artifacts(done.study.id, run_id=run.id)}
-        assert files.keys() == {"client", "job", "log"} and all(path.is_file() for path in files.values())
+        assert files.keys() == {"program", "job", "log"} and all(path.is_file() for path in files.values())
 
 
 def test_last_finding_equals_what_the_evaluations_give(done: Done) -> None:
@@ -238,9 +238,9 @@ class BadArms(RulesPlanner):
         super().__init__(seeds=1, steps=2, base_job={"engine": "fake"})
         self._written = programs
 
-    def write_client(self, charter: Charter, arm: Arm, parent: ClientScript | None) -> ClientScript:
-        honest = super().write_client(charter, arm, parent)
-        return ClientScript(arm.name, self._written.get(arm.name, honest.code), trusted=True)
+    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
+        honest = super().write_program(charter, arm, parent)
+        return ArmProgram(arm.name, self._written.get(arm.name, honest.code), trusted=True)
 
 
 @pytest.mark.timeout(300)
@@ -248,13 +248,13 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
-    programs = {**unchecked, "num_repeat=3": FORBIDDEN}
+    programs = {**unchecked, "num_repeat=3": FAILING}
     monkeypatch.setattr(worker_module, "_build_planner", lambda *_: BadArms(programs))
 
-    def check_the_others(script: ClientScript, *given: Any, **named: Any) -> Any:
-        return () if script.arm in unchecked else check_script(script, *given, **named)
+    def check_the_others(script: ArmProgram, *given: Any, **named: Any) -> Any:
+        return () if script.arm in unchecked else check_program(script, *given, **named)
 
-    monkeypatch.setattr("researcher.loop.nodes.check.check_script", check_the_others)
+    monkeypatch.setattr("researcher.loop.nodes.check.check_program", check_the_others)
 
     done = _carry_out(store, tmp_path, "group size 2, 3, 4, 8 or 16", settings, limits=Limits(stall_s=20))
 

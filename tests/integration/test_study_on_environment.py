@@ -59,7 +59,7 @@ def test_programs_are_compared_on_an_own_environment_by_its_true_grade(own: Path
         arms = {item.name: item for item in store.list_experiments(result["study"])}
         assert set(arms) == {"plain", "knows"} and arms["plain"].is_baseline
         assert arms["plain"].job == arms["knows"].job and arms["plain"].job["batch_size"] == 4
-        assert arms["knows"].client_code == (own / "knows.py").read_text()
+        assert arms["knows"].program_code == (own / "knows.py").read_text()
         assert {arm.author for arm in arms.values()} == {Author.PACKAGE}
         charter = store.find_charter(result["study"])
         assert charter is not None and charter.document["environment"] == str(own / "longer")
@@ -90,6 +90,7 @@ REFUSED = [
     (["--program", "half.py"], "--program: half.py cannot be read as Python"),
     (["--program", "empty.py"], "--program: empty.py has no function agent, reward or schedule"),
     (["--program", "plain.py", "--program", "plain.py"], "two programs have the same name: plain, plain"),
+    (["--brain", "llm", "--model", "m", "--program", "plain.py"], "--program names what --brain rules compares"),
     (["--job", "absent.yaml"], "--job: "),
     (["--train-model", "nothing-of-this-name"], "nothing-of-this-name"),
 ]
@@ -103,7 +104,7 @@ def test_what_cannot_be_studied_is_refused_before_anything_is_stored(own: Path, 
     (own / "half.py").write_text("def agent(\n")
     (own / "empty.py").write_text("x = 1\n")
     settings = [word for word in SETTINGS if word not in ("--engine", "fake")]
-    done = start(*words, *settings)
+    done = start(*settings, *words)
     assert done.exit_code == 2, done.output
     assert message in done.stderr and done.stdout == ""
     assert not (own / "runs").exists()

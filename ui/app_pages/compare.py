@@ -171,7 +171,10 @@ def show_code(items: list[Item]) -> None:
     with right:
         new = st.selectbox("To", list(programs), index=1, key="new")
     diff = differences.code_diff(
-        programs[old].client_code, programs[new].client_code, old_name=f"{old}/client.py", new_name=f"{new}/client.py"
+        programs[old].program_code,
+        programs[new].program_code,
+        old_name=f"{old}/program.py",
+        new_name=f"{new}/program.py",
     )
     if diff:
         elements.show_text(diff, language="diff")

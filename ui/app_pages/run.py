@@ -144,20 +144,23 @@ def show_json(document: Any) -> str:
 
 
 def show_code(contents: StudyContents, arm: Experiment) -> None:
-    if not arm.client_code:
+    if not arm.program_code:
         st.caption("The client is not written yet.")
         return
     parent = contents.arms_by_id.get(arm.parent_id or "")
-    if parent is not None and parent.client_code:
+    if parent is not None and parent.program_code:
         diff = differences.code_diff(
-            parent.client_code, arm.client_code, old_name=f"{parent.name}/client.py", new_name=f"{arm.name}/client.py"
+            parent.program_code,
+            arm.program_code,
+            old_name=f"{parent.name}/program.py",
+            new_name=f"{arm.name}/program.py",
         )
         if not diff:
             st.caption(f"The same program as {formats.name(parent.name)}.")
         elif st.toggle(f"Changes from {formats.name(parent.name)} only", key="diff", bind="query-params"):
             elements.show_text(diff, language="diff")
             return
-    elements.show_text(formats.printable(arm.client_code), language="python", line_numbers=True)
+    elements.show_text(formats.printable(arm.program_code), language="python", line_numbers=True)
 
 
 def show_log(run: Run) -> None:

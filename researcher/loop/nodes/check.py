@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from experiments_db import Experiment, ExperimentStatus
 from researcher.errors import BudgetExceeded, PlannerError
-from researcher.execution.preflight import check_script
+from researcher.execution.preflight import check_program
 from researcher.loop.deps import Deps
-from researcher.loop.nodes.write_client import draft_arms, is_trusted, load_script, save_script
+from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
 from researcher.loop.state import ResearchState
-from researcher.types import Arm, ClientScript, Problem
+from researcher.types import Arm, ArmProgram, Problem
 from swarm.job import build_job
 
 MAX_REPAIRS = 3
@@ -20,11 +20,11 @@ MAX_REPAIRS = 3
 
 def check(deps: Deps, state: ResearchState) -> ResearchState:
     for arm, experiment in draft_arms(deps, state):
-        script = load_script(experiment)
+        program = load_arm_program(experiment)
         # A repeat of a program that passed needs no second trial run: only its job is new.
-        needs_preflight = not _passed_before(deps, script)
+        needs_preflight = not _passed_before(deps, program)
         with _preflight_server(deps, needed=needs_preflight) as url:
-            problems = _check_and_repair(deps, arm, experiment, script, url)
+            problems = _check_and_repair(deps, arm, experiment, program, url)
         problems = problems or _find_twin(deps, arm)
         if problems:
             note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
@@ -37,16 +37,16 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def _check_and_repair(
-    deps: Deps, arm: Arm, experiment: Experiment, script: ClientScript, url: str | None
+    deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, url: str | None
 ) -> tuple[Problem, ...]:
-    """The problems that remain; empty once the script passes, which is then the one stored."""
+    """The problems that remain; empty once the program passes, which is then the one stored."""
     charter = deps.log.charter()
     for attempt in range(MAX_REPAIRS + 1):
-        problems = check_script(
-            script,
+        problems = check_program(
+            program,
             dict(experiment.job),
             workdir=deps.arm_folder(experiment),
-            sandbox=None if script.trusted else deps.sandbox,
+            sandbox=None if program.trusted else deps.sandbox,
             preflight_url=url,
             environment=deps.environment.reference(charter.environment or charter.task),
             token=None if url is None else deps.pool.token_of(url),
@@ -55,17 +55,19 @@ def _check_and_repair(
             return problems
         deps.log.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")
         try:
-            script = replace(deps.planner.repair_client(charter, arm, script, problems), arm=arm.name)
+            program = replace(deps.planner.repair_program(charter, arm, program, problems), arm=arm.name)
         except (PlannerError, BudgetExceeded):
             return problems
-        save_script(deps, experiment, script)
+        save_arm_program(deps, experiment, program)
     raise AssertionError("the loop returns")
 
 
-def _passed_before(deps: Deps, script: ClientScript) -> bool:
+def _passed_before(deps: Deps, program: ArmProgram) -> bool:
     """Whether an arm with exactly this program, ours, is ready already."""
-    return script.trusted and any(
-        experiment.status is ExperimentStatus.READY and experiment.client_code == script.code and is_trusted(experiment)
+    return program.trusted and any(
+        experiment.status is ExperimentStatus.READY
+        and experiment.program_code == program.code
+        and is_trusted(experiment)
         for experiment in deps.store.list_experiments(deps.study_id)
     )
 
@@ -76,7 +78,7 @@ def _find_twin(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
     own = next(item for item in experiments if item.name == arm.name)
     for other in experiments:
         is_ready = other.id != own.id and other.status is ExperimentStatus.READY
-        if is_ready and other.client_code == own.client_code and build_job(other.job) == build_job(own.job):
+        if is_ready and other.program_code == own.program_code and build_job(other.job) == build_job(own.job):
             return (Problem("twin", f"its settings and its program are those of {other.name}: change one of them"),)
     return ()
 

@@ -10,7 +10,7 @@ from researcher.execution.early_stopping import EarlyStopping
 from researcher.execution.runs import Trial, TrialState, job_of, list_trials, run_key, total_steps
 from researcher.execution.servers import Slot
 from researcher.loop.deps import ActiveRun, Deps
-from researcher.loop.nodes.write_client import is_trusted, planned_iteration
+from researcher.loop.nodes.write_program import is_trusted, planned_iteration
 from researcher.loop.state import ResearchState
 
 

@@ -66,7 +66,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
     elif status.state in ("FAILED", "OFFLINE"):
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
     elif code is not None and (code != 0 or status.state == "ROLLING"):
-        words = " | ".join(tail(deps.evaluator().folder(active.run_id) / "client.log").splitlines()[-LAST_LINES:])
+        words = " | ".join(tail(deps.evaluator().folder(active.run_id) / "train.log").splitlines()[-LAST_LINES:])
         fail(deps, active, f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}")
     else:
         _act_on(deps, active, active.early_stopping.diagnose())

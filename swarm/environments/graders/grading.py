@@ -1,7 +1,7 @@
 """How a built-in grader is chosen and set up: a name and options, to what grades an attempt at a task.
 
-Place in the flow: dataset.py and folder.py build their grader here. What a grader does is in replies.py, judge.py and
-python_tests/. This module knows nothing of files.
+Place in the flow: dataset.py and folder.py in sources/ build their grader here. What a grader does is in replies.py,
+judge.py and python_tests/. This module knows nothing of files.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from swarm.environments.base import EnvironmentTask, Grade, Transcript, final_reply
+from swarm.environments.base import TIME_LIMIT_S, EnvironmentTask, Grade, Transcript, final_reply
 from swarm.environments.graders.chat_endpoint import ChatEndpoint
-from swarm.environments.graders.judge import DEFAULT_PROMPT, CallLog, Judge
+from swarm.environments.graders.judge import DEFAULT_PROMPT, MAX_CALLS, MAX_PAUSE_S, CallLog, Judge
 from swarm.environments.graders.python_tests.runner import PythonTests
 from swarm.environments.graders.replies import JUDGE, PYTHON_TESTS, ReplyGrader, reply_grader
 from swarm.environments.sources.rows import Row
@@ -23,6 +23,8 @@ from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.sandbox.sandbox import find_sandbox
 
 TESTS_SECONDS, JUDGE_SECONDS = 10.0, 60.0
+TESTS_LIMIT_S = 600.0
+"""All tests of one reply, each with a sandbox of its own."""
 CALLS_NAME = "judge_calls.jsonl"
 
 Grader = Callable[[EnvironmentTask, Transcript], Grade]
@@ -92,6 +94,15 @@ def refuse_options(name: str | None, options: GraderOptions) -> None:
             raise EnvironmentInvalid(
                 f"option {option} is for the grader {' or '.join(owners)}, not for {grader}: leave it out", param=option
             )
+
+
+def time_limit_of(name: str | None, options: GraderOptions) -> float:
+    """Seconds that one grade of this grader may take. None is a grader of the user's."""
+    if name == PYTHON_TESTS:
+        return TESTS_LIMIT_S
+    if name == JUDGE:
+        return MAX_CALLS * (options.grader_seconds or JUDGE_SECONDS) + (MAX_CALLS - 1) * MAX_PAUSE_S
+    return TIME_LIMIT_S
 
 
 def _answer_grader(name: str, options: GraderOptions) -> AnswerGrader:

@@ -29,7 +29,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--time-limit", type=float, required=True)
     options = parser.parse_args(argv)
     announcement = claim_stdout()
     try:
@@ -37,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     except SwarmError as error:
         _say(announcement, {"error": {"code": error.code, "message": error.message}})
         return 2
-    service = EnvironmentService(environment, options.time_limit)
+    service = EnvironmentService(environment)
     programs = UnixListener(options.folder / TRAIN_SOCKET, service, frozenset({Split.TRAIN}))
     evaluator = UnixListener(options.folder / EVALUATOR_SOCKET, service, frozenset(Split))
     threading.Thread(target=programs.serve_forever, daemon=True).start()

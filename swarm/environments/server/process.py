@@ -27,8 +27,6 @@ from swarm.processes.child import Child, child_environment
 
 logger = logging.getLogger(__name__)
 
-TIME_LIMIT_S = 60.0
-"""What one grade, one turn or one page of tasks may take, unless the caller says otherwise."""
 START_TIMEOUT_S = 120.0
 WATCH_S = 0.05
 SOCKET_PREFIX = "unix:"
@@ -38,7 +36,7 @@ MAX_USELESS_STARTS = 3
 
 
 @contextmanager
-def open_environment(name: str, *, time_limit_s: float = TIME_LIMIT_S) -> Generator[Environment]:
+def open_environment(name: str) -> Generator[Environment]:
     """The environment of this name, in a process of its own unless it is bundled; or the one behind `unix:SOCKET`.
 
     Raises NotFound or EnvironmentInvalid as `load_environment` does, EnvironmentFailure if its process does not start.
@@ -52,7 +50,7 @@ def open_environment(name: str, *, time_limit_s: float = TIME_LIMIT_S) -> Genera
             yield environment
         return
     with (
-        EnvironmentProcess(name, time_limit_s=time_limit_s) as process,
+        EnvironmentProcess(name) as process,
         RemoteEnvironment(process.evaluator_socket) as environment,
     ):
         yield environment
@@ -61,13 +59,12 @@ def open_environment(name: str, *, time_limit_s: float = TIME_LIMIT_S) -> Genera
 class EnvironmentProcess:
     """An environment server that is started again whenever it dies, until this is closed."""
 
-    def __init__(self, name: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
+    def __init__(self, name: str) -> None:
         """Raises NotFound or EnvironmentInvalid for an environment that cannot be used, EnvironmentFailure if its
         process does not start."""
         # A socket's path may have no more than a hundred characters.
         self._folder = Path(tempfile.mkdtemp(prefix="swarm-env-"))
         self._name = name
-        self._time_limit_s = time_limit_s
         self._closed = threading.Event()
         self.starts = 0
         try:
@@ -125,9 +122,8 @@ class EnvironmentProcess:
         self.starts += 1
         out, errors = self._folder / f"stdout-{self.starts}", self._folder / "stderr.log"
         module = "swarm.environments.server.main"
-        limit = ["--time-limit", str(self._time_limit_s)]
         python = interpreter_of(self._name)
-        argv = [python or sys.executable, "-m", module, self._name, str(self._folder), *limit]
+        argv = [python or sys.executable, "-m", module, self._name, str(self._folder)]
         # The code is the person's own, and a judge that grades needs the key that stands in an environment variable.
         environment = {**os.environ, **child_environment()}
         environment.pop("SWARM_TOKEN", None)

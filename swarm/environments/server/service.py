@@ -66,11 +66,8 @@ class _Attempt:
 
 
 class EnvironmentService:
-    """`time_limit_s` is what any one call of the environment may take."""
-
-    def __init__(self, environment: Environment, time_limit_s: float) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._time_limit_s = time_limit_s
         self._lock = threading.Lock()
         self._orders: OrderedDict[tuple[Split, int], _Order] = OrderedDict()
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
@@ -164,13 +161,14 @@ class EnvironmentService:
             except Exception as error:  # noqa: BLE001 - the boundary: what user code raises is an answer of the server
                 failure.append(error)
 
+        limit_s = self._environment.time_limit_s
         thread = threading.Thread(target=run, name=what, daemon=True)
         thread.start()
-        thread.join(self._time_limit_s)
+        thread.join(limit_s)
         if outcome:
             return outcome[0]
         if not failure:
-            raise CallOverdue(f"{self._environment.name}: {what} took longer than {self._time_limit_s:g} s")
+            raise CallOverdue(f"{self._environment.name}: {what} took longer than {limit_s:g} s")
         if isinstance(failure[0], SwarmError):
             raise failure[0]
         error = failure[0]

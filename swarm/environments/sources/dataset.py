@@ -1,57 +1,19 @@
 """A file of questions and answers as an environment: columns are named, a built-in grader compares.
 
-Place in the flow: registry.py opens a path that is named with options; folder.py makes its tasks here too. A program
-sees the question and the columns that were declared public, nothing else of a row.
+Place in the flow: registry.py opens a path that is named with options. table.py makes its tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Annotated, Any
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from swarm.digest import digest_of
-from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript
-from swarm.environments.graders.grading import GraderOptions, build_grader
+from swarm.environments.base import EnvironmentTask, Grade, Transcript
+from swarm.environments.graders.grading import GraderOptions, build_grader, time_limit_of
 from swarm.environments.graders.replies import known_reply
-from swarm.environments.sources.rows import SPLIT_NAMES, Row, digest_files, files_by_split, read_rows
-from swarm.errors import EnvironmentInvalid
-from swarm.tasks.base import Split, split_of
-from swarm.types import Task
-
-QUERY_COLUMNS = ("query", "question", "prompt", "problem", "input", "instruction")
-ANSWER_COLUMNS = ("answer", "solution", "target", "output", "label", "response")
-
-
-def _as_names(value: object) -> object:
-    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
-
-
-class TaskOptions(BaseModel):
-    """How rows become tasks."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    query: str | None = None
-    """Column with what the agent is asked. Default: the first there is of query, question, prompt, problem, input,
-    instruction."""
-    answer: str | None = None
-    """Column with the right answer, which programs do not see. Default: the first there is of answer, solution, target,
-    output, label, response."""
-    public: Annotated[tuple[str, ...], BeforeValidator(_as_names)] = ()
-    """Further columns that programs may see, in the task's metadata."""
-    split: str | None = None
-    """Column with train, validation or test. Default: files of these names, else the hash of the question: 80 % train,
-    10 % validation, 10 % test."""
-    system: str | None = None
-    """System prompt of every attempt."""
-    max_tokens: int = Field(default=256, ge=1)
-    """Tokens that are enough for an answer."""
+from swarm.environments.sources.rows import digest_files, files_by_split, read_rows
+from swarm.environments.sources.table import TableEnvironment, TaskOptions, answer_column
 
 
 class DatasetOptions(TaskOptions, GraderOptions):
@@ -61,122 +23,24 @@ class DatasetOptions(TaskOptions, GraderOptions):
     """exact, number, regex, json, maths, python_tests or judge."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskTable:
-    """The tasks of all splits. The answer of each task is its whole row, for the grader."""
-
-    name: str
-    options: TaskOptions
-    by_split: Mapping[Split, Sequence[EnvironmentTask]]
-
-    @classmethod
-    def of(cls, name: str, options: TaskOptions, sources: Mapping[Split | None, Sequence[Row]]) -> TaskTable:
-        """Rows under None are dealt to splits by column or by hash; splits that nothing is given for take a part of the
-        train rows, by hash.
-
-        Raises EnvironmentInvalid for a missing column, and for a question that is in two splits or has two answers.
-        """
-        missing = set[Split]() if None in sources else set(Split) - set(sources)
-        by_split: dict[Split, dict[str, EnvironmentTask]] = {split: {} for split in Split}
-        for named, rows in sources.items():
-            for number, row in enumerate(rows, 1):
-                task = _task_of(name, options, row, number)
-                by_hash = split_of(task.task.main_query)
-                split = named or _split_of(options, row, number, by_hash)
-                if split is Split.TRAIN and by_hash in missing:
-                    split = by_hash
-                first = by_split[split].setdefault(task.task.task_id, task)
-                if first.answer != task.answer:
-                    raise EnvironmentInvalid(
-                        f"{name}, row {number}: the question {task.task.main_query[:60]!r} stood there before, and the "
-                        "rest of the row was another: leave one of them out"
-                    )
-        _refuse_overlap(by_split)
-        for split, tasks in by_split.items():
-            if not tasks:
-                raise EnvironmentInvalid(f"{name}: there is no task in the split {split}")
-        return cls(name, options, {split: list(tasks.values()) for split, tasks in by_split.items()})
-
-    def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
-        order = list(self.by_split[split])
-        Random(f"{self.name}/{split}/{seed}").shuffle(order)
-        return iter(order)
-
-
-class DatasetEnvironment(Environment):
+class DatasetEnvironment(TableEnvironment):
     """Questions with one right answer each."""
 
     def __init__(self, path: Path, options: DatasetOptions) -> None:
         """Raises EnvironmentInvalid for what cannot be read or understood."""
-        self.name = path.stem
         self.description = f"Questions of {path.name}, graded by {options.grader}."
-        self.max_tokens = options.max_tokens
+        self.time_limit_s = options.time_limit_s or time_limit_of(options.grader, options)
         self._options = options
         self._grade = build_grader(options.grader, options, partial(answer_column, options))
         files = files_by_split(path) if path.is_dir() else {None: [path]}
-        sources = {split: [row for each in paths for row in read_rows(each)] for split, paths in files.items()}
+        rows = {split: [row for each in paths for row in read_rows(each)] for split, paths in files.items()}
         contents = digest_files(each for paths in files.values() for each in paths)
-        self.digest = digest_of([contents, options.model_dump()])
-        self._table = TaskTable.of(self.name, options, sources)
-        answer_column(options, next(iter(sources.values()))[0])
-
-    def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
-        return self._table.tasks(split, seed)
-
-    def open(self, task: EnvironmentTask) -> Session:
-        return SingleTurn(task.task.main_query, self._options.system)
+        self.digest = digest_of([contents, options.model_dump(exclude={"time_limit_s"})])
+        super().__init__(path.stem, options, rows)
+        answer_column(options, next(iter(rows.values()))[0])
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
         return self._grade(task, transcript)
 
     def solution(self, task: EnvironmentTask) -> str | None:
         return known_reply(self._options.grader, task.answer[answer_column(self._options, task.answer)])
-
-
-def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> EnvironmentTask:
-    query = row.get(_column(options.query, QUERY_COLUMNS, "query", row))
-    if not isinstance(query, str) or not query.strip():
-        raise EnvironmentInvalid(f"{name}, row {number}: its question is {str(query)[:40]!r}, which is no text")
-    missing = [column for column in options.public if column not in row]
-    if missing:
-        raise EnvironmentInvalid(f"{name}, row {number}: there is no column {missing[0]!r}", param="public")
-    public = {column: row[column] for column in options.public}
-    task_id = f"{name}/{digest_of([query, public])}"
-    return EnvironmentTask(Task(query, task_id, public, data_source=name), dict(row))
-
-
-def answer_column(options: TaskOptions, row: Row) -> str:
-    """Raises EnvironmentInvalid if the row has no column of the answer."""
-    return _column(options.answer, ANSWER_COLUMNS, "answer", row)
-
-
-def _column(chosen: str | None, usual: Sequence[str], what: str, row: Row) -> str:
-    found = next((column for column in ([chosen] if chosen else usual) if column in row), None)
-    if found is None:
-        raise EnvironmentInvalid(
-            f"which column is the {what}? Say {what}=COLUMN: there are {', '.join(row) or 'none'}", param=what
-        )
-    return found
-
-
-def _split_of(options: TaskOptions, row: Row, number: int, by_hash: Split) -> Split:
-    if options.split is None:
-        return by_hash
-    value: Any = row.get(options.split)
-    split = SPLIT_NAMES.get(value.lower()) if isinstance(value, str) else None
-    if split is None:
-        raise EnvironmentInvalid(
-            f"row {number}: column {options.split} is {str(value)[:40]!r}: use train, validation or test", param="split"
-        )
-    return split
-
-
-def _refuse_overlap(by_split: Mapping[Split, Mapping[str, EnvironmentTask]]) -> None:
-    seen: dict[str, Split] = {}
-    for split, tasks in by_split.items():
-        for task_id, task in tasks.items():
-            if (other := seen.setdefault(task_id, split)) is not split:
-                question = task.task.main_query[:60]
-                raise EnvironmentInvalid(
-                    f"the splits {other} and {split} overlap: both have the question {question!r}; remove it from one"
-                )

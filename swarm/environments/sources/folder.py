@@ -13,19 +13,19 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import ValidationError
 
-from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurn, Transcript
-from swarm.environments.graders.grading import Grader, GraderOptions, build_grader, refuse_options
+from swarm.environments.base import EnvironmentTask, Grade, Transcript
+from swarm.environments.graders.grading import Grader, GraderOptions, build_grader, refuse_options, time_limit_of
 from swarm.environments.graders.replies import known_reply
 from swarm.environments.registry import option_error
-from swarm.environments.sources.dataset import TaskOptions, TaskTable, answer_column
 from swarm.environments.sources.rows import Row, digest_files, read_rows
+from swarm.environments.sources.table import TableEnvironment, TaskOptions, answer_column
 from swarm.environments.user_code import import_file
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split
@@ -49,24 +49,18 @@ class FolderOptions(TaskOptions, GraderOptions):
     """Interpreter that runs the folder's code, as a path from the folder. Default: that of whoever opens it."""
 
 
-class FolderEnvironment(Environment):
+class FolderEnvironment(TableEnvironment):
     def __init__(self, directory: Path) -> None:
         """Raises EnvironmentInvalid for a folder that is not complete, EnvironmentFailure if its code fails."""
         options = _read_options(directory / "environment.toml")
         _check_interpreter(directory, options)
         self.name = options.name or directory.resolve().name
         self.description = options.description
-        self.max_tokens = options.max_tokens
+        self.time_limit_s = options.time_limit_s or time_limit_of(options.grader, options)
         self._options = options
         self._grade = self._find_grader(directory, options)
         self.digest = digest_files(_files(directory))
-        self._table = TaskTable.of(self.name, options, _read_tasks(directory))
-
-    def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
-        return self._table.tasks(split, seed)
-
-    def open(self, task: EnvironmentTask) -> Session:
-        return SingleTurn(task.task.main_query, self._options.system)
+        super().__init__(self.name, options, _read_tasks(directory))
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
         return self._grade(task, transcript)

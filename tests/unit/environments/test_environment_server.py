@@ -120,7 +120,9 @@ def own_task(item: Any) -> Any:
 
 def test_a_grader_that_takes_forever_fails_its_own_attempt_alone(own: Path, opened: Open) -> None:
     (own / "grade.py").write_text(HANGS)
-    with EnvironmentProcess(str(own), time_limit_s=1.0) as process:
+    with (own / "environment.toml").open("a") as options:
+        options.write("\ntime_limit_s = 1\n")
+    with EnvironmentProcess(str(own)) as process:
         served = opened(process.evaluator_socket)
         with pytest.raises(EnvironmentFailure, match=r"own: the grade of task own/\w+ took longer than 1 s"):
             attempt(served, Split.TRAIN, ["hang"])

@@ -60,7 +60,7 @@ def study(store: ExperimentStore) -> Study:
 
 @pytest.fixture
 def experiment(store: ExperimentStore, study: Study) -> Experiment:
-    return store.create_experiment(study.id, "lr=1e-3", factors={"lr": 1e-3}, job={"lr": 1e-3}, client_code="pass\n")
+    return store.create_experiment(study.id, "lr=1e-3", factors={"lr": 1e-3}, job={"lr": 1e-3}, program_code="pass\n")
 
 
 @pytest.fixture

@@ -134,25 +134,25 @@ def test_repeated_experiment_returns_the_first(store: ExperimentStore, study: St
     assert store.find_experiment(study.id, "none") is None
 
 
-def test_large_and_odd_client_code_is_kept_exactly(store: ExperimentStore, study: Study) -> None:
+def test_large_and_odd_program_code_is_kept_exactly(store: ExperimentStore, study: Study) -> None:
     code = "# ünïcode 🤖 \r\n\t'quotes\" -- ; DROP TABLE runs;\n" * 40_000
-    made = store.create_experiment(study.id, "big", factors={}, job={}, client_code=code)
+    made = store.create_experiment(study.id, "big", factors={}, job={}, program_code=code)
     found = store.find_experiment(study.id, made.name)
-    assert found is not None and found.client_code == code
+    assert found is not None and found.program_code == code
 
 
 def test_experiment_is_revised_until_it_has_a_run(store: ExperimentStore, experiment: Experiment) -> None:
     fixed = store.revise_experiment(
-        experiment.id, client_code="x = 1\n", status=ExperimentStatus.READY, note="repaired"
+        experiment.id, program_code="x = 1\n", status=ExperimentStatus.READY, note="repaired"
     )
-    assert (fixed.client_code, fixed.status, fixed.note) == ("x = 1\n", ExperimentStatus.READY, "repaired")
+    assert (fixed.program_code, fixed.status, fixed.note) == ("x = 1\n", ExperimentStatus.READY, "repaired")
     assert fixed.job == experiment.job
     store.claim_run(experiment.id, 1, "key")
     with pytest.raises(Conflict, match="has runs"):
-        store.revise_experiment(experiment.id, client_code="x = 2\n")
+        store.revise_experiment(experiment.id, program_code="x = 2\n")
     with pytest.raises(Conflict, match="has runs"):
         store.revise_experiment(experiment.id, job={"lr": 5})
-    assert store.revise_experiment(experiment.id, note="seen", client_code="x = 1\n").note == "seen"
+    assert store.revise_experiment(experiment.id, note="seen", program_code="x = 1\n").note == "seen"
 
 
 def test_experiments_are_filtered_by_hypothesis_and_iteration(store: ExperimentStore, study: Study) -> None:

@@ -1,33 +1,36 @@
-"""What `check` finds in a client program, up to a real training step on a real server with the fake engine."""
+"""What `check` finds in a program, up to a real training step on a real server with the fake engine."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import pytest
 
 import researcher.execution.preflight
 from researcher.errors import ResearchError
-from researcher.execution.preflight import check_script
-from researcher.types import ClientScript
+from researcher.execution.preflight import check_program
+from researcher.types import ArmProgram
 from swarm.sandbox.sandbox import choose_sandbox
 
 JOB = {"project_name": "research", "model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}
 
 
-def client(task: str) -> str:
-    """A client that drives itself, as studies of earlier versions have them."""
-    return Template(Path(__file__).with_name("client.py.template").read_text(encoding="utf-8")).substitute(task=task)
+GOOD = """
+def agent(task, model, session):
+    answer = model.chat(session.messages)
+    return answer
 
-
-GOOD = client("reverse")
+def reward(task, transcript, grade):
+    return grade.score
+"""
 
 
 def check(code: str, workdir: Path, *, job: dict[str, Any] | None = None, url: str | None = None):
-    script = ClientScript(arm="a", code=code, trusted=False)
-    return check_script(script, JOB if job is None else job, workdir=workdir, sandbox=None, preflight_url=url)
+    program = ArmProgram(arm="a", code=code, trusted=False)
+    return check_program(
+        program, JOB if job is None else job, workdir=workdir, sandbox=None, preflight_url=url, environment="reverse"
+    )
 
 
 def changed(old: str, new: str) -> str:
@@ -41,9 +44,15 @@ def messages(code: str, workdir: Path, stage: str) -> str:
     return "\n".join(problem.message for problem in problems)
 
 
-@pytest.mark.parametrize("task", ["reverse", "calc", "chain"])
-def test_our_own_template_has_no_problem(task, tmp_path):
-    assert check(client(task), tmp_path) == ()
+def test_a_sound_program_has_no_problem(tmp_path):
+    assert check(GOOD, tmp_path) == ()
+
+
+def test_foreign_code_that_drives_itself_is_no_program(tmp_path):
+    drives = "import os\nfrom swarm import SwarmClient\nSwarmClient(os.environ['URL']).status()\n"
+    assert "none of the functions agent, reward and schedule" in messages(drives, tmp_path, "functions")
+    ours = ArmProgram("a", drives, trusted=True)
+    assert check_program(ours, JOB, workdir=tmp_path, sandbox=None, preflight_url="", environment="reverse") == ()
 
 
 @pytest.mark.parametrize(
@@ -62,8 +71,8 @@ def test_code_that_does_not_parse_is_named(code, message, tmp_path):
 
 
 def test_undefined_name_is_found_without_running(tmp_path):
-    found = messages(changed("in islice(tasks, job.batch_size)", "in take(tasks, job.batch_size)"), tmp_path, "lint")
-    assert "Undefined name `take`" in found
+    found = messages(changed("return answer", "return final(answer)"), tmp_path, "lint")
+    assert "Undefined name `final`" in found
     assert found.startswith("line ")
 
 
@@ -91,7 +100,7 @@ def test_undefined_name_is_found_without_running(tmp_path):
         ("FAMILY.stream(Split.TEST)", "the test split is held out"),
     ],
 )
-def test_what_a_client_may_not_use_is_named_with_its_line(line, message, tmp_path, monkeypatch):
+def test_what_a_program_may_not_use_is_named_with_its_line(line, message, tmp_path, monkeypatch):
     monkeypatch.setattr(researcher.execution.preflight, "LINT_RULES", "E9")
     found = messages(f"from swarm.tasks import Split\n{line}\n", tmp_path, "imports")
     assert message in found
@@ -109,62 +118,45 @@ def test_job_that_cannot_be_run_is_named(tmp_path):
 def test_preflight_trains_one_step_and_leaves_the_server_free(tmp_path, start_server):
     server = start_server()
     assert check(GOOD, tmp_path / "arm", url=server.url) == ()
-    assert check(client("calc"), tmp_path / "arm", url=server.url) == ()
+    assert check(GOOD.replace("reward", "other"), tmp_path / "arm", url=server.url) == ()
     assert list((tmp_path / "arm").iterdir()) == []
 
 
-def test_preflight_reports_the_last_words_of_a_client_that_fails(tmp_path, start_server):
-    broken = changed("client.auto_sync_train_config_and_start_engine(job)", "client.start_training(job)")
-    [problem] = check(broken, tmp_path, url=start_server().url)
+def test_preflight_reports_the_last_words_of_a_program_that_fails(tmp_path, start_server):
+    [problem] = check(changed("model.chat", "model.ask"), tmp_path, url=start_server().url)
     assert problem.stage == "preflight"
     assert "exit code 1" in problem.message
-    assert "'SwarmClient' object has no attribute 'start_training'" in problem.message
+    assert "'Model' object has no attribute 'ask'" in problem.message
     assert "\n" not in problem.message
 
 
-def test_preflight_rejects_a_client_that_ends_without_training(tmp_path, start_server):
-    idle = changed("while True:", "while False:")
-    [problem] = check(idle, tmp_path, url=start_server().url)
-    assert "before one batch was complete" in problem.message
-
-
-def test_preflight_reads_only_what_the_client_printed(tmp_path, start_server):
+def test_preflight_reads_only_what_the_program_printed(tmp_path, start_server):
     secret = tmp_path / "secret"
     secret.write_text("canary of the host")
-    attack = f"import pathlib; pathlib.Path('output.log').symlink_to({str(secret)!r}); raise ValueError('printed')"
-    linking = changed("    arguments = parser.parse_args()\n", f"    arguments = parser.parse_args()\n    {attack}\n")
-    [problem] = check(linking, tmp_path, url=start_server().url)
+    attack = f"import pathlib\npathlib.Path('output.log').symlink_to({str(secret)!r})\nraise ValueError('printed')\n"
+    [problem] = check(attack + GOOD, tmp_path, url=start_server().url)
     assert "ValueError: printed" in problem.message
     assert "canary" not in problem.message
 
 
-def test_preflight_ends_a_client_that_hangs(tmp_path, start_server, monkeypatch):
+def test_preflight_ends_a_program_that_hangs(tmp_path, start_server, monkeypatch):
     monkeypatch.setattr(researcher.execution.preflight, "PREFLIGHT_TIMEOUT_S", 3.0)
-    hanging = changed("while True:", "while __name__:\n            continue")
+    hanging = changed("    return answer", "    while answer:\n        continue")
     [problem] = check(hanging, tmp_path, url=start_server().url)
     assert "did not end within 3 s" in problem.message
 
 
-def test_unreachable_preflight_server_is_not_the_clients_fault(tmp_path, monkeypatch):
+def test_unreachable_preflight_server_is_not_the_programs_fault(tmp_path, monkeypatch):
     with pytest.raises(ResearchError, match="preflight server"):
         check(GOOD, tmp_path, url="http://127.0.0.1:9")
 
 
-PROGRAM = """
-def agent(task, model, session):
-    return model.chat(session.messages)
-
-def reward(task, transcript, grade):
-    return grade.score
-"""
-
-
-def test_a_program_is_tried_for_one_step_by_our_driver(start_server: Any, tmp_path: Path) -> None:
-    for code, problems in ((PROGRAM, 0), (PROGRAM.replace("return grade.score", "return 1 / 0"), 1)):
-        script = ClientScript(arm="a", code=code, trusted=False)
+def test_a_foreign_program_is_tried_in_the_sandbox(start_server: Any, tmp_path: Path) -> None:
+    for code, problems in ((GOOD, 0), (GOOD.replace("return grade.score", "return 1 / 0"), 1)):
+        program = ArmProgram(arm="a", code=code, trusted=False)
         sandbox = choose_sandbox(unsafe_no_sandbox=False)
-        found = check_script(
-            script, JOB, workdir=tmp_path, sandbox=sandbox, preflight_url=start_server().url, environment="reverse"
+        found = check_program(
+            program, JOB, workdir=tmp_path, sandbox=sandbox, preflight_url=start_server().url, environment="reverse"
         )
         assert [problem.stage for problem in found] == ["preflight"] * problems
-    assert "program.py, line 6: ZeroDivisionError" in found[0].message
+    assert "program.py, line 7: ZeroDivisionError" in found[0].message

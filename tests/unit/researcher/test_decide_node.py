@@ -37,7 +37,7 @@ def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: Ex
         study_id=study.id,
         store=store,
         log=log,
-        planner=ScriptedPlanner(Script(charter, plans=(), clients={}, decisions=())),
+        planner=ScriptedPlanner(Script(charter, plans=(), programs={}, decisions=())),
         pool=ServerPool(urls=(), local=1, home=tmp_path),
         background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study.id, Budget()),

@@ -14,16 +14,16 @@ def test_the_plain_program_is_a_program():
 
 def test_missing_variable_is_named():
     with pytest.raises(PromptError, match="needs example"):
-        load("client_contract")
+        load("program_contract")
 
 
 def test_unknown_variable_is_named():
     with pytest.raises(PromptError, match="no variable tsak"):
-        load("client_contract", example="x", tsak="x")
+        load("program_contract", example="x", tsak="x")
 
 
 def test_unknown_prompt_lists_those_there_are():
-    with pytest.raises(PromptError, match="there are: client_contract, "):
+    with pytest.raises(PromptError, match="there are: decide, "):
         load("no-such-prompt")
 
 
@@ -34,18 +34,18 @@ def test_a_name_is_no_path(name):
 
 
 def test_a_value_with_dollar_signs_stays_as_it_is():
-    assert "$task ${x} $$" in load("client_contract", example="$task ${x} $$")
+    assert "$task ${x} $$" in load("program_contract", example="$task ${x} $$")
 
 
 def test_there_is_a_prompt_for_every_question_to_a_model():
     assert set(names()) >= {
         "program",
-        "client_contract",
+        "program_contract",
         "system",
         "frame",
         "plan",
-        "write_client",
-        "repair_client",
+        "write_program",
+        "repair_program",
         "interpret",
         "decide",
     }

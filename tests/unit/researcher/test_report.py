@@ -70,7 +70,7 @@ def study_id(store: ExperimentStore) -> str:
     for arm, scores in SCORES.items():
         job = {"project_name": "research", "lr": float(arm.partition("=")[2]), "total_steps": 30, "batch_size": 16}
         experiment = store.create_experiment(
-            study, arm, factors={"lr": job["lr"]}, job=job, client_code="print('client')\n",
+            study, arm, factors={"lr": job["lr"]}, job=job, program_code="print('client')\n",
             hypothesis_id=hypothesis.id, is_baseline=arm == BASELINE,
         )  # fmt: skip
         store.revise_experiment(experiment.id, status=ExperimentStatus.READY)

@@ -221,9 +221,9 @@ def test_interpretation_names_best_arm_verdicts_and_failures() -> None:
 def test_program_is_the_plain_one_unless_others_are_named() -> None:
     brain, charter, plan = _begin("tool use: KL or no KL?")
 
-    script = brain.write_client(charter, plan.arms[0], None)
+    program = brain.write_program(charter, plan.arms[0], None)
 
-    assert script.trusted and is_program(script.code)
-    compile(script.code, "client.py", "exec")
+    assert program.trusted and is_program(program.code)
+    compile(program.code, "program.py", "exec")
     with pytest.raises(PlannerError, match="rejected"):
-        brain.repair_client(charter, plan.arms[0], script, (Problem("lint", "x is undefined"),))
+        brain.repair_program(charter, plan.arms[0], program, (Problem("lint", "x is undefined"),))

@@ -37,7 +37,7 @@ def brain() -> Planner:
         Script(
             charter=CHARTER,
             plans=PLANS,
-            clients={"a": "first"},
+            programs={"a": "first"},
             decisions=(Decision(Action.REFINE, "more"), Decision(Action.STOP, "enough")),
             interpretations=("one", "two"),
             repairs={"a": ("second", "third")},
@@ -55,17 +55,17 @@ def test_answers_follow_the_history(brain):
 
 
 def test_repairs_follow_the_program_they_replace(brain):
-    script = brain.write_client(CHARTER, ARM, None)
+    script = brain.write_program(CHARTER, ARM, None)
     assert (script.code, script.trusted) == ("first", False)
     for expected in ("second", "third"):
-        script = brain.repair_client(CHARTER, ARM, script, PROBLEMS)
+        script = brain.repair_program(CHARTER, ARM, script, PROBLEMS)
         assert script.code == expected
     with pytest.raises(PlannerError, match="no repair of arm a, number 4"):
-        brain.repair_client(CHARTER, ARM, script, PROBLEMS)
+        brain.repair_program(CHARTER, ARM, script, PROBLEMS)
 
 
 def test_where_the_script_ends_the_brain_says_so(brain):
     with pytest.raises(PlannerError, match="no plan number 3"):
         brain.plan(CHARTER, History(plans=PLANS))
-    with pytest.raises(PlannerError, match="no client for arm b"):
-        brain.write_client(CHARTER, Arm("b", {}, {}, "r"), None)
+    with pytest.raises(PlannerError, match="no program for arm b"):
+        brain.write_program(CHARTER, Arm("b", {}, {}, "r"), None)

@@ -1,4 +1,4 @@
-"""Write client: the program of every new arm, as a change of its parent's."""
+"""Write program: the program of every new arm, as a change of its parent's."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import StudyLog
-from researcher.types import Arm, ClientScript, Plan
+from researcher.types import Arm, ArmProgram, Plan
 
-PROGRAM = "client"
+PROGRAM = "program"
 """Kind of the artifact that holds an arm's program."""
 
 
-def write_client(deps: Deps, state: ResearchState) -> ResearchState:
+def write_program(deps: Deps, state: ResearchState) -> ResearchState:
     charter = deps.log.charter()
     for arm, experiment in draft_arms(deps, state):
-        if experiment.client_code:
+        if experiment.program_code:
             continue
         parent = deps.store.find_experiment(deps.study_id, arm.parent) if arm.parent else None
-        inherited = load_script(parent) if parent and parent.client_code else None
-        save_script(deps, experiment, deps.planner.write_client(charter, arm, inherited))
+        inherited = load_arm_program(parent) if parent and parent.program_code else None
+        save_arm_program(deps, experiment, deps.planner.write_program(charter, arm, inherited))
     return state
 
 
@@ -38,18 +38,18 @@ def planned_iteration(log: StudyLog, state: ResearchState) -> Plan:
     return planned
 
 
-def save_script(deps: Deps, experiment: Experiment, script: ClientScript) -> None:
+def save_arm_program(deps: Deps, experiment: Experiment, program: ArmProgram) -> None:
     folder = deps.arm_folder(experiment)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "client.py"
-    path.write_text(script.code, encoding="utf-8")
+    path = folder / "program.py"
+    path.write_text(program.code, encoding="utf-8")
     keep_file(deps.store, deps.study_id, path, PROGRAM)
-    author = Author.PACKAGE if script.trusted else Author.LANGUAGE_MODEL
-    deps.store.revise_experiment(experiment.id, client_code=script.code, author=author)
+    author = Author.PACKAGE if program.trusted else Author.LANGUAGE_MODEL
+    deps.store.revise_experiment(experiment.id, program_code=program.code, author=author)
 
 
-def load_script(experiment: Experiment) -> ClientScript:
-    return ClientScript(experiment.name, experiment.client_code, trusted=is_trusted(experiment))
+def load_arm_program(experiment: Experiment) -> ArmProgram:
+    return ArmProgram(experiment.name, experiment.program_code, trusted=is_trusted(experiment))
 
 
 def is_trusted(experiment: Experiment) -> bool:

@@ -28,12 +28,12 @@ from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, Ex
 from prompts import load
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
+from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environment import StudyEnvironment
-from researcher.execution.runs import job_of, total_steps
+from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
-from swarm.job import build_job
 from swarm.processes.child import Child
 from swarm.program import Program, is_program, measure
 from swarm.program.base import PLAIN
@@ -46,9 +46,6 @@ BASE, FINAL, SEALED = "base", "final", "sealed"
 
 EVAL_WORKERS = 32
 SAMPLED_EPISODES = 4
-BOOT_TIMEOUTS_S = {"fake": 60.0, "local": 300.0, "verl": 1800.0}
-"""By engine. A cluster that loads a model of many gigabytes onto its GPUs is not late after ten minutes."""
-WAIT_TIMEOUT_S = 300.0
 REST_POLL_S = 0.1
 CLIENT_EXIT_S = 10.0
 """A client sees TrainingComplete at its next begin; beyond that it is ended."""
@@ -56,7 +53,12 @@ CLIENT_EXIT_S = 10.0
 
 def boot_timeout_s(job: Mapping[str, Any]) -> float:
     """How long the engine of a job may take until it serves, in seconds."""
-    return BOOT_TIMEOUTS_S[build_job(dict(job)).chosen_engine]
+    return TIME_LIMITS[engine_of(job)].boot_s
+
+
+def step_limit_s(job: Mapping[str, Any]) -> float:
+    """How long the engine of a job may train before it serves again, in seconds."""
+    return TIME_LIMITS[engine_of(job)].step_s
 
 
 class RunBroken(ResearchError):
@@ -121,7 +123,7 @@ class Evaluator:
             child.stop()
         self._check_stop()
         with self.connect(url) as client:
-            self._await_rest(client)
+            self._await_rest(client, step_limit_s(run.job))
             self._check_job(client, run)
             saved = client.save_checkpoint()
             version = saved.weight_version
@@ -171,7 +173,7 @@ class Evaluator:
                 split=Split(split),
                 episodes=self.charter.eval_episodes,
                 max_workers=EVAL_WORKERS,
-                wait_timeout=WAIT_TIMEOUT_S,
+                wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
             )
         self._record(run, phase, split, result, version=version)
@@ -239,9 +241,9 @@ class Evaluator:
             }
         )
 
-    def _await_rest(self, client: SwarmClient) -> None:
-        """Until no batch is being trained. Raises RunBroken after a while, SwarmError if the engine failed."""
-        deadline = time.monotonic() + WAIT_TIMEOUT_S
+    def _await_rest(self, client: SwarmClient, wait_s: float) -> None:
+        """Until no batch is being trained. Raises RunBroken after `wait_s`, or if the engine failed."""
+        deadline = time.monotonic() + wait_s
         while (status := client.status()).state not in ("ROLLING", "COMPLETE"):
             self._check_stop()
             if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:

@@ -11,22 +11,53 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from types import MappingProxyType
 
 REWARD = "critic/score/mean"
 _CONTEXT = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm")
+
+
+STALL_FACTOR = 10
+"""So many times as long as the slowest step so far is no slow step any more."""
+OVERRUN_FACTOR = 3
+"""Responses grow while a model learns, and steps with them; not to so many times the time of the first ones."""
+PACE_STEPS = 5
+"""Steps that say how long a run should take."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """What is granted to any run on an engine, in seconds: to serve its model, its first step, and the whole of it."""
+
+    boot_s: float
+    step_s: float
+    run_s: float
+
+
+TIME_LIMITS: Mapping[str, TimeLimits] = MappingProxyType(
+    {
+        "fake": TimeLimits(60.0, 120.0, 3600.0),
+        "local": TimeLimits(300.0, 1800.0, 6 * 3600.0),
+        "verl": TimeLimits(1800.0, 3600.0, 48 * 3600.0),
+    }
+)
+"""By engine: a cluster loads a model of many gigabytes onto its GPUs first. Beyond these limits, what the steps of the
+run itself took decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When to give a run up.
 
-    stall_s: longer without a step than the slowest step of a laptop run by an order of magnitude.
+    stall_s: without a step for so long. None: what the engine is granted, or STALL_FACTOR times the slowest step.
+    overrun_s: not done after so long. None: what the engine is granted, or OVERRUN_FACTOR times what the pace of the
+    first PACE_STEPS steps gives for the whole run.
     dead_steps: a dozen batches without one success; at 128 episodes a step no skill is that rare and still learnable.
     collapse_*: over `window` steps the reward fell below `fraction` of the best such window, itself at least `floor`.
     """
 
-    stall_s: float = 300.0
-    overrun_s: float = 6 * 3600.0
+    stall_s: float | None = None
+    overrun_s: float | None = None
     dead_steps: int = 12
     window: int = 5
     collapse_fraction: float = 0.1
@@ -45,19 +76,35 @@ class Diagnosis:
 
 
 class EarlyStopping:
-    """One run. Steps come in rising order."""
+    """One run of `total_steps` on an engine, from `begin` on. Steps come in rising order."""
 
-    def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, limits: Limits, engine: str, total_steps: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._limits = limits
+        self._granted = TIME_LIMITS[engine]
+        self._total_steps = total_steps
         self._clock = clock
         self._started = self._last_step_at = clock()
+        self._slowest_s = 0.0
+        self._observed = 0
+        self._pace_s: float | None = None
         self._rewards: list[float] = []
         self._last: Mapping[str, float | None] = {}
         self._step = 0
 
+    def begin(self) -> None:
+        """Training begins now: what came before, such as loading a large model, is not counted."""
+        self._started = self._last_step_at = self._clock()
+
     def observe(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        now = self._clock()
+        self._slowest_s = max(self._slowest_s, now - self._last_step_at)
+        self._observed += 1
+        if self._observed == PACE_STEPS:
+            self._pace_s = (now - self._started) / PACE_STEPS
         self._step = step
-        self._last_step_at = self._clock()
+        self._last_step_at = now
         self._last = metrics
         reward = metrics.get(REWARD)
         if reward is not None:
@@ -108,13 +155,23 @@ class EarlyStopping:
 
     def _late(self) -> Diagnosis | None:
         now = self._clock()
-        if now - self._started > self._limits.overrun_s:
-            sentence = f"Not done after {self._limits.overrun_s / 3600:g} hours, at step {self._step}."
+        if now - self._started > self._overrun_s():
+            sentence = f"Not done after {self._overrun_s() / 3600:.3g} hours, at step {self._step}."
             return Diagnosis("overrun", sentence, is_scored=False, is_retried=False)
-        if now - self._last_step_at > self._limits.stall_s:
-            sentence = f"No step for {self._limits.stall_s:g} s after step {self._step}."
+        if now - self._last_step_at > self._stall_s():
+            sentence = f"No step for {self._stall_s():.0f} s after step {self._step}."
             return Diagnosis("stall", sentence, is_scored=False, is_retried=True)
         return None
+
+    def _stall_s(self) -> float:
+        if self._limits.stall_s is not None:
+            return self._limits.stall_s
+        return max(self._granted.step_s, STALL_FACTOR * self._slowest_s)
+
+    def _overrun_s(self) -> float:
+        if self._limits.overrun_s is not None:
+            return self._limits.overrun_s
+        return max(self._granted.run_s, OVERRUN_FACTOR * (self._pace_s or 0.0) * self._total_steps)
 
     def _context(self) -> str:
         known = [(name.partition("/")[2], self._last.get(name)) for name in _CONTEXT]

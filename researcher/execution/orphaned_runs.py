@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from experiments_db import Run, RunStatus
 from researcher.evaluator import FINAL
-from researcher.execution.early_stopping import EarlyStopping
 from researcher.execution.runs import Trial, job_of, list_all_trials, total_steps
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import begin
@@ -71,7 +70,9 @@ def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
         return True
     steps = total_steps(trial.experiment.job)
     deps.active_runs.add(
-        ActiveRun(run.id, trial.name, trial.experiment, steps, slot, EarlyStopping(deps.limits), phase=Phase.TRAINED)
+        ActiveRun(
+            run.id, trial.name, trial.experiment, steps, slot, deps.early_stopping(trial.experiment), Phase.TRAINED
+        )
     )
     return True
 

@@ -16,6 +16,7 @@ from typing import Any
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
 from researcher.execution.servers import PROJECT
 from researcher.types import Plan
+from swarm.job import build_job
 
 MAX_FAILURES = 2
 """A run that failed is tried once more; what fails twice is the arm's own fault often enough."""
@@ -108,6 +109,10 @@ def job_of(study_id: str, experiment: Experiment, seed: int, attempt: int) -> di
 def plain_name(name: str) -> str:
     """A name for folders and servers: letters, digits and `_ . + -`."""
     return re.sub(r"[^\w.+-]+", "_", name, flags=re.ASCII)[:80] or "arm"
+
+
+def engine_of(job: Mapping[str, Any]) -> str:
+    return build_job(dict(job)).chosen_engine
 
 
 def total_steps(job: Mapping[str, Any]) -> int:

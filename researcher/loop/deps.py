@@ -15,6 +15,7 @@ from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
 from researcher.execution.environment import StudyEnvironment
+from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.servers import ServerPool, Slot
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
@@ -101,6 +102,9 @@ class Deps:
             token_of=self.pool.token_of,
             stop=self.background.stop,
         )
+
+    def early_stopping(self, experiment: Experiment) -> EarlyStopping:
+        return EarlyStopping(self.limits, engine_of(experiment.job), total_steps(experiment.job))
 
     def arm_folder(self, experiment: Experiment) -> Path:
         return self.home / "arms" / experiment.id

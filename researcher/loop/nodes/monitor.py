@@ -40,6 +40,7 @@ def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
     if error is None:
         active.child = task.result()
         active.phase = Phase.TRAINING
+        active.early_stopping.begin()
         deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
     else:
         fail_with(deps, active, error)

@@ -7,7 +7,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from researcher.execution.early_stopping import REWARD, EarlyStopping, Limits
+from researcher.execution.early_stopping import (
+    OVERRUN_FACTOR,
+    PACE_STEPS,
+    REWARD,
+    STALL_FACTOR,
+    TIME_LIMITS,
+    EarlyStopping,
+    Limits,
+)
 
 
 class Clock:
@@ -19,7 +27,7 @@ class Clock:
 
 
 def _watch(rewards: Iterable[float], **limits: float) -> EarlyStopping:
-    early_stopping = EarlyStopping(Limits(**limits), clock=Clock())  # pyright: ignore[reportArgumentType]
+    early_stopping = EarlyStopping(Limits(**limits), "local", 30, clock=Clock())  # pyright: ignore[reportArgumentType]
     for step, reward in enumerate(rewards, start=1):
         early_stopping.observe(step, {REWARD: reward, "actor/entropy": 0.5})
     return early_stopping
@@ -50,7 +58,7 @@ def test_collapse_names_the_fall_and_its_context() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
 def test_not_finite_metric_ends_the_run_without_a_score(value: float | None) -> None:
-    early_stopping = EarlyStopping(Limits(), clock=Clock())
+    early_stopping = EarlyStopping(Limits(), "local", 30, clock=Clock())
     early_stopping.observe(3, {REWARD: 0.5, "actor/pg_loss": value})
 
     diagnosis = early_stopping.diagnose()
@@ -60,7 +68,7 @@ def test_not_finite_metric_ends_the_run_without_a_score(value: float | None) -> 
 
 
 def test_leap_of_the_policy_is_a_divergence() -> None:
-    early_stopping = EarlyStopping(Limits(), clock=Clock())
+    early_stopping = EarlyStopping(Limits(), "local", 30, clock=Clock())
     early_stopping.observe(1, {REWARD: 0.5, "actor/ppo_kl": 25.0})
 
     diagnosis = early_stopping.diagnose()
@@ -70,7 +78,7 @@ def test_leap_of_the_policy_is_a_divergence() -> None:
 
 def test_stall_is_the_systems_fault_and_a_step_resets_it() -> None:
     clock = Clock()
-    early_stopping = EarlyStopping(Limits(stall_s=10), clock=clock)
+    early_stopping = EarlyStopping(Limits(stall_s=10), "local", 30, clock=clock)
     clock.now = 9.0
     early_stopping.observe(1, {REWARD: 0.1})
     clock.now = 18.0
@@ -84,10 +92,46 @@ def test_stall_is_the_systems_fault_and_a_step_resets_it() -> None:
 
 def test_overrun_is_not_tried_again() -> None:
     clock = Clock()
-    early_stopping = EarlyStopping(Limits(overrun_s=100), clock=clock)
+    early_stopping = EarlyStopping(Limits(overrun_s=100), "local", 30, clock=clock)
     clock.now = 101.0
     early_stopping.observe(1, {REWARD: 0.1})
 
     diagnosis = early_stopping.diagnose()
 
     assert diagnosis is not None and diagnosis.kind == "overrun" and not diagnosis.is_retried
+
+
+def test_a_stall_is_measured_by_the_engine_at_first_and_by_the_runs_own_steps_then() -> None:
+    clock = Clock()
+    early_stopping = EarlyStopping(Limits(), "local", 30, clock=clock)
+    clock.now = TIME_LIMITS["local"].step_s - 1
+    assert early_stopping.diagnose() is None
+    early_stopping.observe(1, {REWARD: 0.1})
+    clock.now += STALL_FACTOR * TIME_LIMITS["local"].step_s - 20
+    assert early_stopping.diagnose() is None
+    clock.now += 20
+    diagnosis = early_stopping.diagnose()
+    assert diagnosis is not None and diagnosis.kind == "stall"
+
+
+def test_a_run_may_take_what_its_first_steps_announce() -> None:
+    clock = Clock()
+    early_stopping = EarlyStopping(Limits(), "fake", 1000, clock=clock)
+    for step in range(1, PACE_STEPS + 1):
+        clock.now += 60.0
+        early_stopping.observe(step, {REWARD: 0.1})
+    while clock.now < OVERRUN_FACTOR * 60.0 * 1000:
+        assert early_stopping.diagnose() is None
+        clock.now += 60.0
+        early_stopping.observe(6, {REWARD: 0.1})
+    clock.now += 1
+    diagnosis = early_stopping.diagnose()
+    assert diagnosis is not None and diagnosis.kind == "overrun"
+
+
+def test_what_came_before_the_training_is_not_counted() -> None:
+    clock = Clock()
+    early_stopping = EarlyStopping(Limits(), "verl", 30, clock=clock)
+    clock.now = 2 * TIME_LIMITS["verl"].step_s
+    early_stopping.begin()
+    assert early_stopping.diagnose() is None

@@ -11,7 +11,9 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import unified_diff
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -174,13 +176,34 @@ def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
     return lines
 
 
-def _programs(arms: Iterable[ArmFacts]) -> list[tuple[str, str, list[str]]]:
-    """Each distinct client program once: hash, code, names of the arms that ran it."""
-    found: dict[str, tuple[str, list[str]]] = {}
+@dataclass(frozen=True, slots=True)
+class _ProgramText:
+    """A program and the arms that ran it. `diff` is what it has changed of the baseline's, empty for that itself."""
+
+    digest: str
+    code: str
+    diff: str
+    arms: tuple[str, ...]
+
+
+def _programs(arms: Sequence[ArmFacts]) -> list[_ProgramText]:
+    """Each distinct program once."""
+    baseline = next((arm for arm in arms if arm.experiment.is_baseline), None)
+    found: dict[str, list[ArmFacts]] = {}
     for arm in arms:
         if arm.experiment.program_code:
-            found.setdefault(arm.code_hash, (arm.experiment.program_code, []))[1].append(arm.name)
-    return [(digest, code, names) for digest, (code, names) in found.items()]
+            found.setdefault(arm.code_hash, []).append(arm)
+    return [
+        _ProgramText(digest, ran[0].experiment.program_code, _diff(baseline, ran[0]), tuple(arm.name for arm in ran))
+        for digest, ran in found.items()
+    ]
+
+
+def _diff(baseline: ArmFacts | None, arm: ArmFacts) -> str:
+    if baseline is None:
+        return ""
+    old, new = (each.experiment.program_code.splitlines() for each in (baseline, arm))
+    return "\n".join(unified_diff(old, new, baseline.name, arm.name, lineterm=""))
 
 
 def _common_job(arms: Sequence[ArmFacts]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ SCORES = {
 }
 BASELINE = "lr=0.001"
 HOSTILE = "<script>alert('x')</script> | **bold** [link](http://evil.example) $x$ `code`"
+PROGRAM = "def reward(task, transcript, grade):\n    return grade.score\n"
+PROGRAMS = {BASELINE: PROGRAM, "lr=0.003": PROGRAM.replace("grade.score", f"2 * grade.score  # {HOSTILE}")}
 INTERPRETATION = (
     "The arm lr=0.003 reaches 0.927 and beats the baseline by 38.3%. Over 3 seeds this is clear. "
     f"It would reach 0.99 with more steps. {HOSTILE}"
@@ -70,7 +72,7 @@ def study_id(store: ExperimentStore) -> str:
     for arm, scores in SCORES.items():
         job = {"project_name": "research", "lr": float(arm.partition("=")[2]), "total_steps": 30, "batch_size": 16}
         experiment = store.create_experiment(
-            study, arm, factors={"lr": job["lr"]}, job=job, program_code="print('client')\n",
+            study, arm, factors={"lr": job["lr"]}, job=job, program_code=PROGRAMS.get(arm, PROGRAMS[BASELINE]),
             hypothesis_id=hypothesis.id, is_baseline=arm == BASELINE,
         )  # fmt: skip
         store.revise_experiment(experiment.id, status=ExperimentStatus.READY)
@@ -291,6 +293,14 @@ def test_what_models_and_people_wrote_is_only_text(page, report):
     for line in markdown.splitlines():
         if line.startswith("|") and "alert" in line:
             assert len(re.findall(r"(?<!\\)\|", line)) == 14
+
+
+def test_programs_are_shown_as_changes_of_the_baselines(page, report):
+    changes = [f"+    return 2 * grade.score  # {HOSTILE}", "-    return grade.score"]
+    rendered = Page(MarkdownIt("commonmark").enable("table").render(report.markdown.read_text()))
+    assert all(line in page.text and line in rendered.text for line in changes)
+    for text in (page.text, rendered.text):
+        assert text.count("does differently") == 1
 
 
 def test_the_page_is_one_file_that_loads_nothing(page, report):

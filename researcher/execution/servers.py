@@ -17,7 +17,7 @@ from pathlib import Path
 from researcher.errors import ServerProblem
 from swarm import SwarmClient, SwarmError
 from swarm.processes.announcement import NoAnnouncement, await_announcement
-from swarm.processes.child import Child, child_environment
+from swarm.processes.child import Child, server_environment
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class ServerPool:
         out.unlink(missing_ok=True)
         argv = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(folder), "--json"]
         # A token meant for other servers would lock us out of our own.
-        environment = {name: value for name, value in child_environment().items() if name != "SWARM_TOKEN"}
+        environment = server_environment()
         if self._own_token is not None:
             environment["SWARM_TOKEN"] = self._own_token
         slot.child = child = Child(argv, env=environment, cwd=folder, out=out, errors=errors)

@@ -13,17 +13,22 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from researcher.errors import TopicInvalid
+from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environment import look_at
 from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
 from researcher.types import Budget, FrameRequest
-from swarm.config import complete_address
+from swarm.config import cluster_from_environment, complete_address
+from swarm.doctor.examination import Health
+from swarm.doctor.verl import check_sampler, check_trainer
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import TrainJob, build_job
 from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 from swarm.tasks import TASK_FAMILIES
+
+VLLM_LIMIT_S = 120.0
+"""On a busy machine an interpreter with many packages takes its time to answer."""
 
 
 class ProgramSetting(BaseModel):
@@ -157,6 +162,7 @@ def check_study(topic: str, settings: StudySettings) -> None:
         raise TopicInvalid(f"--job: {error.message}") from error
     if not settings.servers:
         _check_model(settings.base_job())
+        _check_engine(settings.base_job())
     if settings.brain == "rules":
         rules_brain(settings).frame(settings.request(topic))
     else:
@@ -178,6 +184,16 @@ def _check_model(job: Mapping[str, Any]) -> None:
         resolve_model(str(job["model"]))
     except SwarmError as error:
         raise TopicInvalid(f"--train-model: {error.message}") from error
+
+
+def _check_engine(job: Mapping[str, Any]) -> None:
+    """What verl needs has to be installed where our own servers run. Raises ServerProblem."""
+    if build_job(dict(job)).chosen_engine != "verl":
+        return
+    _, vllm_python = cluster_from_environment()
+    for finding in (check_trainer(), check_sampler(vllm_python, VLLM_LIMIT_S)):
+        if finding.verdict is not Health.OK:
+            raise ServerProblem(f"--engine verl cannot be used here: {finding.message}: {finding.remedy}")
 
 
 def sandbox_of(settings: StudySettings) -> Sandbox | None:

@@ -30,14 +30,14 @@ def check_trainer() -> Finding:
     return check_optional_extra("verl")
 
 
-def check_sampler(vllm_python: Path | None) -> Finding:
+def check_sampler(vllm_python: Path | None, limit_s: float = VLLM_LIMIT_S) -> Finding:
     """What samples: vLLM, under the interpreter that the server would start it with."""
     python = Path(sys.executable) if vllm_python is None else vllm_python
     remedy = "for the verl engine: install vLLM in an environment of its own and set SWARM_VLLM_PYTHON to its python"
     try:
-        done = subprocess.run([python, "-c", _ASK_VERSION], capture_output=True, text=True, timeout=VLLM_LIMIT_S)
+        done = subprocess.run([python, "-c", _ASK_VERSION], capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return warn(f"{python} did not answer within {VLLM_LIMIT_S:.0f} s", remedy)
+        return warn(f"{python} did not answer within {limit_s:.0f} s", remedy)
     except OSError as error:
         return warn(f"{python} does not run: {error.strerror}", remedy)
     version = done.stdout.strip()

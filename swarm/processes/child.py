@@ -30,6 +30,7 @@ PARENT_FLAG = "--parent"
 
 TAIL_BYTES = 4000
 
+_OF_PROVIDERS = ("OPENAI_", "AZURE_OPENAI_", "ANTHROPIC_")
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SWARM_TOKEN", "HF_HOME")
 
 
@@ -111,6 +112,16 @@ class Child:
             if self._on_stop is not None:
                 self._on_stop()
                 self._on_stop = None
+
+
+def server_environment() -> dict[str, str]:
+    """What a server of our own gets to see: every setting of this process, which may be those of a cluster and its
+    GPUs, but no token of other servers and nothing of a model provider."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != "SWARM_TOKEN" and not name.startswith(_OF_PROVIDERS)
+    }
 
 
 def child_environment(**extra: str) -> dict[str, str]:

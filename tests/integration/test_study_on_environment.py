@@ -96,6 +96,15 @@ REFUSED = [
 ]
 
 
+def test_verl_is_refused_at_once_where_it_cannot_run(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARM_VLLM_PYTHON", str(own / "no-python"))
+    settings = [word for word in SETTINGS if word not in ("--engine", "fake")]
+    done = start(*settings, "--engine", "verl", "--env", "longer")
+    assert done.exit_code == 5, done.output
+    assert "--engine verl cannot be used here: " in done.stderr and "set SWARM_VLLM_PYTHON" in done.stderr
+    assert not (own / "runs").exists()
+
+
 @pytest.mark.parametrize(("words", "message"), REFUSED)
 def test_what_cannot_be_studied_is_refused_before_anything_is_stored(own: Path, words: list[str], message: str) -> None:
     (own / "broken").mkdir()

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from swarm.processes.child import Child, child_environment, end_stale, is_dead, own_name, process_start, tail
+from swarm.processes.child import (
+    Child,
+    child_environment,
+    end_stale,
+    is_dead,
+    own_name,
+    process_start,
+    server_environment,
+    tail,
+)
 
 SPAWNER = """
 import sys, time
@@ -110,3 +119,16 @@ def test_children_see_no_key_of_a_model_provider(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
 
     assert "sk-secret" not in child_environment().values()
+    assert "sk-secret" not in server_environment().values()
+
+
+def test_servers_of_our_own_see_the_settings_of_a_cluster_and_no_token_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"SWARM_VLLM_PYTHON": "/opt/vllm/bin/python", "CUDA_VISIBLE_DEVICES": "0,1", "NCCL_DEBUG": "INFO"}
+    for name, value in (settings | {"SWARM_TOKEN": "secret"}).items():
+        monkeypatch.setenv(name, value)
+
+    seen = server_environment()
+    assert settings.items() <= seen.items()
+    assert "SWARM_TOKEN" not in seen

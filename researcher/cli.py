@@ -95,7 +95,9 @@ def start(
     ] = None,
     program: Annotated[
         list[Path] | None,
-        typer.Option(help="A program to train with; several are compared, the first is the baseline."),
+        typer.Option(
+            help="A program to train with (default: the environment's); several are compared, the baseline first."
+        ),
     ] = None,
     job: Annotated[Path | None, typer.Option(help="A job.yaml that every arm starts from.")] = None,
     train_model: Annotated[str | None, typer.Option(help="Model to train: nano, or a directory.")] = None,
@@ -126,14 +128,14 @@ def start(
 ) -> None:
     """Begin a study and work on it until its report is written."""
     with failures_in_one_line():
-        from researcher.study.settings import check_study, read_job, read_program, read_settings
+        from researcher.study.settings import check_study, read_job, read_programs, read_settings
 
         settings = read_settings(
             {
                 "brain": _choose_brain(brain),
                 "model": model,
                 **_environment_settings(env),
-                "programs": [read_program(path) for path in program or ()],
+                "programs": read_programs(program or (), env),
                 "job": {} if job is None else read_job(job),
                 "train_model": train_model,
                 "n_gpu": n_gpu,

@@ -230,5 +230,10 @@ def _build_planner(
         price=None if price is None else Price(*price),
     )
     return LLMPlanner(
-        chat, seeds=settings.seeds, steps=settings.steps, base_job=settings.base_job(), environment=request.environment
+        chat,
+        seeds=settings.seeds,
+        steps=settings.steps,
+        base_job=settings.base_job(),
+        environment=request.environment,
+        program=settings.programs[0].code if settings.programs else None,
     )

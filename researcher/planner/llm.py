@@ -73,7 +73,8 @@ PLAIN_PROGRAM = "nothing"
 
 class LLMPlanner:
     """`seeds` and `steps` are what a person fixed by flags; `base_job` are settings of every job. `environment` is the
-    one that a person named; without it the model chooses a bundled one.
+    one that a person named; without it the model chooses a bundled one. `program` is what those of the arms start
+    from, the plain one unless a person named another.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class LLMPlanner:
         steps: int | None = None,
         base_job: Mapping[str, Any] = MappingProxyType({}),
         environment: StudiedEnvironment | None = None,
+        program: str | None = None,
     ) -> None:
         self._chat = chat
         self._seeds = seeds
         self._steps = steps
         self._base = base_job
         self._environment = environment
+        self._contract = load("program_contract", example=program or load("program"))
         # Arms mostly share one program: what was mended for the first needs no second call for the next.
         self._mended: dict[str, str] = {}
 
@@ -154,7 +157,7 @@ class LLMPlanner:
             description=self._describe(charter),
             program=str(arm.factors.get(PROGRAM, PLAIN_PROGRAM)),
             job=show_job(arm.job),
-            contract=_contract(),
+            contract=self._contract,
             parent=_show_parent(parent),
         )
 
@@ -175,7 +178,7 @@ class LLMPlanner:
                 task=charter.task,
                 problems=quote_text("\n".join(f"{problem.stage}: {problem.message}" for problem in problems)),
                 code=quote_text(program.code),
-                contract=_contract(),
+                contract=self._contract,
             )
             self._mended[program.code] = self._chat.ask("repair_program", question, parse_program)
         return ArmProgram(arm.name, self._mended[program.code], trusted=False)
@@ -318,10 +321,6 @@ def _find_factors(jobs: Mapping[str, Mapping[str, Any]], earlier: Mapping[str, A
 
 def _setting(job: Mapping[str, Any], name: str) -> Any:
     return job.get(name, TrainJob.model_fields[name].default)
-
-
-def _contract() -> str:
-    return load("program_contract", example=load("program"))
 
 
 def _show_parent(parent: ArmProgram | None) -> str:

@@ -7,7 +7,7 @@ nor the database, so that a wrong setting is answered at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,6 +21,7 @@ from researcher.types import Budget, FrameRequest
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
 from swarm.doctor.verl import check_sampler, check_trainer
+from swarm.environments.registry import agent_of
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import TrainJob, build_job
 from swarm.program import is_program
@@ -125,6 +126,12 @@ def read_settings(values: Mapping[str, Any]) -> StudySettings:
         raise TopicInvalid(f"--{name.replace('_', '-')}: {first['msg']} (got {first['input']!r})") from error
 
 
+def read_programs(paths: Sequence[Path], env: str | None) -> list[dict[str, str]]:
+    """Programs as settings; where none is named, that of the environment's folder. Raises TopicInvalid."""
+    own = agent_of(env) if env is not None and not paths else None
+    return [read_program(path) for path in ([own] if own else paths)]
+
+
 def read_program(path: Path) -> dict[str, str]:
     """A program's file as a setting. Raises TopicInvalid for one that cannot be read or is no program."""
     try:
@@ -208,8 +215,8 @@ def rules_brain(settings: StudySettings) -> RulesPlanner:
 
 def _check_language_model(settings: StudySettings) -> None:
     """Raises TopicInvalid for what a planner with a language model lacks, or cannot use."""
-    if settings.programs:
-        raise TopicInvalid("--program names what --brain rules compares: a language model writes its own programs")
+    if len(settings.programs) > 1:
+        raise TopicInvalid("--program: with --brain llm name one program, which those of the language model start from")
     if not settings.model:
         raise TopicInvalid("--brain llm needs the name of a model: give --model NAME, or use --brain rules")
     if not os.environ.get("OPENAI_API_KEY"):

@@ -240,7 +240,7 @@ def evaluate_task(
         from swarm.environments.server import open_environment
         from swarm.program import measure
 
-        chosen, chosen_split = program_of(program), split_named(split)
+        chosen, chosen_split = program_of(program, env), split_named(split)
         began = time.monotonic()
         with (
             open_environment(env) as environment,

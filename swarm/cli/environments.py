@@ -89,7 +89,7 @@ def check(
 
     with failures_in_one_line():
         _refuse_contradictions(url, train_model, program)
-        chosen = program_of(program)
+        chosen = program_of(program, name)
         results: list[CheckResult] = []
 
         def tell(result: CheckResult) -> None:

@@ -25,12 +25,15 @@ def split_named(name: str) -> Split:
     return Split(name)
 
 
-def program_of(path: Path | None) -> Program:
-    """The program of a file, the plain one without a file. Raises EnvironmentInvalid for a file that is none."""
+def program_of(path: Path | None, environment: str) -> Program:
+    """The program of a file; without one, that of the environment's folder, or else the plain one. Raises
+    EnvironmentInvalid for a file that is none."""
+    from swarm.environments.registry import agent_of
     from swarm.program import load_program
     from swarm.program.base import PLAIN
 
-    return PLAIN if path is None else load_program(path)
+    chosen = path or agent_of(environment)
+    return PLAIN if chosen is None else load_program(chosen)
 
 
 def require_model(client: SwarmClient) -> None:

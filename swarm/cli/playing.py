@@ -57,7 +57,7 @@ def play(
 
         if program is not None and url is None:
             raise BadRequest("a program plays only with a model: add --url", param="program")
-        chosen = program_of(program)
+        chosen = program_of(program, name)
         with open_environment(name) as environment:
             if isinstance(environment, DrivenEnvironment):
                 raise BadRequest(f"{environment.name} drives an agent of its own: use swarm eval --env {name} -n 1")

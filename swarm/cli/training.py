@@ -58,7 +58,7 @@ def train(
         from swarm.program import train as train_program
         from swarm.program.steps import watch_steps
 
-        chosen = program_of(program)
+        chosen = program_of(program, env)
         with open_environment(env) as environment:
             train_job = _job_of(job, environment.name, seed)
             directory = home or RUNS / train_job.experiment_name

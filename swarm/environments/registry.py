@@ -19,6 +19,7 @@ from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.spelling import did_you_mean
 from swarm.tasks.registry import TASK_FAMILIES
 
+AGENT_FILE = "agent.py"
 LIBRARIES = ("reasoning_gym", "verifiers")
 
 
@@ -64,6 +65,13 @@ def interpreter_of(name: str) -> str | None:
     from swarm.environments.sources.folder import read_interpreter
 
     return read_interpreter(path)
+
+
+def agent_of(name: str) -> Path | None:
+    """The program that an environment's folder brings along, its agent.py."""
+    path = Path(name.partition("?")[0])
+    agent = path / AGENT_FILE
+    return agent if (path / "environment.toml").is_file() and agent.is_file() else None
 
 
 def _open_library(library: str, name: str, options: dict[str, str]) -> Environment:

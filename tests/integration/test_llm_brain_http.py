@@ -243,6 +243,14 @@ def test_the_planted_bug_is_caught_by_check_and_repaired_over_http(brain, charte
     assert len(replies.requests) == calls
 
 
+def test_programs_start_from_the_one_that_a_person_named(store, study_id, charter, replies):
+    named = "def reward(task, transcript, grade):\n    return 7.0\n"
+    brain = make_brain(store, study_id, replies.url, program=named)
+    brain.write_program(charter, brain.plan(charter, History()).arms[0], None)
+    asked = replies.requests[-1]["messages"][1]["content"]
+    assert named in asked and "answer_in_turn" not in asked
+
+
 def test_unchanged_is_no_answer_without_a_parent(brain, charter, replies):
     plan = brain.plan(charter, History())
     replies.asked["write_program"] = 1

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from experiments_db import Author, ExperimentStatus, open_store
 from researcher.cli import app
+from swarm.environments import load_environment
 from swarm.environments.scaffold import write_scaffold
 
 pytestmark = pytest.mark.timeout(280)
@@ -74,6 +75,21 @@ def test_programs_are_compared_on_an_own_environment_by_its_true_grade(own: Path
     assert any(re.match(r"knows: mean 1\.000, keep", verdict) for verdict in result["verdicts"])
 
 
+def test_the_agent_of_an_environments_folder_plays_where_no_program_is_named(own: Path) -> None:
+    digest = load_environment("longer").digest
+    shutil.copy("knows.py", "longer/agent.py")
+    assert load_environment("longer").digest == digest
+    done = CliRunner().invoke(
+        app, ["start", "--topic", "Is 2 or 4 the better num_repeat?", "--env", "longer", "--job", "job.yaml", *SETTINGS]
+    )
+    assert done.exit_code == 0, done.output
+    with open_store(own / "runs" / "research.db") as store:
+        arms = store.list_experiments(json.loads(done.stdout)["study"])
+        scores = store.list_evaluations(study_id=json.loads(done.stdout)["study"], phase="final")
+    assert len(arms) == 2 and {arm.program_code for arm in arms} == {(own / "knows.py").read_text()}
+    assert {item.mean for item in scores} == {1.0}
+
+
 def test_programs_that_are_the_same_are_no_comparison(own: Path) -> None:
     shutil.copy("plain.py", "again.py")
     done = start("--env", "longer", "--program", "plain.py", "--program", "again.py", "--job", "job.yaml", *SETTINGS)
@@ -90,7 +106,10 @@ REFUSED = [
     (["--program", "half.py"], "--program: half.py cannot be read as Python"),
     (["--program", "empty.py"], "--program: empty.py has no function agent, reward or schedule"),
     (["--program", "plain.py", "--program", "plain.py"], "two programs have the same name: plain, plain"),
-    (["--brain", "llm", "--model", "m", "--program", "plain.py"], "--program names what --brain rules compares"),
+    (
+        ["--brain", "llm", "--model", "m", "--program", "plain.py", "--program", "knows.py"],
+        "--program: with --brain llm",
+    ),
     (["--job", "absent.yaml"], "--job: "),
     (["--train-model", "nothing-of-this-name"], "nothing-of-this-name"),
 ]

@@ -65,6 +65,17 @@ def test_an_own_agent_and_reward_are_trained_and_judged_by_the_true_grade(own: P
         assert client.job().job["experiment_name"] == "longer"
 
 
+def test_the_agent_of_the_environments_folder_plays_where_no_program_is_named(own: Path, start_server: Any) -> None:
+    (own / "longer" / "agent.py").write_text((own / "knows.py").read_text())
+    url = start_server().url
+    done = train(own, "--url", url)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["program"] == "agent"
+    (own / "longer" / "agent.py").write_text("x = 1\n")
+    scored = CliRunner().invoke(app, ["eval", "--env", str(own / "longer"), "--url", url])
+    assert scored.exit_code == 2 and "a program has a function agent, reward or schedule" in scored.stderr
+
+
 @pytest.mark.timeout(200)
 def test_without_a_server_one_is_started_and_a_second_run_goes_on(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own)

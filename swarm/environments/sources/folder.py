@@ -4,6 +4,7 @@ Place in the flow: registry.py opens a folder that has an environment.toml. The 
 process that asked for the environment. A program sees the question and the columns that were declared public.
 
     tasks.py    def tasks(split: str, seed: int) -> an iterable of mappings, each a row as in tasks.jsonl
+    agent.py    a program (swarm.program) that plays where none is named
     grade.py    def grade(task: dict, transcript: list[dict]) -> a number, a boolean, or
                 {"score": number, "success": boolean, "details": mapping}
 """
@@ -23,7 +24,7 @@ from pydantic import ValidationError
 from swarm.environments.base import EnvironmentTask, Grade, Transcript
 from swarm.environments.graders.grading import Grader, GraderOptions, build_grader, refuse_options, time_limit_of
 from swarm.environments.graders.replies import known_reply
-from swarm.environments.registry import option_error
+from swarm.environments.registry import AGENT_FILE, option_error
 from swarm.environments.sources.rows import Row, digest_files, read_rows
 from swarm.environments.sources.table import TableEnvironment, TaskOptions, answer_column
 from swarm.environments.user_code import import_file
@@ -168,7 +169,10 @@ def _files(directory: Path) -> list[Path]:
     return sorted(
         path
         for path in directory.rglob("*")
-        if path.is_file() and not IGNORED_FOLDERS & set(path.relative_to(directory).parts)
+        # What plays does not change what there is to play: a score names the program beside the environment.
+        if path.is_file()
+        and path != directory / AGENT_FILE
+        and not IGNORED_FOLDERS & set(path.relative_to(directory).parts)
     )
 
 

@@ -144,6 +144,7 @@ class ExperimentRow(Base):
     factors: Mapped[dict[str, Any]]
     job: Mapped[dict[str, Any]]
     program_code: Mapped[str]
+    train_environment: Mapped[str | None]
     author: Mapped[Author | None]
     status: Mapped[ExperimentStatus]
     note: Mapped[str | None]

@@ -172,6 +172,7 @@ class Experiment:
     factors: JsonObject
     job: JsonObject
     program_code: str
+    train_environment: str | None
     author: Author | None
     status: ExperimentStatus
     note: str | None

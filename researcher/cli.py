@@ -93,6 +93,10 @@ def start(
         str | None,
         typer.Option("--env", "--task", help="Environment: bundled, a path, LIBRARY:NAME (default: the topic's)."),
     ] = None,
+    train_env: Annotated[
+        list[str] | None,
+        typer.Option(help="Environment to train on (default: that of --env, which judges); several are compared."),
+    ] = None,
     program: Annotated[
         list[Path] | None,
         typer.Option(
@@ -135,6 +139,7 @@ def start(
                 "brain": _choose_brain(brain),
                 "model": model,
                 **_environment_settings(env),
+                "train_envs": [_in_full(name) for name in train_env or ()],
                 "programs": read_programs(program or (), env),
                 "job": {} if job is None else read_job(job),
                 "train_model": train_model,
@@ -350,8 +355,12 @@ def _environment_settings(env: str | None) -> dict[str, Any]:
 
     if env is None or is_bundled(env):
         return {"task": env}
+    return {"env": _in_full(env)}
+
+
+def _in_full(env: str) -> str:
     source, mark, options = env.partition("?")
-    return {"env": f"{Path(source).resolve()}{mark}{options}" if Path(source).exists() else env}
+    return f"{Path(source).resolve()}{mark}{options}" if Path(source).exists() else env
 
 
 def _choose_brain(wanted: str | None) -> str:

@@ -29,7 +29,7 @@ from prompts import load
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
-from researcher.execution.environment import StudyEnvironment
+from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
@@ -47,6 +47,7 @@ BASE, FINAL, SEALED = "base", "final", "sealed"
 EVAL_WORKERS = 32
 SAMPLED_EPISODES = 4
 REST_POLL_S = 0.1
+TRAIN_DIGEST = "train_environment_digest"
 CLIENT_EXIT_S = 10.0
 """A client sees TrainingComplete at its next begin; beyond that it is ended."""
 
@@ -73,7 +74,7 @@ class Evaluator:
     charter: Charter
     home: Path
     sandbox: Sandbox | None
-    environment: StudyEnvironment
+    environments: StudyEnvironments
     connect: Callable[[str], SwarmClient]
     token_of: Callable[[str], str | None]
     stop: threading.Event
@@ -81,11 +82,24 @@ class Evaluator:
     def folder(self, run_id: str) -> Path:
         return self.home / "runs" / run_id
 
+    def _check_train_environment(self, experiment: Experiment) -> dict[str, str]:
+        """Its digest, by TRAIN_DIGEST, where an arm trains on an environment of its own. Raises RunBroken if other
+        runs of the arm had another one."""
+        if experiment.train_environment is None:
+            return {}
+        opened = self.environments.open(experiment.train_environment)
+        others = self.store.list_runs(experiment_id=experiment.id)
+        digests = {other.external_ids.get(TRAIN_DIGEST) for other in others} - {None, opened.digest}
+        if digests:
+            raise RunBroken(f"the environment {opened.name} was changed since other runs of this arm trained on it")
+        return {TRAIN_DIGEST: opened.digest}
+
     def prepare(self, run: Run, experiment: Experiment, url: str, *, is_trusted: bool, is_fresh: bool) -> Child:
         """Boot the run's job on the server, score the base weights, start its client. Raises RunBroken, SwarmError.
 
         Unless `is_fresh`, the server goes on with the job it has, and a base score measured before is kept.
         """
+        trained = self._check_train_environment(experiment)
         job = job_of(run.study_id, experiment, run.seed, run.attempt)
         with self.connect(url) as client:
             status = client.auto_sync_train_config_and_start_engine(
@@ -106,7 +120,7 @@ class Evaluator:
             server_url=url,
             job=resolved,
             pid=child.pid,
-            external_ids={**run.external_ids, "pid_started": child.started},
+            external_ids={**run.external_ids, **trained, "pid_started": child.started},
             log_path=str(self.folder(run.id) / "train.log"),
             environment=_environment(status.server_version),
             base_weight_version=0,
@@ -181,7 +195,7 @@ class Evaluator:
 
     def _environment(self) -> Environment:
         """Raises RunBroken if it is no longer what the charter says."""
-        opened = self.environment.open(self.charter.environment or self.charter.task)
+        opened = self.environments.open(self.charter.environment or self.charter.task)
         if self.charter.environment_digest not in ("", opened.digest):
             raise RunBroken(
                 f"the environment {opened.name} was changed since the study began: its scores could not be compared"
@@ -273,7 +287,7 @@ class Evaluator:
         arguments = ["program.py", "--server", url, "--job", "job.yaml", "--seed", str(run.seed)]
         token = self.token_of(url)
         if is_program(experiment.program_code):
-            reference = self.environment.reference(self.charter.environment or self.charter.task)
+            reference = self.environments.reference(trained_on(experiment, self.charter))
             # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
             arguments = ["-m", "swarm.program", *arguments, "--env", reference, *(["--sandbox"] if is_foreign else [])]
             command = plain_command([sys.executable, *arguments], server_url=url, token=token)

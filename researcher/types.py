@@ -91,6 +91,7 @@ class Arm:
     """One treatment: a short unique `name`, the `factors` it sets (what the study compares) and its whole `job`.
 
     `job` is a complete set of TrainJob settings without `seed` and `experiment_name`, which the evaluator sets per run.
+    `environment` is what it trains on where that is another than the charter's, on which all arms are judged.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Arm:
     rationale: str
     is_baseline: bool = False
     parent: str | None = None
+    environment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +135,8 @@ class ArmProgram:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason why `check` rejects a program: `stage` is parse, lint, imports, job, functions or
-    preflight."""
+    """One reason why `check` rejects a program: `stage` is parse, lint, imports, job, functions,
+    preflight, twin or environment."""
 
     stage: str
     message: str

@@ -14,7 +14,7 @@ from experiments_db import Experiment, ExperimentStore
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
-from researcher.execution.environment import StudyEnvironment
+from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.servers import ServerPool, Slot
 from researcher.planner.base import Planner
@@ -87,7 +87,7 @@ class Deps:
     ledger: BudgetLedger
     sandbox: Sandbox | None
     home: Path
-    environment: StudyEnvironment = field(default_factory=StudyEnvironment)
+    environments: StudyEnvironments = field(default_factory=StudyEnvironments)
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
 
@@ -97,7 +97,7 @@ class Deps:
             charter=self.log.charter(),
             home=self.home,
             sandbox=self.sandbox,
-            environment=self.environment,
+            environments=self.environments,
             connect=self.pool.connect,
             token_of=self.pool.token_of,
             stop=self.background.stop,

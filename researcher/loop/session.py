@@ -158,7 +158,7 @@ class _Worker:
         self.background.request_stop()
         deps.pool.stop()
         self.background.join()
-        deps.environment.close()
+        deps.environments.close()
         leave(deps, self.control.drain_reason or "the study ended early")
 
     def _record_drain(self, store: ExperimentStore, log: StudyLog) -> None:

@@ -7,6 +7,7 @@ nothing of how a topic is read, of files or of servers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -138,6 +139,7 @@ def combine_kept(history: History) -> tuple[Arm, ...] | None:
         {**baseline.job, **changes},
         "every kept change together",
         parent=BASELINE,
+        environment=baseline.environment,
     )
     return baseline, combined
 
@@ -189,4 +191,4 @@ def _make_arm(levels: Sequence[Level], job: Mapping[str, Any]) -> Arm:
 
 
 def _with_role(arm: Arm, *, is_baseline: bool, parent: str | None) -> Arm:
-    return Arm(arm.name, arm.factors, arm.job, arm.rationale, is_baseline=is_baseline, parent=parent)
+    return replace(arm, is_baseline=is_baseline, parent=parent)

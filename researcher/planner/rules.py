@@ -48,8 +48,8 @@ from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
-PROGRAM = "program"
-"""Name of the factor whose levels are programs."""
+PROGRAM, ENVIRONMENT = "program", "train_env"
+"""Names of the factors whose levels are programs, and environments to train on."""
 DEFAULT_SEEDS = 3
 """The fewest that give an interval worth printing; on the bundled model they separate the usual settings."""
 
@@ -62,7 +62,8 @@ class RulesPlanner:
     """`seeds` and `steps` are what a person fixed by flags; None leaves them to the topic, then to the defaults.
 
     `base_job` are settings of every job: engine `fake` tries the whole loop without a model. `programs` are compared
-    by name with the first of them as the baseline; one alone is what every arm runs.
+    by name with the first of them as the baseline; one alone is what every arm runs. `train_envs` likewise, by what
+    they are called: the environments to train on.
     """
 
     name = "rules"
@@ -74,11 +75,13 @@ class RulesPlanner:
         steps: int | None = None,
         base_job: Mapping[str, Any] = MappingProxyType({}),
         programs: Mapping[str, str] = MappingProxyType({}),
+        train_envs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._seeds = seeds
         self._steps = steps
         self._base_job = base_job
         self._programs = programs
+        self._train_envs = train_envs
 
     def frame(self, request: FrameRequest) -> Charter:
         topic = self._read(request.topic)
@@ -171,12 +174,15 @@ class RulesPlanner:
         return Decision(Action.STOP, f"{analysis.ranking[0]} was confirmed on fresh seeds.")
 
     def _read(self, text: str) -> ParsedTopic:
-        """The topic, with the programs as its first factor if there are several."""
+        """The topic, with programs and environments to train on as its first factors where there are several."""
         topic = parse_topic(text)
-        if len(self._programs) < 2:
-            return topic
-        levels = tuple(Level(name, {PROGRAM: name}, {}) for name in self._programs)
-        return replace(topic, factors=(Factor(PROGRAM, levels, explicit=True), *topic.factors))
+        named = {PROGRAM: self._programs, ENVIRONMENT: self._train_envs}
+        factors = tuple(
+            Factor(factor, tuple(Level(name, {factor: name}, {}) for name in names), explicit=True)
+            for factor, names in named.items()
+            if len(names) > 1
+        )
+        return replace(topic, factors=(*factors, *topic.factors))
 
     def _choose_task(self, topic: ParsedTopic, fixed: str | None) -> str:
         if fixed is not None and fixed not in TASK_FAMILIES:
@@ -187,7 +193,14 @@ class RulesPlanner:
         job = default_job(task, steps=self._steps or topic.steps, base=self._base_job)
         if topic.algorithm is not None:
             job |= topic.algorithm.settings
-        return lay_out(topic.factors, job) if topic.factors else default_arms(job)
+        arms = lay_out(topic.factors, job) if topic.factors else default_arms(job)
+        return tuple(replace(arm, environment=self._environment_of(arm)) for arm in arms)
+
+    def _environment_of(self, arm: Arm) -> str | None:
+        """What an arm trains on; None for what it is judged on."""
+        alone = next(iter(self._train_envs)) if len(self._train_envs) == 1 else None
+        name = arm.factors.get(ENVIRONMENT, alone)
+        return None if name is None else self._train_envs[str(name)]
 
     def _count_seeds(self, topic: ParsedTopic) -> int:
         return self._seeds or topic.seeds or DEFAULT_SEEDS

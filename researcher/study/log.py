@@ -116,6 +116,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
                 "rationale": arm.rationale,
                 "is_baseline": arm.is_baseline,
                 "parent": arm.parent,
+                "environment": arm.environment,
             }
             for arm in plan.arms
         ],

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from researcher.errors import ServerProblem, TopicInvalid
-from researcher.execution.environment import look_at
+from researcher.execution.environments import look_at, name_environments
 from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
 from researcher.types import Budget, FrameRequest
@@ -44,9 +44,9 @@ class ProgramSetting(BaseModel):
 class StudySettings(BaseModel):
     """How a study was started; stored with it, so that `resume` needs nothing but its id.
 
-    `task` is a bundled environment, `env` any other one, `job` the settings that every arm starts from. None leaves a
-    choice to the topic and the planner. `servers` empty means `parallel` own servers. `llm_price` is in dollars per
-    million tokens, asked and answered.
+    `task` is a bundled environment, `env` any other one; `train_envs` are those to train on where they are others.
+    `job` holds the settings that every arm starts from. None leaves a choice to the topic and the planner. `servers`
+    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,6 +55,7 @@ class StudySettings(BaseModel):
     model: str | None = None
     task: str | None = None
     env: str | None = None
+    train_envs: tuple[str, ...] = ()
     programs: tuple[ProgramSetting, ...] = ()
     job: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     train_model: str | None = None
@@ -170,6 +171,8 @@ def check_study(topic: str, settings: StudySettings) -> None:
     if not settings.servers:
         _check_model(settings.base_job())
         _check_engine(settings.base_job())
+    for name in settings.train_envs:
+        look_at(name, "--train-env")
     if settings.brain == "rules":
         rules_brain(settings).frame(settings.request(topic))
     else:
@@ -210,11 +213,19 @@ def sandbox_of(settings: StudySettings) -> Sandbox | None:
 
 def rules_brain(settings: StudySettings) -> RulesPlanner:
     programs = {program.name: program.code for program in settings.programs}
-    return RulesPlanner(seeds=settings.seeds, steps=settings.steps, base_job=settings.base_job(), programs=programs)
+    return RulesPlanner(
+        seeds=settings.seeds,
+        steps=settings.steps,
+        base_job=settings.base_job(),
+        programs=programs,
+        train_envs=name_environments(settings.train_envs),
+    )
 
 
 def _check_language_model(settings: StudySettings) -> None:
     """Raises TopicInvalid for what a planner with a language model lacks, or cannot use."""
+    if settings.train_envs:
+        raise TopicInvalid("--train-env names what --brain rules compares: leave it out, or use --brain rules")
     if len(settings.programs) > 1:
         raise TopicInvalid("--program: with --brain llm name one program, which those of the language model start from")
     if not settings.model:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments_db import Author, ExperimentStatus, open_store
+from experiments_db import Author, ExperimentStatus, RunStatus, open_store
 from researcher.cli import app
 from swarm.environments import load_environment
 from swarm.environments.scaffold import write_scaffold
+from swarm.tasks import Split
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -75,6 +76,37 @@ def test_programs_are_compared_on_an_own_environment_by_its_true_grade(own: Path
     assert any(re.match(r"knows: mean 1\.000, keep", verdict) for verdict in result["verdicts"])
 
 
+def test_arms_may_train_on_other_environments_than_the_one_that_judges_them(own: Path) -> None:
+    write_scaffold(own / "other")
+    rows = [json.loads(line) for line in (own / "other" / "tasks.jsonl").read_text().splitlines()]
+    others = [{"question": row["question"].lower(), "answer": row["answer"]} for row in rows]
+    (own / "other" / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in others))
+    shutil.copytree("longer", "held")
+    held_out = next(load_environment("longer").tasks(Split.TEST)).task.main_query
+    leaking = [*others, {"question": held_out, "answer": "A"}]
+    toml = (own / "held" / "environment.toml").read_text()
+    (own / "held" / "environment.toml").write_text(toml + 'split = "part"\n')
+    parts = ["train"] * 281 + ["validation"] * 10 + ["test"] * 10
+    lines = [json.dumps({**row, "part": part}) for row, part in zip([leaking[-1], *others], parts, strict=True)]
+    (own / "held" / "tasks.jsonl").write_text("\n".join(lines))
+    words = [word for name in ("longer", "other", "held") for word in ("--train-env", name)]
+    done = start("--env", "longer", *words, "--job", "job.yaml", *SETTINGS)
+    assert done.exit_code == 0, done.output
+    with open_store(own / "runs" / "research.db") as store:
+        arms = {item.name: item for item in store.list_experiments(json.loads(done.stdout)["study"])}
+        runs = store.list_runs(experiment_id=arms["other"].id)
+        hashes = {item.evaluator_hash for item in store.list_evaluations(study_id=runs[0].study_id, phase="final")}
+    assert {name: arm.train_environment for name, arm in arms.items()} == {
+        name: str(own / name) for name in ("longer", "other", "held")
+    }
+    assert arms["longer"].is_baseline and arms["other"].factors == {"train_env": "other"}
+    assert {run.status for run in runs} == {RunStatus.FINISHED} and len(hashes) == 1
+    digest = load_environment("other").digest
+    assert {run.external_ids["train_environment_digest"] for run in runs} == {digest}
+    assert arms["held"].status is ExperimentStatus.INVALID
+    assert "it trains on a task that it is judged by" in (arms["held"].note or "")
+
+
 def test_the_agent_of_an_environments_folder_plays_where_no_program_is_named(own: Path) -> None:
     digest = load_environment("longer").digest
     shutil.copy("knows.py", "longer/agent.py")
@@ -101,6 +133,8 @@ def test_programs_that_are_the_same_are_no_comparison(own: Path) -> None:
 
 REFUSED = [
     (["--env", "nothing"], "--env: there is no environment 'nothing'"),
+    (["--env", "longer", "--train-env", "nothing"], "--train-env: there is no environment 'nothing'"),
+    (["--brain", "llm", "--model", "m", "--env", "longer", "--train-env", "longer"], "--train-env names what --brain"),
     (["--env", "broken"], "broken: write a grade.py, or name a grader in environment.toml"),
     (["--program", "absent.py"], "--program: absent.py cannot be read"),
     (["--program", "half.py"], "--program: half.py cannot be read as Python"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from experiments_db import Experiment, ExperimentStatus
 from researcher.errors import BudgetExceeded, PlannerError
+from researcher.execution.environments import find_held_out, trained_on
 from researcher.execution.preflight import check_program
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
@@ -25,14 +26,14 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         needs_preflight = not _passed_before(deps, program)
         with _preflight_server(deps, needed=needs_preflight) as url:
             problems = _check_and_repair(deps, arm, experiment, program, url)
-        problems = problems or _find_twin(deps, arm)
+        problems = problems or _find_twin(deps, arm) or _find_leak(deps, experiment)
         if problems:
             note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
             deps.log.warn("arm.rejected", f"{arm.name}: {note}")
         else:
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.READY)
-            deps.log.note("arm.ready", f"{arm.name}: client and job passed the check.")
+            deps.log.note("arm.ready", f"{arm.name}: program and job passed the check.")
     return state
 
 
@@ -48,7 +49,7 @@ def _check_and_repair(
             workdir=deps.arm_folder(experiment),
             sandbox=None if program.trusted else deps.sandbox,
             preflight_url=url,
-            environment=deps.environment.reference(charter.environment or charter.task),
+            environment=deps.environments.reference(trained_on(experiment, charter)),
             token=None if url is None else deps.pool.token_of(url),
         )
         if not problems or attempt == MAX_REPAIRS:
@@ -78,9 +79,23 @@ def _find_twin(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
     own = next(item for item in experiments if item.name == arm.name)
     for other in experiments:
         is_ready = other.id != own.id and other.status is ExperimentStatus.READY
-        if is_ready and other.program_code == own.program_code and build_job(other.job) == build_job(own.job):
+        is_same = (other.program_code, other.train_environment) == (own.program_code, own.train_environment)
+        if is_ready and is_same and build_job(other.job) == build_job(own.job):
             return (Problem("twin", f"its settings and its program are those of {other.name}: change one of them"),)
     return ()
+
+
+def _find_leak(deps: Deps, experiment: Experiment) -> tuple[Problem, ...]:
+    """Where an arm trains on another environment than it is judged on, that may hold the tasks that judge it."""
+    if experiment.train_environment is None:
+        return ()
+    charter = deps.log.charter()
+    judged = deps.environments.open(charter.environment or charter.task)
+    trained = deps.environments.open(experiment.train_environment)
+    question = find_held_out(trained, judged, (charter.search_split, charter.sealed_split), charter.eval_episodes)
+    if question is None:
+        return ()
+    return (Problem("environment", f"it trains on a task that it is judged by: {question[:100]!r}"),)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from researcher.execution.environment import count_tasks
+from researcher.execution.environments import count_tasks
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import charter_to_json
@@ -24,7 +24,7 @@ def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchSt
 def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Charter:
     """The charter with the environment that it is on, and with no more tasks per score than there are."""
     reference = charter.task if request.environment is None else request.environment.reference
-    environment = deps.environment.open(reference)
+    environment = deps.environments.open(reference)
     held_out = count_tasks(environment, charter.search_split, charter.eval_episodes)
     assumptions = charter.assumptions
     if held_out < charter.eval_episodes:

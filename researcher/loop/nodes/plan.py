@@ -77,6 +77,7 @@ def _store(deps: Deps, planned: Plan) -> None:
             arm.name,
             factors=dict(arm.factors),
             job=dict(arm.job),
+            train_environment=arm.environment,
             hypothesis_id=hypothesis_of.get(arm.name),
             parent_id=parent.id if parent else None,
             iteration=planned.iteration,

@@ -30,6 +30,7 @@ from swarm.processes.child import Child, tail
 from swarm.program.attempts import AgentSession, Model
 from swarm.program.base import Program, answer_in_turn
 from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, ModelLine, Ready, TaskLine
+from swarm.sandbox.mounts import Guest
 from swarm.sandbox.sandbox import Sandbox, plain_command
 from swarm.types import Message, Task
 
@@ -206,7 +207,9 @@ class _Life:
         if place.sandbox is None:
             command = plain_command(argv, server_url=place.server_url)
         else:
-            command = place.sandbox.command(argv, workdir=place.path.parent, server_url=place.server_url)
+            command = place.sandbox.command(
+                argv, workdir=place.path.parent, server_url=place.server_url, guest=Guest.PROGRAM
+            )
         self.child = Child(
             command.argv, env=command.env, cwd=place.path.parent, out=None, errors=place.log, on_stop=command.cleanup
         )

@@ -52,39 +52,12 @@ def machine(request: pytest.FixtureRequest) -> str:
 
 def test_dangerous_calls_are_refused_whatever_their_arguments(machine: str) -> None:
     names = [
-        "mount",
-        "umount2",
-        "pivot_root",
-        "move_mount",
-        "open_tree",
-        "fsopen",
-        "mount_setattr",
-        "setns",
-        "ptrace",
-        "process_vm_readv",
-        "process_vm_writev",
-        "keyctl",
-        "add_key",
-        "request_key",
-        "bpf",
-        "perf_event_open",
-        "userfaultfd",
-        "io_uring_setup",
-        "io_uring_enter",
-        "io_uring_register",
-        "kexec_load",
-        "kexec_file_load",
-        "init_module",
-        "finit_module",
-        "delete_module",
-        "open_by_handle_at",
-        "memfd_create",
-        "shmget",
-        "pidfd_getfd",
-        "pidfd_send_signal",
-        "tkill",
-        "mknodat",
-    ]
+        "mount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "mount_setattr", "setns", "ptrace",
+        "process_vm_readv", "process_vm_writev", "keyctl", "add_key", "request_key", "bpf", "perf_event_open",
+        "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "kexec_load", "kexec_file_load",
+        "init_module", "finit_module", "delete_module", "open_by_handle_at", "memfd_create", "shmget", "pidfd_getfd",
+        "pidfd_send_signal", "tkill", "mknodat",
+    ]  # fmt: skip
     calls = MACHINES[machine].calls
     assert {name: answer(machine, calls[name], 1, 2, 3) for name in names} == dict.fromkeys(names, errno.EPERM)
 

@@ -1,7 +1,7 @@
 """What of the host can be seen inside the sandbox, as flags for bubblewrap.
 
 Place in the flow: sandbox.py asks `mount_flags` for each command. Nothing is shown but what is named here: the system
-without its configuration, the Python environment, what the guest needs of the `swarm` package, and the content of the
+without its configuration, the Python environment, what a program needs of the `swarm` package, and the content of the
 working directory, all of it read-only. Folders that can be written are filesystems in memory of limited size.
 """
 
@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,7 +25,8 @@ SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 
 PROGRAM_FILES = (
     "__init__.py", "client", "config.py", "digest.py", "environments/__init__.py", "environments/base.py",
-    "environments/user_code.py", "errors.py", "job.py", "program/__init__.py", "program/attempts.py",
+    "environments/user_code.py", "errors.py", "job.py", "processes/__init__.py", "processes/announcement.py",
+    "processes/child.py", "program/__init__.py", "program/attempts.py",
     "program/base.py", "program/host.py", "program/protocol.py", "sandbox/__init__.py", "sandbox/inside.py",
     "sandbox/seccomp.py", "sandbox/streams.py", "schemas.py", "spelling.py", "tasks/__init__.py", "tasks/agent.py",
     "tasks/base.py", "types.py",
@@ -37,20 +37,11 @@ TASK_LIBRARIES = ("reasoning_gym", "verifiers")
 """Hidden from programs for the same reason."""
 
 
-class Guest(StrEnum):
-    """Who is to run: a CLIENT drives its own run, so it has the package as a whole and every route of the server. A
-    PROGRAM is driven by ours, and calls the model."""
-
-    CLIENT = "client"
-    PROGRAM = "program"
-
-
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one guest sees. `link` is the folder of the proxy's socket; `files` are shown at their own paths; sizes are
-    in bytes, of the working directory and of each other folder that can be written."""
+    """What one program sees. `link` is the folder of the proxy's socket; `files` are shown at their own paths. Sizes are
+    those of the working directory and of each other folder that can be written."""
 
-    guest: Guest
     workdir: Path
     link: Path | None
     files: Sequence[Path]
@@ -61,8 +52,6 @@ class View:
 def mount_flags(view: View) -> list[str]:
     package = swarm_package()
     readable = [(folder, folder) for folder in _python_folders()]
-    if view.guest is Guest.CLIENT:
-        readable += [(str(package), str(package))]
     if view.link is not None:
         readable += [(str(view.link), LINK_INSIDE)]
     workdir = str(view.workdir)
@@ -70,18 +59,15 @@ def mount_flags(view: View) -> list[str]:
         *_base_mounts(str(view.tmp_bytes)),
         *_parents([*(inside for _, inside in readable), str(package), workdir]),
         *_read_only(readable),
-        *_shown_of_package(view, package),
+        *_package(package, view.files),
         *("--perms", "1777", "--size", str(view.disk_bytes), "--tmpfs", workdir),
         *_read_only([(str(path), str(path)) for path in _content(view.workdir)]),
         *("--remount-ro", "/"),
     ]
 
 
-def _shown_of_package(view: View, package: Path) -> list[str]:
-    shown = [str(path) for path in view.files]
-    if view.guest is Guest.CLIENT:
-        return [*_parents(shown), *_read_only([(path, path) for path in shown])]
-    shown += [str(package / name) for name in PROGRAM_FILES]
+def _package(package: Path, files: Sequence[Path]) -> list[str]:
+    shown = [*map(str, files), *(str(package / name) for name in PROGRAM_FILES)]
     hidden = [str(folder) for library in TASK_LIBRARIES for folder in _folders_of(library)]
     # The package may lie among the installed ones, so that it is hidden as a whole before some of it is shown.
     return [

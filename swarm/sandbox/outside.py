@@ -1,10 +1,10 @@
 """The host's end of the only way out of the sandbox: a Unix socket that leads to one swarm server.
 
-Place in the flow: sandbox.py has this started around bubblewrap: `outside --socket PATH --host HOST --port PORT --
-COMMAND`. Bytes go: guest -> TCP port inside -> Unix socket -> TCP connection to the server. With --models-below PATH
-each connection carries one request, and only to a route of the model APIs: a server without tokens takes anybody for
-its commander, and a program has no business with its control routes. When the command ends, what was made for it is
-removed: the socket's folder, and its cgroup.
+Place in the flow: sandbox.py has this started around bubblewrap: `outside --socket FILE --host HOST --port PORT --path
+PATH -- COMMAND`. Bytes go: guest -> TCP port inside -> Unix socket -> TCP connection to the server. Each connection
+carries one request, and only to a route of the model APIs: a server without tokens takes anybody for its commander,
+and a program has no business with its control routes. When the command ends, what was made for it is removed: the
+socket's folder, and its cgroup.
 
 Uses the standard library alone.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.sandbox.cgroup import has_killed, remove_cgroup
-from swarm.sandbox.streams import CHUNK_BYTES, Connect, Handler, connected, copy, exit_code, forwarder, pass_signals_on
+from swarm.sandbox.streams import CHUNK_BYTES, Connect, Handler, connected, copy, exit_code, pass_signals_on
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 2**30
@@ -58,7 +58,7 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
     async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(options.host, options.port, ssl=tls)
 
-    handler = forwarder(connect) if options.models_below is None else model_forwarder(connect, options.models_below)
+    handler = model_forwarder(connect, options.path)
     server = await asyncio.start_unix_server(handler, path=options.socket, limit=MAX_HEAD_BYTES)
     # The user inside may be another one; the folder of the socket is not listed to anyone else.
     os.chmod(options.socket, 0o666)
@@ -168,6 +168,6 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--tls", action="store_true")
-    parser.add_argument("--models-below")
+    parser.add_argument("--path", required=True)
     parser.add_argument("--cgroup", type=Path)
     return parser.parse_args(argv[:split]), list(argv[split + 1 :])

@@ -1,7 +1,7 @@
-"""Where code that a language model wrote is run: bubblewrap with one way out, the swarm server of its run, or none.
+"""Where code that a language model wrote is run: bubblewrap with one way out, the models of one swarm server, or none.
 
-Place in the flow: `check`, `launch`, programs and the grader python_tests turn an argv into a `SandboxedCommand` and
-start that. Inside, the system, the Python environment and what the guest needs of the `swarm` package are read-only,
+Place in the flow: the process of a program and the grader python_tests turn an argv into a `SandboxedCommand` and start
+that. Inside, the system, the Python environment and what a program needs of the `swarm` package are read-only,
 everything else is absent but working directory and temporary files, which are memory of limited size and end with the
 sandbox. There is no network; where there is a server, a local port leads to it (outside.py, inside.py). The environment
 is built from nothing: no key of any provider is ever in it. This module starts no process but its probe of bubblewrap.
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from swarm.errors import BadRequest, SandboxUnavailable
 from swarm.sandbox.cgroup import find_parent, make_cgroup, remove_cgroup
-from swarm.sandbox.mounts import HOME_INSIDE, LINK_INSIDE, TEMPORARY_FOLDERS, Guest, View, mount_flags, swarm_package
+from swarm.sandbox.mounts import HOME_INSIDE, LINK_INSIDE, TEMPORARY_FOLDERS, View, mount_flags, swarm_package
 from swarm.sandbox.seccomp import build_filter
 
 ENTRY = Path(__file__).with_name("entry.py")
@@ -82,12 +82,10 @@ class Sandbox:
         *,
         workdir: Path,
         server_url: str | None,
-        token: str | None = None,
-        guest: Guest = Guest.CLIENT,
         files: Sequence[Path] = (),
     ) -> SandboxedCommand:
-        """`argv` wrapped; where it says `server_url` the guest gets the address of the proxy instead. Without an URL
-        there is no proxy and nothing can be reached.
+        """`argv` wrapped; where it says `server_url` the guest gets the address of the proxy instead, which leads to
+        the routes of the model APIs. Without an URL there is no proxy and nothing can be reached.
 
         The guest's current directory has the path of `workdir` and shows what is in that, read-only, as well as `files`
         at their own paths; what the guest writes beside it is gone with the sandbox. With `own_user` the content of
@@ -96,30 +94,28 @@ class Sandbox:
         Raises BadRequest for an URL that is none and SandboxUnavailable if the directory cannot be given away.
         """
         workdir = workdir.resolve()
-        environment = _environment(token) | {"HOME": HOME_INSIDE, "TMPDIR": "/tmp"}
+        environment = _environment(None) | {"HOME": HOME_INSIDE, "TMPDIR": "/tmp"}
         address = None if server_url is None else _split_url(server_url)
         cgroup = self._make_cgroup()
         if address is None:
-            wrapper = self._wrapper(workdir, None, cgroup, guest, files)
+            wrapper = self._wrapper(workdir, None, cgroup, files)
             return SandboxedCommand((*wrapper, *argv), environment, lambda: _clean_up(None, cgroup))
         link = Path(tempfile.mkdtemp(prefix="swarm-sandbox-"))
         if self.own_user:
             link.chmod(0o711)
         outside = ["--socket", str(link / SOCKET_NAME), "--host", address.host, "--port", str(address.port)]
         outside += ["--tls"] if address.scheme == "https" else []
-        outside += ["--models-below", address.path.rstrip("/")] if guest is Guest.PROGRAM else []
+        outside += ["--path", address.path.rstrip("/")]
         outside += ["--cgroup", str(cgroup)] if cgroup else []
         inner = [URL_INSIDE + address.path if word == server_url else word for word in argv]
-        wrapper = self._wrapper(workdir, link, cgroup, guest, files)
+        wrapper = self._wrapper(workdir, link, cgroup, files)
         wrapped = (*_module("outside"), *outside, "--", *wrapper, *inner)
         return SandboxedCommand(wrapped, environment, lambda: _clean_up(link, cgroup))
 
     def _make_cgroup(self) -> Path | None:
         return self.cgroup and make_cgroup(self.cgroup, self.limits.memory_bytes, self.limits.tasks)
 
-    def _wrapper(
-        self, workdir: Path, link: Path | None, cgroup: Path | None, guest: Guest, files: Sequence[Path]
-    ) -> tuple[str, ...]:
+    def _wrapper(self, workdir: Path, link: Path | None, cgroup: Path | None, files: Sequence[Path]) -> tuple[str, ...]:
         """What stands before a command to run it inside. `link` is the folder of the proxy's socket."""
         user = FIRST_USER + secrets.randbelow(USERS) if self.own_user else os.getuid()
         if self.own_user:
@@ -130,7 +126,7 @@ class Sandbox:
         if link is not None:
             inside += ["--socket", f"{LINK_INSIDE}/{SOCKET_NAME}", "--port", str(PORT_INSIDE)]
         entry = (*_python(), str(ENTRY), str(cgroup or ""), build_filter(platform.machine()).hex())
-        view = View(guest, workdir, link, files, self.limits.disk_bytes, self.limits.tmp_bytes)
+        view = View(workdir, link, files, self.limits.disk_bytes, self.limits.tmp_bytes)
         return (*entry, self.bwrap, *self.namespaces, *mount_flags(view), "--", *_module("inside"), *inside, "--")
 
 
@@ -223,7 +219,7 @@ def probe(sandbox: Sandbox) -> str:
     """Empty if a Python program that imports what programs need runs in this sandbox, or one line why not."""
     with tempfile.TemporaryDirectory(prefix="swarm-probe-") as folder:
         argv = [sys.executable, "-c", "import swarm.program.host"]
-        command = sandbox.command(argv, workdir=Path(folder), server_url=URL_INSIDE, guest=Guest.PROGRAM)
+        command = sandbox.command(argv, workdir=Path(folder), server_url=URL_INSIDE)
         try:
             done = subprocess.run(
                 command.argv, env=command.env, cwd=folder, check=False,

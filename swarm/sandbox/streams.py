@@ -1,6 +1,7 @@
 """Bytes carried between two connections, and the end of a command as an exit code: what both ends of the way out share.
 
-Place in the flow: outside.py and inside.py listen with `forwarder`. Uses the standard library alone.
+Place in the flow: inside.py listens with `forwarder`, outside.py with a handler of its own. Uses the standard library
+alone.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import platform
 import resource
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from swarm.doctor.examination import Finding, fail, ok, warn
+from swarm.sandbox.cgroup import find_parent
+from swarm.sandbox.seccomp import build_filter
 
 DISTRIBUTION = "swarm-researcher"
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
@@ -111,7 +114,20 @@ def check_bubblewrap() -> Finding:
             f"does not work here: {_last_line(done.stderr)}",
             "allow unprivileged user namespaces (on Ubuntu: an AppArmor profile for bwrap)",
         )
-    return ok("isolates processes here")
+    return ok(f"isolates processes here; {_limits_in_force()}; {_filter_in_force()}")
+
+
+def _limits_in_force() -> str:
+    parent = find_parent()
+    if parent is None:
+        return "memory and processes are limited by a watch, as no cgroup of version 2 can be made here"
+    return f"memory and processes are limited by cgroups in {parent}, and by a watch"
+
+
+def _filter_in_force() -> str:
+    if build_filter(platform.machine()):
+        return "system calls are filtered"
+    return f"there is no filter of system calls for {platform.machine()}"
 
 
 def check_open_files() -> Finding:

@@ -1,7 +1,16 @@
-"""Environments: tasks in three splits that never overlap, and a grader for attempts at them."""
+"""Environments: tasks in three splits that never overlap, and a grader for attempts at them.
+
+`load_environment` loads on first use: where a foreign program runs, there is none to be loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from swarm.environments.base import DrivenEnvironment, Environment, EnvironmentTask, Grade, Session, Transcript
-from swarm.environments.registry import load_environment
+
+if TYPE_CHECKING:
+    from swarm.environments.registry import load_environment
 
 __all__ = [
     "DrivenEnvironment",
@@ -12,3 +21,11 @@ __all__ = [
     "Transcript",
     "load_environment",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name != "load_environment":
+        raise AttributeError(f"module 'swarm.environments' has no attribute {name!r}")
+    from swarm.environments.registry import load_environment
+
+    return load_environment

@@ -1,9 +1,19 @@
-"""Programs: an agent, and how it is trained, on any environment. The library drives them."""
+"""Programs: an agent, and how it is trained, on any environment. The library drives them.
+
+What drives a program loads on first use: in the process of a foreign one it is not there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from swarm.program.attempts import Model, RecordedSession
 from swarm.program.base import Program, answer_in_turn, is_program, load_program
-from swarm.program.command import main
-from swarm.program.training import TrainingResult, measure, train
+
+if TYPE_CHECKING:
+    from swarm.program.command import main
+    from swarm.program.training import TrainingResult, measure, train
 
 __all__ = [
     "Model",
@@ -17,3 +27,18 @@ __all__ = [
     "measure",
     "train",
 ]
+
+_MODULE_BY_NAME = {
+    "main": "swarm.program.command",
+    **dict.fromkeys(("TrainingResult", "measure", "train"), "swarm.program.training"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module 'swarm.program' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

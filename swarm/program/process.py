@@ -42,6 +42,10 @@ FUNCTION_LIMIT_S = 30.0
 """What a reward or a schedule may take: they only compute."""
 MAX_USELESS_STARTS = 3
 MAX_LINE_CHARS = 16 * 2**20
+MAX_STRAY_LINES = 1000
+"""What a program writes between the lines of the protocol costs its driver time; so many in a row are no accident."""
+MAX_WAITING_LINES = 64
+"""An agent waits for what follows its reply, so one line of a call waits here, or one of each of the agent's threads."""
 PROGRAM_FILE = "program.py"
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -176,7 +180,10 @@ class ProgramProcess:
                 logger.warning("the process of %s ended and is started again", self._place.path.name)
                 self._useless_starts = 0 if self._life.has_answered else self._useless_starts + 1
                 if self._useless_starts >= MAX_USELESS_STARTS:
-                    raise ProgramFailure(f"{self._place.path.name}: its process ends before it has answered one call")
+                    raise ProgramFailure(
+                        f"{self._place.path.name}: its process ends before it has answered one call: "
+                        f"{self._life.last_words()}"
+                    )
                 self._life = self._start()
             return self._life
 
@@ -193,6 +200,9 @@ class _Life:
     child: Child = field(init=False)
     functions: frozenset[str] = frozenset()
     has_answered: bool = False
+    functions_are_known: bool = False
+    offence: str | None = None
+    """Why its driver ends it."""
     is_over: threading.Event = field(default_factory=threading.Event)
     _write: threading.Lock = field(default_factory=threading.Lock)
     _calls: dict[int, SimpleQueue[FromProgram | None]] = field(
@@ -247,23 +257,47 @@ class _Life:
         self.child.stop()
 
     def last_words(self) -> str:
+        if self.offence is not None:
+            return self.offence
         lines = tail(self.place.log).splitlines()
         return lines[-1] if lines else "it said nothing"
 
     def _read(self) -> None:
-        is_ready = False
+        strays = 0
         for line in self.child.lines(MAX_LINE_CHARS):
-            if not is_ready:
-                if (ready := _parse(line, Ready)) is not None:
-                    self._ready.put(ready)
-                    is_ready = True
-            elif (said := _parse(line, FromProgram)) is not None and (call := self._calls.get(said.id)) is not None:
-                self.has_answered = True
-                call.put(said)
+            understood = self._take(line)
+            strays = 0 if understood else strays + 1
+            if not understood and not line.endswith(b"\n") and len(line) >= MAX_LINE_CHARS:
+                self.offence = f"it wrote a line of more than {MAX_LINE_CHARS >> 20} MiB"
+            elif strays > MAX_STRAY_LINES:
+                self.offence = f"it wrote more than {MAX_STRAY_LINES} lines that are no part of the protocol"
+            if self.offence is not None:
+                break
         self.is_over.set()
         self._ready.put(None)
         for call in list(self._calls.values()):
             call.put(None)
+        if self.offence is not None:
+            self.child.stop()
+
+    def _take(self, line: bytes) -> bool:
+        """Whether this is a line of the protocol, which has been passed on to whoever waits for it."""
+        if not self.functions_are_known:
+            if (ready := _parse(line, Ready)) is None:
+                return False
+            self.functions_are_known = True
+            self._ready.put(ready)
+            return True
+        said = _parse(line, FromProgram)
+        call = None if said is None else self._calls.get(said.id)
+        if said is None or call is None:
+            return False
+        self.has_answered = True
+        if call.qsize() >= MAX_WAITING_LINES:
+            self.offence = f"it wrote {MAX_WAITING_LINES} replies to one turn"
+        else:
+            call.put(said)
+        return True
 
 
 def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:

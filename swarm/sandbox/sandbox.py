@@ -1,55 +1,55 @@
-"""Where code that a language model wrote is run: bubblewrap with one way out, the swarm server of its run, or none.
+"""Where code that a language model wrote is run: bubblewrap with one way out, the models of one swarm server, or none.
 
-Place in the flow: `check`, `launch` and the grader python_tests turn an argv into a `SandboxedCommand` and start that.
-Inside, the system, the Python environment and the `swarm` package are read-only, everything else is absent but the
-working directory; there is no network; where there is a server, a proxy (proxy.py) carries a local port to it. The
-environment is built from nothing: no key of any provider is ever in it. This module starts no process but its probe of
-bubblewrap.
+Place in the flow: the process of a program and the grader python_tests turn an argv into a `SandboxedCommand` and start
+that. Inside, the system, the Python environment and what a program needs of the `swarm` package are read-only,
+everything else is absent but working directory and temporary files, which are memory of limited size and end with the
+sandbox. There is no network; where there is a server, a local port leads to it (outside.py, inside.py). The environment
+is built from nothing: no key of any provider is ever in it. This module starts no process but its probe of bubblewrap.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from swarm.errors import BadRequest, SandboxUnavailable
+from swarm.sandbox.cgroup import find_parent, make_cgroup, remove_cgroup
+from swarm.sandbox.mounts import HOME_INSIDE, LINK_INSIDE, TEMPORARY_FOLDERS, View, mount_flags, swarm_package
+from swarm.sandbox.seccomp import build_filter
 
-PROXY = Path(__file__).with_name("proxy.py")
-PROXY_INSIDE = "/run/swarm/proxy.py"
-LINK_INSIDE = "/run/swarm/link"
+ENTRY = Path(__file__).with_name("entry.py")
 SOCKET_NAME = "server.sock"
 PORT_INSIDE = 10086
 URL_INSIDE = f"http://127.0.0.1:{PORT_INSIDE}"
-HOME_INSIDE = "/home/sandbox"
 PROBE_TIMEOUT_S = 20.0
 # User ids above those of accounts, containers and the system's nobody; drawn afresh, so that sandboxes share none.
 FIRST_USER = 1_879_048_192
 USERS = 2**24
 
-SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may use. `memory_bytes` and `tasks` (processes and threads) count the sandbox as a whole."""
+    """What one guest may use. `memory_bytes`, `tasks` (processes and threads) and `files` (inodes) count the sandbox as
+    a whole, memory with all that is written into files. `disk_bytes` is the size of the working directory, `tmp_bytes`
+    that of each other folder that can be written, `log_bytes` that of a file that output goes to."""
 
     tasks: int = 512
     memory_bytes: int = 2 * 2**30
     address_bytes: int = 16 * 2**30
+    files: int = 20_000
     file_bytes: int = 256 * 2**20
-    disk_bytes: int = 1 * 2**30
+    disk_bytes: int = 512 * 2**20
     tmp_bytes: int = 256 * 2**20
+    log_bytes: int = 8 * 2**20
     cpu_s: int = 24 * 3600
 
 
@@ -66,58 +66,68 @@ class SandboxedCommand:
 class Sandbox:
     """A bubblewrap that was seen to work here. Killing the started process ends everything inside.
 
-    `own_user`: root gives its clients a user id of their own, as no user namespace hides that root owns /proc/sys.
+    `own_user`: root gives its guests a user id of their own, as no user namespace hides that root owns /proc/sys.
+    `cgroup` is where each command gets a cgroup of its own; without one the limits are those that inside.py watches.
     """
 
     bwrap: str
     namespaces: tuple[str, ...]
     own_user: bool = False
     limits: Limits = field(default_factory=Limits)
+    cgroup: Path | None = None
 
     def command(
-        self, argv: Sequence[str], *, workdir: Path, server_url: str | None, token: str | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        workdir: Path,
+        server_url: str | None,
+        files: Sequence[Path] = (),
     ) -> SandboxedCommand:
-        """`argv` wrapped; where it says `server_url` the client gets the address of the proxy instead. Without an URL
-        there is no proxy and nothing can be reached.
+        """`argv` wrapped; where it says `server_url` the guest gets the address of the proxy instead, which leads to
+        the routes of the model APIs. Without an URL there is no proxy and nothing can be reached.
 
-        `workdir` is writable and the current directory; with `own_user` it is given to that user. Raises BadRequest for
-        an URL that is none and SandboxUnavailable if the directory cannot be given away.
+        The guest's current directory has the path of `workdir` and shows what is in that, read-only, as well as `files`
+        at their own paths; what the guest writes beside it is gone with the sandbox. With `own_user` the content of
+        `workdir` is given to that user.
+
+        Raises BadRequest for an URL that is none and SandboxUnavailable if the directory cannot be given away.
         """
         workdir = workdir.resolve()
-        environment = _environment(token) | {"HOME": HOME_INSIDE, "TMPDIR": "/tmp"}
-        if server_url is None:
-            return SandboxedCommand((*self._wrapper(workdir, None), *argv), environment, lambda: None)
-        scheme, host, port, path = _split_url(server_url)
+        environment = _environment(None) | {"HOME": HOME_INSIDE, "TMPDIR": "/tmp"}
+        address = None if server_url is None else _split_url(server_url)
+        cgroup = self._make_cgroup()
+        if address is None:
+            wrapper = self._wrapper(workdir, None, cgroup, files)
+            return SandboxedCommand((*wrapper, *argv), environment, lambda: _clean_up(None, cgroup))
         link = Path(tempfile.mkdtemp(prefix="swarm-sandbox-"))
         if self.own_user:
             link.chmod(0o711)
-        outside = ["outside", "--socket", str(link / SOCKET_NAME), "--host", host, "--port", str(port)]
-        if scheme == "https":
-            outside.append("--tls")
-        inner = [URL_INSIDE + path if word == server_url else word for word in argv]
-        wrapped = (*_python(PROXY), *outside, "--", *self._wrapper(workdir, link), *inner)
-        return SandboxedCommand(wrapped, environment, partial(shutil.rmtree, link, ignore_errors=True))
+        outside = ["--socket", str(link / SOCKET_NAME), "--host", address.host, "--port", str(address.port)]
+        outside += ["--tls"] if address.scheme == "https" else []
+        outside += ["--path", address.path.rstrip("/")]
+        outside += ["--cgroup", str(cgroup)] if cgroup else []
+        inner = [URL_INSIDE + address.path if word == server_url else word for word in argv]
+        wrapper = self._wrapper(workdir, link, cgroup, files)
+        wrapped = (*_module("outside"), *outside, "--", *wrapper, *inner)
+        return SandboxedCommand(wrapped, environment, lambda: _clean_up(link, cgroup))
 
-    def _wrapper(self, workdir: Path, link: Path | None) -> tuple[str, ...]:
+    def _make_cgroup(self) -> Path | None:
+        return self.cgroup and make_cgroup(self.cgroup, self.limits.memory_bytes, self.limits.tasks)
+
+    def _wrapper(self, workdir: Path, link: Path | None, cgroup: Path | None, files: Sequence[Path]) -> tuple[str, ...]:
         """What stands before a command to run it inside. `link` is the folder of the proxy's socket."""
         user = FIRST_USER + secrets.randbelow(USERS) if self.own_user else os.getuid()
         if self.own_user:
             _give_away(workdir, user)
-        inside = ["inside", "--user", str(user), "--workdir", str(workdir), *_limit_flags(self.limits)]
+        inside = ["--user", str(user), "--workdir", str(workdir), *_limit_flags(self.limits)]
+        for folder in (*TEMPORARY_FOLDERS, str(workdir)):
+            inside += ["--writable", folder]
         if link is not None:
             inside += ["--socket", f"{LINK_INSIDE}/{SOCKET_NAME}", "--port", str(PORT_INSIDE)]
-        return (self.bwrap, *self._mounts(workdir, link), "--", *_python(PROXY_INSIDE), *inside, "--")
-
-    def _mounts(self, workdir: Path, link: Path | None) -> list[str]:
-        readable = [(folder, folder) for folder in _python_folders()]
-        readable += [(str(PROXY), PROXY_INSIDE)]
-        if link is not None:
-            readable += [(str(link), LINK_INSIDE)]
-        flags = [*self.namespaces, *_base_mounts(str(self.limits.tmp_bytes))]
-        flags += _parents([*(inside for _, inside in readable), str(workdir)])
-        for outside, inside in readable:
-            flags += ["--ro-bind", outside, inside]
-        return [*flags, "--bind", str(workdir), str(workdir), "--remount-ro", "/"]
+        entry = (*_python(), str(ENTRY), str(cgroup or ""), build_filter(platform.machine()).hex())
+        view = View(workdir, link, files, self.limits.disk_bytes, self.limits.tmp_bytes)
+        return (*entry, self.bwrap, *self.namespaces, *mount_flags(view), "--", *_module("inside"), *inside, "--")
 
 
 def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
@@ -161,7 +171,7 @@ def _environment(token: str | None) -> dict[str, str]:
     folders = dict.fromkeys((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"))
     environment = {
         "PATH": ":".join(folders),
-        "PYTHONPATH": str(_swarm_package().parent),
+        "PYTHONPATH": str(swarm_package().parent),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "LANG": "C.UTF-8",
@@ -183,76 +193,33 @@ def candidates(bwrap: str) -> list[Sandbox]:
         Sandbox(bwrap, ("--unshare-user", "--unshare-all", *always, "--disable-userns")),
         Sandbox(bwrap, ("--unshare-user", "--unshare-all", *always)),
     ]
+    cgroup = find_parent()
     if os.getuid() == 0:
         switch = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
         candidates.insert(0, Sandbox(bwrap, (*named, *always, *switch), own_user=True))
-    return candidates
+    return [replace(candidate, cgroup=cgroup) for candidate in candidates]
 
 
-def _python(script: str | Path) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", str(script))
+def _python() -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S")
+
+
+def _module(name: str) -> tuple[str, ...]:
+    """One of the package's own modules that needs nothing but the standard library, started quickly."""
+    code = f"import sys; sys.path.insert(0, sys.argv.pop(1)); from swarm.sandbox.{name} import main; "
+    return (*_python(), "-c", f"{code}sys.exit(main(sys.argv[1:]))", str(swarm_package().parent))
 
 
 def _limit_flags(limits: Limits) -> list[str]:
-    names = ("tasks", "memory_bytes", "disk_bytes", "file_bytes", "address_bytes", "cpu_s")
+    names = ("tasks", "files", "memory_bytes", "file_bytes", "address_bytes", "log_bytes", "cpu_s")
     return [flag for name in names for flag in (f"--max-{name.replace('_', '-')}", str(getattr(limits, name)))]
 
 
-def _base_mounts(tmp_bytes: str) -> list[str]:
-    flags = [
-        *_parents([*SYSTEM_FILES, HOME_INSIDE]),
-        "--hostname",
-        "sandbox",
-        "--proc",
-        "/proc",
-        "--ro-bind",
-        "/proc/sys",
-        "/proc/sys",
-        "--dev",
-        "/dev",
-    ]
-    for folder in ("/dev/shm", "/tmp", HOME_INSIDE):
-        flags += ["--perms", "1777", "--size", tmp_bytes, "--tmpfs", folder]
-    flags += ["--remount-ro", "/dev", "--ro-bind", "/usr", "/usr"]
-    for folder in map(Path, SYSTEM_FOLDERS):
-        if folder.is_symlink():
-            flags += ["--symlink", os.readlink(folder), str(folder)]
-        elif folder.is_dir():
-            flags += ["--ro-bind", str(folder), str(folder)]
-    for file in SYSTEM_FILES:
-        flags += ["--ro-bind-try", file, file]
-    return flags
-
-
-def _parents(paths: Sequence[str]) -> list[str]:
-    """Makes the folders above the mounts, which bubblewrap by itself would hide from other users."""
-    folders = {str(parent): None for path in paths for parent in reversed(Path(path).parents)}
-    return [flag for folder in folders if folder != "/" for flag in ("--perms", "0755", "--dir", folder)]
-
-
-def _python_folders() -> list[str]:
-    """The interpreter, its environment and our `swarm` package, without what is part of /usr or of another of them."""
-    folders: list[Path] = []
-    for folder in (Path(sys.base_prefix), Path(sys.prefix), _swarm_package()):
-        covered = any(folder == other or other in folder.parents for other in (Path("/usr"), *folders))
-        if not covered:
-            folders.append(folder)
-    return [str(folder) for folder in folders]
-
-
-def _swarm_package() -> Path:
-    spec = find_spec("swarm")
-    if spec is None or not spec.submodule_search_locations:
-        raise SandboxUnavailable("the swarm package cannot be found: install swarm-researcher")
-    return Path(next(iter(spec.submodule_search_locations))).resolve()
-
-
 def probe(sandbox: Sandbox) -> str:
-    """Empty if a Python program that imports what clients import runs in this sandbox, or one line why not."""
+    """Empty if a Python program that imports what programs need runs in this sandbox, or one line why not."""
     with tempfile.TemporaryDirectory(prefix="swarm-probe-") as folder:
-        command = sandbox.command(
-            [sys.executable, "-c", "import httpx, swarm.types"], workdir=Path(folder), server_url=URL_INSIDE
-        )
+        argv = [sys.executable, "-c", "import swarm.program.host"]
+        command = sandbox.command(argv, workdir=Path(folder), server_url=URL_INSIDE)
         try:
             done = subprocess.run(
                 command.argv, env=command.env, cwd=folder, check=False,
@@ -267,9 +234,16 @@ def probe(sandbox: Sandbox) -> str:
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
+def _clean_up(link: Path | None, cgroup: Path | None) -> None:
+    if link is not None:
+        shutil.rmtree(link, ignore_errors=True)
+    if cgroup is not None:
+        remove_cgroup(cgroup)
+
+
 def _give_away(workdir: Path, user: int) -> None:
+    """What is in a working directory may be readable by its owner alone."""
     try:
-        os.chown(workdir, user, user)
         for root, folders, files in os.walk(workdir):
             for name in (*folders, *files):
                 os.chown(os.path.join(root, name), user, user, follow_symlinks=False)
@@ -279,7 +253,15 @@ def _give_away(workdir: Path, user: int) -> None:
         ) from error
 
 
-def _split_url(url: str) -> tuple[str, str, int, str]:
+@dataclass(frozen=True, slots=True)
+class _Address:
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+
+def _split_url(url: str) -> _Address:
     parts = urlsplit(url)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -287,4 +269,4 @@ def _split_url(url: str) -> tuple[str, str, int, str]:
         port = 0
     if parts.scheme not in ("http", "https") or not parts.hostname or not port:
         raise BadRequest(f"{url!r} is not the URL of a server: expected http://HOST:PORT")
-    return parts.scheme, parts.hostname, port, parts.path
+    return _Address(parts.scheme, parts.hostname, port, parts.path)

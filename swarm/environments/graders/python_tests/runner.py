@@ -107,7 +107,7 @@ class PythonTests:
     @contextmanager
     def _started(self, folder: Path, errors: IO[bytes]) -> Generator[subprocess.Popen[bytes]]:
         argv = [sys.executable, "-P", "-s", str(_INSIDE)]
-        command = self._sandbox.command(argv, workdir=folder, server_url=None)
+        command = self._sandbox.command(argv, workdir=folder, server_url=None, files=(_INSIDE,))
         # With hashes by chance the order of a set, and so a grade, would be another one each time.
         environment = {name: value for name, value in command.env.items() if name != "PYTHONPATH"}
         environment["PYTHONHASHSEED"] = "0"

@@ -1,0 +1,178 @@
+"""The sandbox's end of the only way out, and the watch over what runs beside it: `inside OPTIONS -- COMMAND`.
+
+Place in the flow: bubblewrap starts this, it starts the guest. It takes a user of the guest's own, sets its limits,
+listens on the port that leads to outside.py where there is a server, and ends the sandbox when the guest as a whole
+exceeds a limit. The guest's user is also this process' user; the filter of system calls (seccomp.py) and a memory that
+is not dumpable keep the guest from stopping or changing it.
+
+Uses the standard library alone: of this package nothing but what sandbox.py mounts is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import os
+import resource
+import stat
+import sys
+from collections.abc import Sequence
+
+from swarm.sandbox.seccomp import WATCH_PID
+from swarm.sandbox.streams import CHUNK_BYTES, exit_code, forwarder, pass_signals_on
+
+LIMIT_EXIT_CODE = 125
+"""What the sandbox exits with when it was ended for exceeding a limit; the reason is the last line on stderr."""
+
+# Short enough to catch a fork bomb while it is some hundred processes, long enough to cost under 1 % of a core.
+WATCH_PERIOD_S = 0.1
+LAST_OUTPUT_S = 2.0
+"""What the guest wrote before it ended is taken in for so long; what it started may hold its output open."""
+PAGE_BYTES = resource.getpagesize()
+PR_SET_DUMPABLE = 4
+
+
+def main(argv: list[str]) -> int:
+    options, command = _parse(argv)
+    return asyncio.run(_run(options, command))
+
+
+async def _run(options: argparse.Namespace, command: list[str]) -> int:
+    _become(options.user)
+    os.chdir(options.workdir)
+    if options.socket is None:
+        return await _supervise(command, options)
+
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(options.socket)
+
+    server = await asyncio.start_server(forwarder(connect), host="127.0.0.1", port=options.port)
+    async with server:
+        return await _supervise(command, options)
+
+
+def _become(user: int) -> None:
+    if os.getpid() != WATCH_PID:
+        sys.exit(f"this is process {os.getpid()} of the sandbox: the filter protects {WATCH_PID}")
+    if os.getuid() != user:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    # Else the guest, as the same user, could write into /proc/2/mem.
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "the memory of the watch cannot be protected")
+
+
+async def _supervise(command: list[str], options: argparse.Namespace) -> int:
+    """Run the command to its end, pass signals on to it and return its exit code."""
+    outputs = {"stdout": 1, "stderr": 2}
+    # The guest gets no file of the host's: it could cut it or fill the disk. A pipe is for whoever reads it to bound.
+    files = {name: fd for name, fd in outputs.items() if stat.S_ISREG(os.fstat(fd).st_mode)}
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        preexec_fn=lambda: _set_limits(options),
+        # Signals to a group do not reach this process.
+        start_new_session=True,
+        **dict.fromkeys(files, asyncio.subprocess.PIPE),  # pyright: ignore[reportArgumentType]
+    )
+    pass_signals_on(process)
+    keeping = [
+        asyncio.ensure_future(_keep(getattr(process, name), fd, options.max_log_bytes)) for name, fd in files.items()
+    ]
+    ended = asyncio.ensure_future(process.wait())
+    watching = asyncio.ensure_future(_watch(options))
+    await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        _say(f"sandbox: stopped: {watching.result()}")
+        # With this process the whole process namespace goes.
+        os._exit(LIMIT_EXIT_CODE)
+    watching.cancel()
+    if keeping:
+        await asyncio.wait(keeping, timeout=LAST_OUTPUT_S)
+    return exit_code(ended.result())
+
+
+async def _keep(output: asyncio.StreamReader, file: int, max_bytes: int) -> None:
+    """Append output to a file until that is so long; the rest is read and lost."""
+    is_full = False
+    while data := await output.read(CHUNK_BYTES):
+        room = max_bytes - os.fstat(file).st_size
+        if room > 0:
+            os.write(file, data[:room])
+        elif not is_full:
+            is_full = True
+            _say(f"sandbox: what is written beyond {max_bytes >> 10} KiB is not kept")
+
+
+def _say(line: str) -> None:
+    os.write(2, f"\n{line}\n".encode())
+
+
+async def _watch(options: argparse.Namespace) -> str:
+    """Return the limit that was exceeded. Counts what rlimits cannot: all processes and files together, root's too."""
+    while True:
+        await asyncio.sleep(WATCH_PERIOD_S)
+        tasks, memory = _processes()
+        files, in_files = _files(options.writable)
+        if tasks > options.max_tasks:
+            return f"more than {options.max_tasks} processes and threads"
+        if memory + in_files > options.max_memory_bytes:
+            return f"more than {options.max_memory_bytes >> 20} MiB of memory, files included"
+        if files > options.max_files:
+            return f"more than {options.max_files} files"
+
+
+def _processes() -> tuple[int, int]:
+    """Processes with their threads, and bytes resident, of everything in this process namespace."""
+    tasks = memory = 0
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            tasks += len(os.listdir(f"/proc/{name}/task"))
+            with open(f"/proc/{name}/statm", encoding="ascii") as file:
+                memory += int(file.read().split()[1]) * PAGE_BYTES
+        except (OSError, IndexError):
+            continue
+    return tasks, memory
+
+
+def _files(folders: Sequence[str]) -> tuple[int, int]:
+    """Inodes and bytes in use by these filesystems, by files that have no name any more as well."""
+    used = [os.statvfs(folder) for folder in folders]
+    return (
+        sum(each.f_files - each.f_ffree for each in used),
+        sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in used),
+    )
+
+
+def _set_limits(options: argparse.Namespace) -> None:
+    # A guest that takes all the processor must not keep the watch from running.
+    os.nice(5)
+    for kind, wanted in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 4096),
+        (resource.RLIMIT_FSIZE, options.max_file_bytes),
+        (resource.RLIMIT_AS, options.max_address_bytes),
+        (resource.RLIMIT_CPU, options.max_cpu_s),
+    ):
+        _, hard = resource.getrlimit(kind)
+        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (value, value))
+    if tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit()) >= (5, 14):
+        # Older kernels count the user's processes outside as well, which would leave none for the guest.
+        resource.setrlimit(resource.RLIMIT_NPROC, (options.max_tasks, options.max_tasks))
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    split = list(argv).index("--")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--user", type=int, required=True)
+    parser.add_argument("--workdir", required=True)
+    parser.add_argument("--writable", action="append", required=True)
+    parser.add_argument("--socket")
+    parser.add_argument("--port", type=int)
+    for name in ("tasks", "files", "memory-bytes", "file-bytes", "address-bytes", "log-bytes", "cpu-s"):
+        parser.add_argument(f"--max-{name}", type=int, required=True)
+    return parser.parse_args(argv[:split]), list(argv[split + 1 :])

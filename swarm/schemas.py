@@ -422,6 +422,22 @@ class BatchPage(Body):
     batches: list[BatchView]
 
 
+class HeldTask(Body):
+    """What the present job has of one task: `groups` that a batch holds, trained or about to be, and `waiting` episodes
+    that have ended and are in no batch yet."""
+
+    task_id: str
+    data_source: str
+    groups: int
+    waiting: int
+
+
+class HeldTasks(Body):
+    """GET tasks: by task id."""
+
+    tasks: list[HeldTask]
+
+
 class SyncJobRequest(Body):
     """PUT job. `job` is checked by TrainJob; accepted while OFFLINE or FAILED, if equal to the present job, or if it is
     the present job with more `total_steps`."""

@@ -20,6 +20,7 @@ from swarm.client import SwarmClient
 from swarm.environments.server import open_environment
 from swarm.errors import SwarmError
 from swarm.job import TrainJob
+from swarm.processes.child import own_name
 from swarm.program.base import Program, load_program
 from swarm.program.process import ProgramProcess, place_program
 from swarm.program.training import train
@@ -27,6 +28,8 @@ from swarm.sandbox.sandbox import choose_sandbox
 
 REWARD = "critic/score/mean"
 WATCH_S = 1.0
+PATIENCE_S = 120.0
+"""How long a server that was there is waited for: one that was killed is started again by somebody."""
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
@@ -48,7 +51,9 @@ def _run(program: Path, options: argparse.Namespace) -> None:
     with (
         _opened(program, options) as opened,
         open_environment(options.env) as environment,
-        SwarmClient(options.server, token=os.environ.get("SWARM_TOKEN")) as client,
+        SwarmClient(
+            options.server, token=os.environ.get("SWARM_TOKEN"), client_id=own_name(), timeout=PATIENCE_S
+        ) as client,
     ):
         client.auto_sync_train_config_and_start_engine(job)
         with _steps_told(client):

@@ -1,14 +1,14 @@
 """A program trained on an environment: episodes until the job is done, and scores on held-out tasks.
 
 Place in the flow: on top of the client library, for the CLI and for programs. It knows nothing of how tasks are made or
-of how batches are formed; a restarted run goes on with the tasks that follow those it has trained.
+of how batches are formed; order.py says which tasks come next, also to a run that is started again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 
 import httpx
 
@@ -26,14 +26,13 @@ from swarm.errors import EngineFailure, EnvironmentInvalid, ProgramFailure, Swar
 from swarm.job import TrainJob
 from swarm.program.attempts import CALL_TIMEOUT_S, Model, RecordedSession, open_session
 from swarm.program.base import PLAIN, Program, answer_in_turn
+from swarm.program.order import TaskOrder, give_up_dead
+from swarm.schemas import Status
 from swarm.tasks.base import Split
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
 EVAL_TEMPERATURE = 1.0
 """Fixed, whatever a job trains at: what is compared is the policy itself, not its mode. An agent may set its own."""
-BATCHES_AHEAD = 2
-CHOICE = 4
-"""Out of so many times the tasks that it needs a curriculum chooses."""
 MAX_FAILED_SHARE = 0.9
 
 
@@ -43,18 +42,6 @@ class TrainingResult:
 
     steps: int
     failures: int
-
-
-def stream(environment: Environment, split: Split, seed: int) -> Iterator[EnvironmentTask]:
-    """Tasks without end: one pass after the other, each in an order of its own. Raises EnvironmentInvalid if the split
-    is empty."""
-    for number in count():
-        task = None
-        # The first pass has the seed itself, so that it is the one that a user sees elsewhere.
-        for task in environment.tasks(split, seed + number * 1_000_003):
-            yield task
-        if task is None:
-            raise EnvironmentInvalid(f"{environment.name}: there is no task in the split {split}")
 
 
 def train(
@@ -77,28 +64,33 @@ def train(
     _refuse_second_agent(program, environment)
     if job.total_steps is None:
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
-    passed_each = job.batch_size if program.schedule is None else CHOICE * job.batch_size
-    tasks = islice(stream(environment, Split.TRAIN, job.seed), client.status().step * passed_each, None)
-    chunk = job.batch_size * (BATCHES_AHEAD + job.max_staleness)
+    give_up_dead(client)
+    order = TaskOrder(program, environment, job, client.held_tasks())
     failures = 0
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
         while (status := client.status()).step < job.total_steps:
-            chosen = _choose(program, tasks, gate(chunk) if gate else chunk, status.step / job.total_steps)
+            number = min(order.chunk, _lacking(status, job.total_steps, job.batch_size))
+            number = gate(number) if gate else number
+            chosen = order.take(number, status.step / job.total_steps)
             by_id = {each.task.task_id: each for each in chosen}
 
             def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id) -> None:
                 with client.open_episode(task) as episode:
                     episode.output = _attempt(program, environment, by_id[task.task_id], episode.credentials, http)
 
-            runs = run_episodes_until_all_complete(
-                [each.task for each in chosen], attempt, max_workers=max_workers, num_repeat=job.num_repeat
-            )
+            runs = run_episodes_until_all_complete([each.task for each in chosen], attempt, max_workers=max_workers)
             failures += len(runs.failures)
             if runs.training_complete:
                 break
             if len(runs.failures) > MAX_FAILED_SHARE * len(runs.results):
                 raise EngineFailure(f"nearly all episodes failed; the first: {runs.failures[0].error}")
     return TrainingResult(client.status().step, failures)
+
+
+def _lacking(status: Status, total_steps: int, batch_size: int) -> int:
+    """How many groups the job still needs, at least 1. The rest of the order stays untouched for a longer job."""
+    complete = 0 if status.pool is None else status.pool.tasks
+    return max(1, (total_steps - status.step) * batch_size - complete)
 
 
 def measure(
@@ -147,17 +139,6 @@ def play(
             raise ProgramFailure(f"the program {program.name} raised {type(error).__name__}: {error}") from error
         episode.output = output
     return output
-
-
-def _choose(program: Program, tasks: Iterator[EnvironmentTask], number: int, progress: float) -> list[EnvironmentTask]:
-    if program.schedule is None:
-        return list(islice(tasks, number))
-    offered = {each.task.task_id: each for each in islice(tasks, CHOICE * number)}
-    wanted = program.schedule([each.task for each in offered.values()], progress)
-    chosen = [offered[task.task_id] for task in wanted if task.task_id in offered][:number]
-    if not chosen:
-        raise EnvironmentInvalid(f"{program.name}: schedule chose none of {len(offered)} tasks")
-    return chosen
 
 
 def _attempt(

@@ -78,10 +78,12 @@ class TaskOrder:
     def take(self, number: int, progress: float) -> list[EnvironmentTask]:
         """The next `number` tasks, each as often as its group lacks episodes. `progress` is told to the curriculum.
 
-        Raises EnvironmentInvalid if the curriculum chooses none, and what else it raises.
+        Groups that were cut off come first: a batch has room for them alone until they are whole. Raises
+        EnvironmentInvalid if the curriculum chooses none, and what else it raises.
         """
         if self._program.schedule is None:
-            return [item for item, missing in islice(self._open(), number) for _ in range(missing)]
+            found = sorted(islice(self._open(), number), key=lambda pair: pair[1] == self._num_repeat)
+            return [item for item, missing in found for _ in range(missing)]
         offered = {item.task.task_id: (item, missing) for item, missing in islice(self._open(), CHOICE * number)}
         wanted = self._program.schedule([item.task for item, _ in offered.values()], progress)
         begun = [name for name, (_, missing) in offered.items() if missing < self._num_repeat]

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -78,6 +77,14 @@ def test_what_is_held_and_what_comes_next_are_the_whole_order_together(few: Envi
 
 def replace_source(each: HeldTask, source: str) -> HeldTask:
     return each.model_copy(update={"data_source": source})
+
+
+def test_groups_that_were_cut_off_come_before_those_that_were_not_begun() -> None:
+    reverse = load_environment("reverse")
+    wanted, source = whole_order(reverse, 4), source_of(reverse)
+    cut_off = [HeldTask(task_id=wanted[place], data_source=source, groups=0, waiting=place) for place in (1, 3)]
+    chosen = ids(TaskOrder(PLAIN, reverse, JOB, cut_off).take(4, 0.0))
+    assert chosen == [wanted[1]] * 3 + [wanted[3]] + [wanted[0]] * 4 + [wanted[2]] * 4
 
 
 def test_a_task_of_another_data_source_is_another_task(few: Environment) -> None:

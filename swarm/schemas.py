@@ -124,14 +124,22 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
+Secret = Annotated[str, Field(min_length=22, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
+"""At least 128 bits that the client draws, URL-safe: 22 characters of base64 hold 132."""
+
+
 class BeginEpisodeRequest(Body):
     """POST episodes/begin. Held while a batch is training; 503 with Retry-After once `wait_s` is over.
 
     `idle_timeout_s` is the longest silence (no model call, no heartbeat of this episode) before it is given up.
     With `lease_s` the client promises a sign of life (any call of this episode, or POST heartbeat that lists it) within
     every such span; a client that died then loses the episode after that span already.
+
+    With a `begin_secret`, drawn anew for each episode, the same request again is the same episode, with the same key:
+    what a client sends whose first call got no answer.
     """
 
+    begin_secret: Secret | None = None
     episode_type: EpisodeType = EpisodeType.TRAIN
     client_id: Identifier = "anonymous"
     task_id: str | None = Field(default=None, min_length=1, max_length=500)
@@ -168,10 +176,6 @@ class EndEpisodeRequest(Body):
     idempotency_key: str | None = Field(default=None, max_length=200)
 
 
-TransactionId = Annotated[str, Field(min_length=22, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
-"""A secret of at least 128 bits that the client draws, URL-safe: 22 characters of base64 hold 132."""
-
-
 class PrepareEpisodeRequest(EndEpisodeRequest):
     """POST episodes/{id}/prepare: the result of an episode that counts only together with those of other servers.
 
@@ -179,14 +183,14 @@ class PrepareEpisodeRequest(EndEpisodeRequest):
     first.
     """
 
-    transaction_id: TransactionId
+    transaction_id: Secret
     coordinator: str | None = Field(default=None, min_length=8, max_length=500)
 
 
 class CommitEpisodeRequest(Body):
     """POST episodes/{id}/commit: on the coordinator this decides the transaction, elsewhere it carries that out."""
 
-    transaction_id: TransactionId
+    transaction_id: Secret
 
 
 class TransactionState(StrEnum):
@@ -420,6 +424,22 @@ class BatchPage(Body):
     """GET batches: of the present job, newest first."""
 
     batches: list[BatchView]
+
+
+class HeldTask(Body):
+    """What the present job has of one task: `groups` that a batch holds, trained or about to be, and `waiting` episodes
+    that have ended and are in no batch yet."""
+
+    task_id: str
+    data_source: str
+    groups: int
+    waiting: int
+
+
+class HeldTasks(Body):
+    """GET tasks: by task id."""
+
+    tasks: list[HeldTask]
 
 
 class SyncJobRequest(Body):

@@ -228,7 +228,9 @@ def stop(
 def evaluate_task(
     env: Annotated[str, typer.Option("--env", "--task", help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
     program: Annotated[Path | None, typer.Option(help="A Python file with the agent.")] = None,
-    url: UrlOption = DEFAULT_URL,
+    url: Annotated[
+        list[str] | None, typer.Option(envvar="SWARM_URL", help="Address of the server, or ROLE=URL for each role.")
+    ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, max=100_000, help="How many tasks.")] = 200,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 16,
@@ -236,17 +238,15 @@ def evaluate_task(
 ) -> None:
     """Measure the served weights on an environment, with eval episodes that never train."""
     with failures_in_one_line():
-        from swarm.client import SwarmClient
         from swarm.environments.server import open_environment
         from swarm.program import measure
+        from swarm.program.roles import connected, servers_named
 
         chosen, chosen_split = program_of(program, env), split_named(split)
+        addresses, token = servers_named("--url", url or [DEFAULT_URL]), token_of("rollout", "commander")
         began = time.monotonic()
-        with (
-            open_environment(env) as environment,
-            SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-eval") as client,
-        ):
-            result = measure(client, environment, chosen, split=chosen_split, episodes=episodes, max_workers=workers)
+        with open_environment(env) as environment, connected(addresses, token, client_id="swarm-eval") as servers:
+            result = measure(servers, environment, chosen, split=chosen_split, episodes=episodes, max_workers=workers)
         shown: dict[str, Any] = {
             "task": environment.name,
             "split": split,

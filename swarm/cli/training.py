@@ -56,9 +56,13 @@ def train(
         from swarm.client import SwarmClient
         from swarm.environments.server import open_environment
         from swarm.program import train as train_program
+        from swarm.program.roles import refuse_roles
         from swarm.program.steps import watch_steps
 
         chosen = program_of(program, env)
+        refuse_roles(
+            "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
+        )
         with open_environment(env) as environment:
             train_job = _job_of(job, environment.name, seed)
             directory = home or RUNS / train_job.experiment_name

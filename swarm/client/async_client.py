@@ -48,6 +48,7 @@ from swarm.schemas import (
     EpisodeDetail,
     EpisodeView,
     EventView,
+    HeldTask,
     JobView,
     MetricPointView,
     Status,
@@ -291,6 +292,11 @@ class AsyncSwarmClient:
 
     async def job(self) -> JobView:
         return await self._run(calls.job(self._server))
+
+    async def held_tasks(self) -> list[HeldTask]:
+        """The tasks of the present job of which something is trained or waits to be: how many groups, and how many
+        episodes beside them. A program that was started again goes on with the others."""
+        return await self._run(calls.held_tasks(self._server))
 
     async def metrics(self, after_step: int = 0) -> list[MetricPointView]:
         """The metrics of every finished step beyond `after_step`, oldest first."""

@@ -92,7 +92,7 @@ def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
     add_judgement_routes(life, deps.served, deps.ledger)
     add_transaction_routes(life, deps.served, deps.ledger)
     status = gate.router(EVERYBODY, "control")
-    add_status_routes(status, deps.control, deps.served)
+    add_status_routes(status, deps.control, deps.served, deps.ledger)
     state = gate.router(EVERYBODY, "episodes")
     add_state_route(state, deps.served, deps.ledger)
     records = gate.router(READERS, "records")

@@ -15,6 +15,7 @@ from swarm.ledger.rows import (
     OpenWork,
     RecordedEpisode,
     StateRow,
+    TaskRow,
 )
 from swarm.ledger.writer import CommitCount
 from swarm.ledger.writes import Ending
@@ -36,4 +37,5 @@ __all__ = [
     "OpenWork",
     "RecordedEpisode",
     "StateRow",
+    "TaskRow",
 ]

@@ -38,6 +38,7 @@ from swarm.ledger.rows import (
     OpenWork,
     RecordedEpisode,
     StateRow,
+    TaskRow,
 )
 from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
 from swarm.schemas import EngineState, EpisodeState
@@ -376,6 +377,10 @@ class Ledger:
     async def batch_episodes(self, batch_id: str) -> tuple[RecordedEpisode, ...]:
         """The members of a batch with their turns, in the order they began."""
         return await self._read(partial(queries.batch_episodes, batch_id=batch_id))
+
+    async def held_tasks(self) -> list[TaskRow]:
+        """The tasks of the newest job of which something is trained or waits to be, by task id."""
+        return await self._read(queries.held_tasks)
 
     async def trained_groups_by_source(self) -> dict[str, int]:
         """How many groups of each data source have been trained."""

@@ -25,6 +25,7 @@ from swarm.ledger.rows import (
     MetricRow,
     RecordedEpisode,
     StateRow,
+    TaskRow,
 )
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
@@ -142,6 +143,17 @@ def batches(connection: sqlite3.Connection, limit: int) -> list[BatchRow]:
         f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} ORDER BY rowid DESC LIMIT ?", (limit,)
     )
     return [_to_batch(row) for row in rows]
+
+
+def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
+    rows = connection.execute(
+        "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || coalesce(e.batch_group, '')) AS groups,"
+        " sum(e.batch_id IS NULL) AS waiting FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id"
+        f" WHERE e.job_id = {NEWEST_JOB} AND e.episode_type = 'train' AND e.task_id IS NOT NULL"
+        " AND ((e.state = 'completed' AND e.batch_id IS NULL) OR b.state IN ('sealed', 'trained'))"
+        " GROUP BY e.task_id, e.data_source ORDER BY e.task_id, e.data_source"
+    )
+    return [TaskRow(**dict(row)) for row in rows]
 
 
 def failures(connection: sqlite3.Connection) -> dict[str, int]:

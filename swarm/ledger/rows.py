@@ -118,6 +118,17 @@ class EndReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskRow:
+    """What the newest job has of one task: `groups` in batches that are sealed or trained, rewound ones aside, and
+    `waiting` completed episodes that are in no batch yet."""
+
+    task_id: str
+    data_source: str
+    groups: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchRow:
     """One batch. `metrics` is empty and `finished_at` and `weight_version` are None until it was trained."""
 

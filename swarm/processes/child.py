@@ -148,7 +148,7 @@ def _start_from_ps(pid: int) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return asked.stdout.strip() or None
+    return "-".join(asked.stdout.split()) or None
 
 
 def own_name() -> str:

@@ -7,6 +7,7 @@ knows nothing of batches or training.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
@@ -25,7 +26,8 @@ CALL_TIMEOUT_S = 180.0
 class Model:
     """The model of one episode: `base_url`, `api_key` and `name` for any SDK, `chat` for an agent that needs none.
 
-    `options` are fields of every request that the agent does not set itself.
+    `options` are fields of every request that the agent does not set itself. Where a run has several roles this is the
+    model of the first, `role` gives that of each, and `roles` are their names; else `roles` is empty.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Model:
         max_tokens: int,
         http: httpx.Client,
         options: Mapping[str, Any] | None = None,
+        by_role: Mapping[str, Model] | None = None,
     ) -> None:
         self.base_url = base_url
         self.api_key = api_key
@@ -43,6 +46,18 @@ class Model:
         self.max_tokens = max_tokens
         self.options = dict(options or {})
         self._http = http
+        self._by_role: Mapping[str, Model] = {} if by_role is None else by_role
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(self._by_role)
+
+    def role(self, name: str) -> Model:
+        """The model of a role. Raises BadRequest, naming the roles there are, for another one."""
+        if name not in self._by_role:
+            roles = f"the roles are {', '.join(self._by_role)}" if self._by_role else "this run has one model, no roles"
+            raise BadRequest(f"there is no role {name!r}: {roles}; a role is served with --server {name}=URL")
+        return self._by_role[name]
 
     def chat(self, messages: Iterable[Message], *, tools: Sequence[ToolSpec] = (), **options: Any) -> Message:
         """The assistant message to a conversation. `options` are further fields of the request.
@@ -59,6 +74,26 @@ class Model:
         except httpx.TransportError as error:
             raise no_answer(url, error) from error
         return assistant_message(response)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKey:
+    """What opens the model of one role in one attempt."""
+
+    base_url: str
+    api_key: str
+    name: str
+
+
+def model_of(keys: Mapping[str, ModelKey], max_tokens: int, http: httpx.Client, options: Mapping[str, Any]) -> Model:
+    """The model of an attempt, with those of all its roles. One model without a role has the name "" here."""
+    by_role: dict[str, Model] = {}
+    models = {
+        role: Model(key.base_url, key.api_key, key.name, max_tokens, http, options, by_role)
+        for role, key in keys.items()
+    }
+    by_role.update({role: model for role, model in models.items() if role})
+    return next(iter(models.values()))
 
 
 class AgentSession(Protocol):

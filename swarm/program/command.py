@@ -11,19 +11,23 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from swarm.client import SwarmClient
 from swarm.environments.server import open_environment
 from swarm.errors import SwarmError
-from swarm.job import TrainJob
+from swarm.processes.child import own_name
 from swarm.program.base import Program, load_program
+from swarm.program.key_router import KeyRouter
 from swarm.program.process import ProgramProcess, place_program
+from swarm.program.roles import ONE_ROLE, clients_of, connected, jobs_named, servers_named
 from swarm.program.steps import watch_steps
 from swarm.program.training import train
 from swarm.sandbox.sandbox import choose_sandbox
+
+PATIENCE_S = 120.0
+"""How long a server that was there is waited for: one that was killed is started again by somebody."""
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
@@ -39,44 +43,54 @@ def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
 
 
 def _run(program: Path, options: argparse.Namespace) -> None:
-    job = TrainJob.build_job_from_yaml(options.job)
+    addresses = servers_named("--server", options.server)
+    jobs = jobs_named(options.job, list(addresses))
     if options.seed is not None:
-        job = job.model_copy(update={"seed": options.seed})
+        jobs = {role: job.model_copy(update={"seed": options.seed}) for role, job in jobs.items()}
     with (
-        _opened(program, options) as opened,
+        _opened(program, options, addresses) as opened,
         open_environment(options.env) as environment,
-        SwarmClient(options.server, token=os.environ.get("SWARM_TOKEN")) as client,
+        connected(addresses, os.environ.get("SWARM_TOKEN"), client_id=own_name(), timeout=PATIENCE_S) as servers,
+        ExitStack() as watches,
     ):
-        client.auto_sync_train_config_and_start_engine(job)
-        with watch_steps(client, _print_step):
-            done = train(client, environment, job, opened, max_workers=options.workers)
-        sys.stdout.write(f"done: {done.steps} steps, {done.failures} episodes failed\n")
+        clients = clients_of(servers)
+        for role, client in clients.items():
+            client.auto_sync_train_config_and_start_engine(jobs[role])
+        for role, client in clients.items():
+            watches.enter_context(watch_steps(client, _printer(f"{role} " if role else "")))
+        done = train(servers, environment, next(iter(jobs.values())), opened, max_workers=options.workers)
+    sys.stdout.write(f"done: {done.steps} steps, {done.failures} episodes failed\n")
 
 
 @contextmanager
-def _opened(program: Path, options: argparse.Namespace) -> Generator[Program]:
+def _opened(program: Path, options: argparse.Namespace, addresses: Mapping[str, str]) -> Generator[Program]:
     """The program in this process, or in a process of its own in a sandbox if that is asked for."""
     if not options.sandbox:
         yield load_program(program)
         return
     sandbox = choose_sandbox(unsafe_no_sandbox=False)
-    with (
-        place_program(program.read_text(encoding="utf-8"), Path.cwd(), options.server, sandbox) as place,
-        ProgramProcess(place) as opened,
-    ):
-        yield opened
+    with ExitStack() as stack:
+        router = None if ONE_ROLE in addresses else stack.enter_context(KeyRouter())
+        url = addresses[ONE_ROLE] if router is None else router.url
+        place = stack.enter_context(place_program(program.read_text(encoding="utf-8"), Path.cwd(), url, sandbox))
+        yield stack.enter_context(ProgramProcess(place, router=router))
 
 
-def _print_step(step: int, reward: float) -> None:
-    sys.stdout.write(f"step {step}: reward {reward:.3f}\n")
-    sys.stdout.flush()
+def _printer(role: str) -> Callable[[int, float], None]:
+    def print_step(step: int, reward: float) -> None:
+        sys.stdout.write(f"{role}step {step}: reward {reward:.3f}\n")
+        sys.stdout.flush()
+
+    return print_step
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a model with this program.")
-    parser.add_argument("--server", required=True, help="address of a swarm server")
+    parser.add_argument(
+        "--server", required=True, action="append", help="address of a swarm server, or ROLE=URL for each role"
+    )
     parser.add_argument("--env", required=True, help="a bundled environment, a path, LIBRARY:NAME, or unix:SOCKET")
-    parser.add_argument("--job", required=True, type=Path, help="a job.yaml")
+    parser.add_argument("--job", required=True, action="append", help="a job.yaml, or ROLE=FILE for that of one role")
     parser.add_argument("--seed", type=int, help="of the job and of the order of tasks (default: the job's)")
     parser.add_argument("--workers", type=int, default=32, help="episodes at the same time")
     parser.add_argument("--sandbox", action="store_true", help="run the program's functions in a sandbox")

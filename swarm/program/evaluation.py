@@ -38,7 +38,7 @@ def score_at_rest(client: SwarmClient, measure: Measure) -> StepScore:
     """
     left = MAX_MEASUREMENTS
     while True:
-        status, evaluation, left = _until_rest(client), measure(), left - 1
+        status, evaluation, left = until_rest(client), measure(), left - 1
         if set(evaluation.weight_versions) <= {status.weight_version}:
             return StepScore(status.step, evaluation)
         if not left:
@@ -75,7 +75,7 @@ class PeriodicEvaluation:
 
     def _steps_until_due(self) -> int:
         """At least 1: a score that is due is measured first."""
-        status = _until_rest(self._client)
+        status = until_rest(self._client)
         if self._due is not None and status.step >= self._due and status.state is not EngineState.COMPLETE:
             self._on_score(score_at_rest(self._client, self._measure))
             status = self._client.status()
@@ -84,7 +84,7 @@ class PeriodicEvaluation:
         return self._due - status.step
 
 
-def _until_rest(client: SwarmClient) -> Status:
+def until_rest(client: SwarmClient) -> Status:
     """Wait until no batch is in work. Raises EngineFailure or EngineNotReady where that will not come."""
     while True:
         status = client.status()

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO
@@ -24,7 +25,7 @@ from swarm.client.runner import is_transient
 from swarm.environments.base import Grade
 from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
 from swarm.processes.announcement import claim_stdout
-from swarm.program.attempts import CALL_TIMEOUT_S, Model, as_answer
+from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, as_answer, model_of
 from swarm.program.base import Program, answer_in_turn, load_program
 from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, Ready, TaskLine
 from swarm.types import Message, Task, ToolSpec
@@ -104,14 +105,19 @@ class Host:
         program = self._program
         if call.function == "agent":
             assert call.task is not None and call.model is not None
-            model = Model(
-                f"{self._server}{call.model.path}", call.model.api_key, call.model.name, call.model.max_tokens,
-                self._http, call.model.options,
-            )  # fmt: skip
+            keys = {
+                each.role: ModelKey(f"{self._server}{call.model.path}", each.api_key, each.name)
+                for each in call.model.keys
+            }
+            model = model_of(keys, call.model.max_tokens, self._http, call.model.options)
             return program.agent(_task(call.task), model, HostedSession(call, self))
         if call.function == "reward":
             assert call.task is not None and call.grade is not None and program.reward is not None
-            return float(program.reward(_task(call.task), call.messages, Grade(**call.grade)))
+            reward = program.reward(_task(call.task), call.messages, Grade(**call.grade))
+            # Whether these are the roles that there are is for the driver to say.
+            if isinstance(reward, Mapping):
+                return {role: float(value) for role, value in reward.items()}
+            return float(reward)
         assert program.schedule is not None
         return [task.task_id for task in program.schedule([_task(task) for task in call.tasks], call.progress)]
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -29,7 +28,9 @@ from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_
 from swarm.processes.child import Child, tail
 from swarm.program.attempts import AgentSession, Model
 from swarm.program.base import Program, answer_in_turn
-from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, ModelLine, Ready, TaskLine
+from swarm.program.key_router import BASE_PATH, KeyRouter
+from swarm.program.protocol import Call, Failure, Following, FromProgram, KeyLine, Line, ModelLine, Ready, TaskLine
+from swarm.program.roles import ONE_ROLE
 from swarm.sandbox.sandbox import Sandbox, plain_command
 from swarm.types import Message, Task
 
@@ -45,7 +46,7 @@ MAX_LINE_CHARS = 16 * 2**20
 MAX_STRAY_LINES = 1000
 """What a program writes between the lines of the protocol costs its driver time; so many in a row are no accident."""
 MAX_WAITING_LINES = 64
-"""An agent waits for what follows its reply, so one line of a call waits here, or one of each of the agent's threads."""
+"""An agent waits for what follows its reply: one line of a call waits here, or one of each thread of the agent."""
 PROGRAM_FILE = "program.py"
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -81,9 +82,15 @@ def place_program(code: str, folder: Path, server_url: str, sandbox: Sandbox | N
 class ProgramProcess:
     """Used by many threads at once. Close it, or use it in a `with` block, which gives the `Program`."""
 
-    def __init__(self, place: ProgramPlace, *, attempt_limit_s: float = ATTEMPT_LIMIT_S) -> None:
-        """Raises EnvironmentInvalid for a file that is no program, ProgramFailure if its process does not start."""
+    def __init__(
+        self, place: ProgramPlace, *, attempt_limit_s: float = ATTEMPT_LIMIT_S, router: KeyRouter | None = None
+    ) -> None:
+        """With several roles, `place` is one that reaches the `router`, which leads on to their servers.
+
+        Raises EnvironmentInvalid for a file that is no program, ProgramFailure if its process does not start.
+        """
         self._place = place
+        self._router = router
         self._attempt_limit_s = attempt_limit_s
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -120,25 +127,32 @@ class ProgramProcess:
             self._life.end()
 
     def _agent(self, task: Task, model: Model, session: AgentSession) -> Message | str | None:
+        models = {role: model.role(role) for role in model.roles} or {ONE_ROLE: model}
         path = urlsplit(model.base_url).path.removeprefix(urlsplit(self._place.server_url).path.rstrip("/"))
         line = ModelLine(
-            path=path, api_key=model.api_key, name=model.name, max_tokens=model.max_tokens, options=model.options
+            path=path if self._router is None else BASE_PATH,
+            keys=[KeyLine(role=role, api_key=each.api_key, name=each.name) for role, each in models.items()],
+            max_tokens=model.max_tokens,
+            options=model.options,
         )
         call = Call(
             id=next(self._numbers), function="agent", task=_line(task), model=line,
             messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
         )  # fmt: skip
-        return self._run(call, self._attempt_limit_s, session)
+        with (
+            nullcontext()
+            if self._router is None
+            else self._router.routed({each.api_key: each.base_url for each in models.values()})
+        ):
+            return self._run(call, self._attempt_limit_s, session)
 
-    def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float:
+    def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float | Mapping[str, float]:
         call = Call(
             id=next(self._numbers), function="reward", task=_line(task), grade=asdict(grade),
             messages=[dict(message) for message in transcript],
         )  # fmt: skip
-        reward = self._run(call, FUNCTION_LIMIT_S, None)
-        if not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise ProgramFailure(f"{self._place.path.name}: reward returned {str(reward)[:40]}: it must be finite")
-        return float(reward)
+        # What came out of the process is looked at where every reward is (base.py).
+        return self._run(call, FUNCTION_LIMIT_S, None)
 
     def _schedule(self, tasks: Sequence[Task], progress: float) -> list[Task]:
         lines = [_line(task) for task in tasks]

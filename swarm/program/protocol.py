@@ -37,12 +37,20 @@ class TaskLine(Line):
     data_source: str
 
 
-class ModelLine(Line):
-    """`path` leads to the model on the run's server; `options` are fields of every request that an agent leaves out."""
+class KeyLine(Line):
+    """One role's key to its model, and the name of that model. Where there are no roles the role is ""."""
 
-    path: str
+    role: str
     api_key: str
     name: str
+
+
+class ModelLine(Line):
+    """`path` leads to the models on the server that the program reaches, where each key opens its own; `options` are
+    fields of every request that an agent leaves out."""
+
+    path: str
+    keys: list[KeyLine]
     max_tokens: int
     options: dict[str, Any] = {}
 

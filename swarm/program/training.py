@@ -1,14 +1,16 @@
 """A program trained on an environment: episodes until the job is done, and scores on held-out tasks.
 
 Place in the flow: on top of the client library, for the CLI and for programs. It knows nothing of how tasks are made or
-of how batches are formed; a restarted run goes on with the tasks that follow those it has trained.
+of how batches are formed; order.py says which tasks come next, also to a run that is started again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 
 import httpx
 
@@ -24,16 +26,17 @@ from swarm.client.episode import DEFAULT_WAIT_S
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
 from swarm.errors import EngineFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
-from swarm.program.attempts import CALL_TIMEOUT_S, Model, RecordedSession, open_session
-from swarm.program.base import PLAIN, Program, answer_in_turn
+from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of, open_session
+from swarm.program.base import PLAIN, Program, answer_in_turn, rewards_of
+from swarm.program.evaluation import POLL_S, until_rest
+from swarm.program.order import TaskOrder, give_up_dead
+from swarm.program.roles import ONE_ROLE, Servers, clients_of, open_episodes
+from swarm.schemas import EngineState, Status
 from swarm.tasks.base import Split
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
 EVAL_TEMPERATURE = 1.0
 """Fixed, whatever a job trains at: what is compared is the policy itself, not its mode. An agent may set its own."""
-BATCHES_AHEAD = 2
-CHOICE = 4
-"""Out of so many times the tasks that it needs a curriculum chooses."""
 MAX_FAILED_SHARE = 0.9
 
 
@@ -45,20 +48,8 @@ class TrainingResult:
     failures: int
 
 
-def stream(environment: Environment, split: Split, seed: int) -> Iterator[EnvironmentTask]:
-    """Tasks without end: one pass after the other, each in an order of its own. Raises EnvironmentInvalid if the split
-    is empty."""
-    for number in count():
-        task = None
-        # The first pass has the seed itself, so that it is the one that a user sees elsewhere.
-        for task in environment.tasks(split, seed + number * 1_000_003):
-            yield task
-        if task is None:
-            raise EnvironmentInvalid(f"{environment.name}: there is no task in the split {split}")
-
-
 def train(
-    client: SwarmClient,
+    servers: Servers,
     environment: Environment,
     job: TrainJob,
     program: Program = PLAIN,
@@ -68,41 +59,61 @@ def train(
 ) -> TrainingResult:
     """Run episodes until the job's `total_steps` are done; the server must have been started with that job.
 
-    The job's seed decides the order of tasks. `gate` is asked how many of the next so many tasks may run, while none
-    does, and may take its time (evaluation.py).
+    With a team, which has a client for each role, every attempt is an episode on each server, and counts on all of them
+    or on none; `job` is that of the first role. The job's seed decides the order of tasks. `gate` is asked how many of
+    the next so many tasks may run, while none does, and may take its time (evaluation.py).
 
     Raises EnvironmentInvalid without `total_steps`, EngineFailure if nearly all episodes fail, and what ends a run of
     the client library.
     """
-    _refuse_second_agent(program, environment)
+    clients = clients_of(servers)
+    first = next(iter(clients.values()))
+    _refuse_second_agent(program, environment, clients)
     if job.total_steps is None:
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
-    passed_each = job.batch_size if program.schedule is None else CHOICE * job.batch_size
-    tasks = islice(stream(environment, Split.TRAIN, job.seed), client.status().step * passed_each, None)
-    chunk = job.batch_size * (BATCHES_AHEAD + job.max_staleness)
+    for client in clients.values():
+        give_up_dead(client)
+    order = TaskOrder(program, environment, job, first.held_tasks())
     failures = 0
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
-        while (status := client.status()).step < job.total_steps:
-            chosen = _choose(program, tasks, gate(chunk) if gate else chunk, status.step / job.total_steps)
+        while (status := first.status()).step < job.total_steps:
+            number = min(order.chunk, _lacking(status, job.total_steps, job.batch_size))
+            number = gate(number) if gate else number
+            chosen = order.take(number, status.step / job.total_steps)
             by_id = {each.task.task_id: each for each in chosen}
 
             def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id) -> None:
-                with client.open_episode(task) as episode:
-                    episode.output = _attempt(program, environment, by_id[task.task_id], episode.credentials, http)
+                with open_episodes(servers, task) as episodes:
+                    outputs = _attempt(program, environment, by_id[task.task_id], episodes.credentials, http)
+                    episodes.outputs.update(outputs)
 
-            runs = run_episodes_until_all_complete(
-                [each.task for each in chosen], attempt, max_workers=max_workers, num_repeat=job.num_repeat
-            )
+            runs = run_episodes_until_all_complete([each.task for each in chosen], attempt, max_workers=max_workers)
             failures += len(runs.failures)
             if runs.training_complete:
                 break
             if len(runs.failures) > MAX_FAILED_SHARE * len(runs.results):
                 raise EngineFailure(f"nearly all episodes failed; the first: {runs.failures[0].error}")
-    return TrainingResult(client.status().step, failures)
+    return TrainingResult(min(_last_step(client) for client in clients.values()), failures)
+
+
+def _lacking(status: Status, total_steps: int, batch_size: int) -> int:
+    """How many groups the job still needs, at least 1. The rest of the order stays untouched for a longer job."""
+    complete = 0 if status.pool is None else status.pool.tasks
+    return max(1, (total_steps - status.step) * batch_size - complete)
+
+
+def _last_step(client: SwarmClient) -> int:
+    """The steps done, once what the server has got so far is trained."""
+    while True:
+        status = until_rest(client)
+        # On another server than the first, the last episodes may still be about to count.
+        if status.state is EngineState.COMPLETE or status.pool is None or not status.pool.running_train:
+            return status.step
+        time.sleep(POLL_S)
 
 
 def measure(
-    client: SwarmClient,
+    servers: Servers,
     environment: Environment,
     program: Program = PLAIN,
     *,
@@ -114,9 +125,12 @@ def measure(
 ) -> Evaluation:
     """The true score of the served weights on held-out tasks, whatever reward the program trains on.
 
-    `on_attempt` is called as each attempt begins, from its thread; what it raises fails the attempt.
+    `on_attempt` is called as each attempt begins, from its thread; what it raises fails the attempt. With a team,
+    weight versions are those of the first role.
     """
-    _refuse_second_agent(program, environment)
+    clients = clients_of(servers)
+    (name, first), *others = clients.items()
+    _refuse_second_agent(program, environment, clients)
     items = list(islice(environment.tasks(split), episodes))
     by_id = {each.task.task_id: each for each in items}
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
@@ -124,11 +138,18 @@ def measure(
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
             if on_attempt is not None:
                 on_attempt(task, credentials)
-            return _attempt(program, environment, by_id[task.task_id], credentials, http, is_training=False)
+            # What never trains need not count on all servers at once.
+            with ExitStack() as stack:
+                opened = {role: stack.enter_context(each.open_episode(task, EpisodeType.EVAL)) for role, each in others}
+                keys = {name: credentials, **{role: each.credentials for role, each in opened.items()}}
+                outputs = _attempt(program, environment, by_id[task.task_id], keys, http, is_training=False)
+                for role, each in opened.items():
+                    each.output = outputs[role]
+            return outputs[name]
 
         tasks = [each.task for each in items]
         end = environment.interrupt if isinstance(environment, DrivenEnvironment) else None
-        return evaluate(client, tasks, attempt, max_workers, wait_timeout=wait_timeout, on_interrupt=end)
+        return evaluate(first, tasks, attempt, max_workers, wait_timeout=wait_timeout, on_interrupt=end)
 
 
 def play(
@@ -140,67 +161,66 @@ def play(
         client.open_episode(item.task, EpisodeType.EVAL) as episode,
     ):
         try:
-            output = _attempt(program, environment, item, episode.credentials, http, is_training=False, session=session)
+            keys = {ONE_ROLE: episode.credentials}
+            outputs = _attempt(program, environment, item, keys, http, is_training=False, session=session)
         except SwarmError:
             raise
         except Exception as error:
             raise ProgramFailure(f"the program {program.name} raised {type(error).__name__}: {error}") from error
-        episode.output = output
-    return output
-
-
-def _choose(program: Program, tasks: Iterator[EnvironmentTask], number: int, progress: float) -> list[EnvironmentTask]:
-    if program.schedule is None:
-        return list(islice(tasks, number))
-    offered = {each.task.task_id: each for each in islice(tasks, CHOICE * number)}
-    wanted = program.schedule([each.task for each in offered.values()], progress)
-    chosen = [offered[task.task_id] for task in wanted if task.task_id in offered][:number]
-    if not chosen:
-        raise EnvironmentInvalid(f"{program.name}: schedule chose none of {len(offered)} tasks")
-    return chosen
+        episode.output = outputs[ONE_ROLE]
+    return outputs[ONE_ROLE]
 
 
 def _attempt(
     program: Program,
     environment: Environment,
     item: EnvironmentTask,
-    credentials: Credentials,
+    credentials: Mapping[str, Credentials],
     http: httpx.Client,
     *,
     is_training: bool = True,
     session: RecordedSession | None = None,
-) -> WorkflowOutput:
+) -> dict[str, WorkflowOutput]:
+    """One attempt with the episode of each role; what each of them is ended with."""
     transcript, grade = _play(program, environment, item, credentials, http, session, is_training=is_training)
-    reward = grade.score
+    rewards = dict.fromkeys(credentials, grade.score)
     if is_training and program.reward is not None:
-        reward = float(program.reward(item.task, transcript, grade))
-    return WorkflowOutput(reward, grade.is_success, {"score": grade.score, **grade.details})
+        rewards = rewards_of(program.reward(item.task, transcript, grade), tuple(credentials), program.name)
+    details = {"score": grade.score, **grade.details}
+    return {role: WorkflowOutput(reward, grade.is_success, details) for role, reward in rewards.items()}
 
 
 def _play(
     program: Program,
     environment: Environment,
     item: EnvironmentTask,
-    credentials: Credentials,
+    credentials: Mapping[str, Credentials],
     http: httpx.Client,
     session: RecordedSession | None,
     *,
     is_training: bool,
 ) -> tuple[Transcript, Grade]:
-    base_url, api_key, name = credentials.base_url, credentials.api_key, credentials.model
     if isinstance(environment, DrivenEnvironment):
-        return environment.run(item, base_url, api_key, name, environment.max_tokens)
+        [key] = credentials.values()
+        return environment.run(item, key.base_url, key.api_key, key.model, environment.max_tokens)
     session = session or open_session(environment, item)
     options = {} if is_training else {"temperature": EVAL_TEMPERATURE}
-    answer = program.agent(item.task, Model(base_url, api_key, name, environment.max_tokens, http, options), session)
+    keys = {role: ModelKey(key.base_url, key.api_key, key.model) for role, key in credentials.items()}
+    answer = program.agent(item.task, model_of(keys, environment.max_tokens, http, options), session)
     if answer is not None and not session.is_over:
         session.reply(answer)
     return session.transcript, environment.grade(item, session.transcript)
 
 
-def _refuse_second_agent(program: Program, environment: Environment) -> None:
-    if isinstance(environment, DrivenEnvironment) and program.agent is not answer_in_turn:
+def _refuse_second_agent(program: Program, environment: Environment, roles: Collection[str]) -> None:
+    if not isinstance(environment, DrivenEnvironment):
+        return
+    if program.agent is not answer_in_turn:
         raise EnvironmentInvalid(
             f"{environment.name} has an agent of its own: take the function agent out of {program.name}",
             param="program",
+        )
+    if len(roles) > 1:
+        raise EnvironmentInvalid(
+            f"{environment.name} has an agent of its own, which plays with one model: name one server", param="server"
         )

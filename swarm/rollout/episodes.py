@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from swarm.batch import BatchPolicy, BatchPool, SealedBatch
+from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
 from swarm.batch.diagnostics import Diagnostics
-from swarm.errors import EpisodeEnded, SwarmError, Unauthorized
+from swarm.errors import EpisodeEnded, IdempotencyMismatch, SwarmError, Unauthorized
 from swarm.job import TrainJob
 from swarm.ledger import ClosedEpisode, EndReceipt, EpisodeRow, Ledger, RecordedEpisode
 from swarm.lifecycle import SERVING, EngineLifecycle
@@ -114,12 +114,24 @@ class Episodes:
     async def begin(self, request: BeginEpisodeRequest) -> BegunEpisode:
         """Open an episode, holding the call up to `wait_s` seconds while none of its task may begin.
 
-        Raises BadRequest for a data source outside the mixture, TrainingComplete for a train episode after the last
-        step, RolloutPaused, EngineNotReady or EngineFailure when the wait was in vain.
+        One that the same request has begun before, which its client does not know, is that episode again. Raises
+        BadRequest for a data source outside the mixture, TrainingComplete for a train episode after the last step,
+        RolloutPaused, EngineNotReady or EngineFailure when the wait was in vain; EpisodeEnded or IdempotencyMismatch
+        for a begin secret whose episode is over or was another one.
         """
         self._clients.see(request.client_id)
+        key = new_key(request.begin_secret)
+        if (begun := self._begun_before(request, key)) is not None:
+            return begun
         place = await self._admission.enter(request.episode_type, request.data_source, request.task_id, request.wait_s)
-        key = new_key()
+        try:
+            begun = self._begun_before(request, key)
+        except SwarmError:
+            self._leave(request.episode_type, place)
+            raise
+        if begun is not None:
+            self._leave(request.episode_type, place)
+            return begun
         row = new_row(request, key_digest(key), self.job.episode_timeout_s)
         episode = RunningEpisode.of(row, place)
         # Counted before the ledger answers, so that a batch sealed meanwhile waits for this episode.
@@ -133,6 +145,29 @@ class Episodes:
         episode.touch()
         self._warnings.begun(episode)
         return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at)
+
+    def _begun_before(self, request: BeginEpisodeRequest, key: str) -> BegunEpisode | None:
+        """The episode that a request has begun whose answer was lost. Raises EpisodeEnded if that is over."""
+        if request.begin_secret is None:
+            return None
+        digest = key_digest(key)
+        if (reason := self._running.ended(digest)) is not None:
+            raise EpisodeEnded(f"the episode of this begin secret is over ({reason}): draw another one")
+        episode = self._running.opened_by(digest)
+        if episode is None:
+            return None
+        row = episode.row
+        same = (row.client_id, row.episode_type, row.data_source, row.task_id)
+        if same != (request.client_id, request.episode_type, request.data_source, request.task_id):
+            raise IdempotencyMismatch("another episode was begun with this begin secret: draw one for each episode")
+        episode.touch()
+        return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at)
+
+    def _leave(self, episode_type: EpisodeType, place: Place | None) -> None:
+        """Give back the place of an episode that is not to be."""
+        if place is not None:
+            self.pool.lose(place)
+        self._admission.leave(episode_type)
 
     def restore(self, running: Iterable[RecordedEpisode]) -> None:
         """Go on with the episodes that were running when the server before this one ended.

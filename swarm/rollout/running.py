@@ -12,6 +12,7 @@ ends an episode; points in time that others see are seconds since the epoch.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import heapq
 import logging
@@ -34,9 +35,12 @@ from swarm.types import EpisodeType
 KEY_PREFIX = "sk-swarm-"
 
 
-def new_key() -> str:
-    """An unguessable episode key (192 bits)."""
-    return KEY_PREFIX + secrets.token_urlsafe(24)
+def new_key(begin_secret: str | None = None) -> str:
+    """An unguessable episode key (192 bits). That of a secret is always the same, and does not tell it."""
+    if begin_secret is None:
+        return KEY_PREFIX + secrets.token_urlsafe(24)
+    digest = hashlib.sha256(f"episode key of {begin_secret}".encode()).digest()
+    return KEY_PREFIX + base64.urlsafe_b64encode(digest[:24]).decode()
 
 
 def key_digest(key: str) -> str:

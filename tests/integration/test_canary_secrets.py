@@ -65,6 +65,7 @@ def everything_told(http: httpx.Client) -> dict[str, str]:
             "/v1/swarm/audit?limit=1000",
             "/v1/swarm/metrics",
             "/v1/swarm/batches",
+            "/v1/swarm/tasks",
             "/v1/swarm/batch/policy",
             "/v1/swarm/episodes?limit=1000",
             "/metrics",

@@ -128,7 +128,7 @@ def run_once(server: SwarmClient, program: Program, environment: Any, item: Any)
     from swarm.program.training import _attempt
 
     with httpx.Client() as http, server.open_episode(item.task) as episode:
-        episode.output = _attempt(program, environment, item, episode.credentials, http)
+        [episode.output] = _attempt(program, environment, item, {"": episode.credentials}, http).values()
         return episode.output
 
 

@@ -21,6 +21,7 @@ ROLLOUT_ROUTES = {
     ("GET", "/v1/swarm/status"),
     ("GET", "/v1/swarm/job"),
     ("GET", "/v1/swarm/batch/policy"),
+    ("GET", "/v1/swarm/tasks"),
     ("GET", "/v1/swarm/episodes/{episode_id}"),
     ("POST", "/v1/swarm/batch/agree"),
     ("POST", "/v1/swarm/heartbeat"),

@@ -37,6 +37,8 @@ from swarm.schemas import (
     EngineState,
     EventPage,
     EventView,
+    HeldTask,
+    HeldTasks,
     JobView,
     LoadRequest,
     MetricPointView,
@@ -72,6 +74,11 @@ def status(server: Server) -> Plan[Status]:
 
 def job(server: Server) -> Plan[JobView]:
     return exchange(server, Call("GET", f"{API_PREFIX}/job"), JobView)
+
+
+def held_tasks(server: Server) -> Plan[list[HeldTask]]:
+    held = yield from exchange(server, Call("GET", f"{API_PREFIX}/tasks"), HeldTasks)
+    return held.tasks
 
 
 def metrics(server: Server, after_step: int) -> Plan[list[MetricPointView]]:

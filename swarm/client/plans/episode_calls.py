@@ -7,6 +7,7 @@ started again in the middle is waited for.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -58,6 +59,7 @@ def begin_episode(
     hold_s = max(0.0, min(MAX_HOLD_S, wait_timeout_s))
     body = checked(
         lambda: BeginEpisodeRequest(
+            begin_secret=secrets.token_urlsafe(24),
             episode_type=EpisodeType(episode_type),
             client_id=client_id,
             task_id=task_id,
@@ -71,9 +73,6 @@ def begin_episode(
         "POST",
         f"{_PREFIX}/begin",
         body,
-        # A begin that got through may have begun an episode whose answer was lost. Nobody renews its lease, so it is
-        # soon gone; without a lease it would be in the way for as long as the idle timeout.
-        repeatable=lease_s is not None,
         patience_s=wait_timeout_s,
         answer_s=hold_s,
     )

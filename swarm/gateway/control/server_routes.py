@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from swarm.errors import EngineNotReady
-from swarm.gateway.control.views import view_audit, view_batch
+from swarm.gateway.control.views import view_audit, view_batch, view_task
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery
 from swarm.job import TrainJob
@@ -27,6 +27,7 @@ from swarm.schemas import (
     BatchPolicies,
     CheckpointResponse,
     EngineState,
+    HeldTasks,
     JobView,
     LoadRequest,
     MetricPointView,
@@ -70,7 +71,7 @@ def require_service(served: Served) -> ModelService:
     return service
 
 
-def add_status_routes(router: APIRouter, control: Control, served: Served) -> None:
+def add_status_routes(router: APIRouter, control: Control, served: Served, ledger: Ledger) -> None:
     """What everybody with a token may know."""
 
     @router.get("/status", summary="One snapshot of the server", responses=errors(507))
@@ -87,6 +88,12 @@ def add_status_routes(router: APIRouter, control: Control, served: Served) -> No
     async def get_policy() -> BatchPolicies:
         """The policy of the batch being filled, and the next one if that differs. 503 while no engine runs."""
         return require_service(served).episodes.policies()
+
+    @router.get("/tasks", summary="The tasks that the present job holds episodes of", responses=errors(507))
+    async def get_tasks() -> HeldTasks:
+        """How many groups of each task are trained or about to be, and how many of its episodes wait for a batch: what
+        a client that was started again need not do once more."""
+        return HeldTasks(tasks=[view_task(row) for row in await ledger.held_tasks()])
 
 
 def add_history_routes(router: APIRouter, ledger: Ledger) -> None:

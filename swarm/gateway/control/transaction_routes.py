@@ -19,7 +19,7 @@ from swarm.schemas import (
     CommitEpisodeRequest,
     EndEpisodeResponse,
     PrepareEpisodeRequest,
-    TransactionId,
+    Secret,
     TransactionView,
 )
 
@@ -62,7 +62,7 @@ def transaction_router(served: Served, ledger: Ledger) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["episodes"])
 
     @router.get("/transactions/{transaction_id}", summary="What became of a transaction", responses=errors(400, 507))
-    async def get_transaction(transaction_id: TransactionId) -> TransactionView:
+    async def get_transaction(transaction_id: Secret) -> TransactionView:
         """As its coordinator knows it. One whose client fell silent is aborted for good before that is said; one that
         is not on record counts as aborted."""
         service = served()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from swarm.ledger import AuditRow, BatchRow, EpisodeRow, EventRow
+from swarm.ledger import AuditRow, BatchRow, EpisodeRow, EventRow, TaskRow
 from swarm.schemas import (
     AuditView,
     BatchView,
@@ -16,6 +16,7 @@ from swarm.schemas import (
     EpisodeSamples,
     EpisodeView,
     EventView,
+    HeldTask,
     SampleView,
     TurnView,
 )
@@ -44,6 +45,10 @@ def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeV
         weight_versions=list(row.weight_versions),
         batch_id=row.batch_id,
     )
+
+
+def view_task(row: TaskRow) -> HeldTask:
+    return HeldTask(task_id=row.task_id, data_source=row.data_source, groups=row.groups, waiting=row.waiting)
 
 
 def view_detail(

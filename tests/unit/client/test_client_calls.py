@@ -49,6 +49,13 @@ def sent(scripted: Any) -> tuple[str, str, Any]:
     return heard.method, heard.path.removeprefix("/v1/swarm/"), heard.body
 
 
+def test_held_tasks_are_read(scripted: Any, client: Any, canned: Any) -> None:
+    task = {"task_id": "a", "data_source": "math", "groups": 2, "waiting": 1}
+    scripted.script(canned(body={"tasks": [task]}))
+    assert [each.model_dump() for each in client.held_tasks()] == [task]
+    assert sent(scripted) == ("GET", "tasks", None)
+
+
 def test_policy_is_read_and_only_what_is_named_is_changed(scripted: Any, client: Any, canned: Any) -> None:
     scripted.script(canned(body={"active": POLICY, "next": None}))
     assert client.batch_policy().active.batch_size == 4

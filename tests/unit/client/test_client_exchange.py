@@ -140,21 +140,17 @@ def test_lost_answer_to_an_end_is_asked_for_again_under_the_same_key(scripted: A
     assert second.at - first.at >= FIRST_PAUSE_S
 
 
-def test_lost_answer_to_a_begin_is_asked_for_again_since_a_lease_frees_the_orphan(
-    scripted: Any, client: Any, canned: Any
+@pytest.mark.parametrize("lease_s", [30.0, None])
+def test_lost_answer_to_a_begin_is_asked_for_again_with_the_same_secret(
+    scripted: Any, client: Any, canned: Any, lease_s: float | None
 ) -> None:
-    scripted.script(canned(body=JOB), canned(body=None), canned(body=BEGUN))
+    scripted.script(canned(body=JOB), canned(body=None), canned(body=BEGUN), canned(body=BEGUN))
     client.job()
-    assert client.begin_episode()[0] == "e1"
-    assert [heard.body["lease_s"] for heard in scripted.heard[1:]] == [30.0, 30.0]
-
-
-def test_lost_answer_to_a_begin_without_a_lease_is_not_asked_for_again(scripted: Any, client: Any, canned: Any) -> None:
-    scripted.script(canned(body=JOB), canned(body=None), canned(body=BEGUN))
-    client.job()
-    with pytest.raises(ServerUnreachable):
-        client.begin_episode(lease_s=None)
-    assert len(scripted.heard) == 2
+    assert client.begin_episode(lease_s=lease_s)[0] == "e1"
+    client.begin_episode(lease_s=lease_s)
+    first, second, other = scripted.heard[1:]
+    assert first.body == second.body and first.body["lease_s"] == lease_s
+    assert len(first.body["begin_secret"]) >= 22 and first.body["begin_secret"] != other.body["begin_secret"]
 
 
 def test_begin_that_could_not_connect_waits_for_the_server_to_come_back(

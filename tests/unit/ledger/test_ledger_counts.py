@@ -143,3 +143,29 @@ def steps_of(path: Path, question: Callable[[sqlite3.Connection], Any]) -> int:
         connection.set_progress_handler(count, 1)
         question(connection)
     return steps
+
+
+def test_of_each_task_the_groups_of_batches_and_the_episodes_that_wait_are_held(script: Any, ledger: Ledger) -> None:
+    def held() -> list[tuple[str, int, int]]:
+        return [(row.task_id, row.groups, row.waiting) for row in script.wait(ledger.held_tasks())]
+
+    assert held() == []
+    for name in ("a1", "a2", "a3", "a4", "a5", "b1"):
+        script.begin(name)
+        script.end(name, task_id=name[0])
+    script.begin("c1")
+    script.begin("d1", EpisodeType.EVAL)
+    script.end("d1", task_id="d")
+    assert held() == [("a", 0, 5), ("b", 0, 1)]
+    script.wait(ledger.seal_batch("first", 1, ["a1", "a2", "a3", "a4"], [("b1", "stale")], [0, 0, 1, 1]))
+    assert held() == [("a", 2, 1)]
+    script.wait(ledger.finish_batch(script.report("first", 1)))
+    script.wait(ledger.seal_batch("second", 2, ["a5"], []))
+    assert held() == [("a", 3, 0)]
+    script.wait(ledger.fail_batch("second", "no memory"))
+    assert held() == [("a", 2, 1)]
+    # What was trained beyond the weights that are gone back to is to be trained again.
+    script.wait(ledger.rewind(0, "checkpoint"))
+    assert held() == [("a", 0, 1)]
+    script.wait(ledger.record_job({"lr": 1e-2}, {}))
+    assert held() == []

@@ -1,0 +1,150 @@
+"""One address for the models of several servers: a request goes to the server whose episode key it carries.
+
+Place in the flow: a program of several roles that runs in a process of its own reaches this address and nothing else,
+as one of a single role reaches its server. process.py names the keys of each attempt for as long as it lasts. This
+module reads no body and knows nothing of roles.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager, suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+import httpx
+
+from swarm.client import ConnectionStack
+from swarm.errors import BadRequest, ServerUnreachable, Unauthorized
+from swarm.program.attempts import CALL_TIMEOUT_S
+from swarm.schemas import ErrorBody, ErrorDetail
+
+BASE_PATH = "/v1"
+"""What the base URL of every episode ends in."""
+MAX_BODY_BYTES = 64 * 2**20
+_OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade"})
+_NOT_CARRIED = _OF_ONE_CONNECTION | {"host", "content-length", "authorization", "x-api-key"}
+
+
+class KeyRouter:
+    """Listens on a port of the loopback interface. Close it, or use it in a `with` block."""
+
+    def __init__(self) -> None:
+        self.base_urls: dict[str, str] = {}
+        self.http = httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack())
+        self._server = _Listener(self)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="key router", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self.http.close()
+
+    @contextmanager
+    def routed(self, base_urls: Mapping[str, str]) -> Generator[None]:
+        """Requests with these keys go to these base URLs for the length of a block."""
+        self.base_urls.update(base_urls)
+        try:
+            yield
+        finally:
+            for key in base_urls:
+                self.base_urls.pop(key, None)
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 512
+
+    def __init__(self, router: KeyRouter) -> None:
+        self.router = router
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A caller that went away is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = CALL_TIMEOUT_S
+
+    def do_GET(self) -> None:
+        self._carry()
+
+    def do_POST(self) -> None:
+        self._carry()
+
+    def _carry(self) -> None:
+        # The next request may carry the key of another server.
+        self.close_connection = True
+        assert isinstance(self.server, _Listener)
+        router = self.server.router
+        key, path = self._key_and_path()
+        base_url = router.base_urls.get(key)
+        if base_url is None or not path.startswith(f"{BASE_PATH}/"):
+            self._refuse(HTTPStatus.UNAUTHORIZED, Unauthorized.code, "this is the key of no episode under way")
+            return
+        length = self.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            message = f"say how long the request is, {MAX_BODY_BYTES >> 20} MiB at most"
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, BadRequest.code, message)
+            return
+        headers = [(name, value) for name, value in self.headers.items() if name.lower() not in _NOT_CARRIED]
+        headers.append(("authorization", f"Bearer {key}"))
+        url, body = base_url + path.removeprefix(BASE_PATH), self.rfile.read(int(length))
+        request = router.http.build_request(self.command, url, headers=headers, content=body)
+        try:
+            answer = router.http.send(request, stream=True)
+        except httpx.TransportError as error:
+            message = f"no answer from {base_url}: {type(error).__name__}"
+            self._refuse(HTTPStatus.BAD_GATEWAY, ServerUnreachable.code, message)
+            return
+        # A server that ends in mid-answer is met here as a connection that does.
+        with closing(answer), suppress(httpx.TransportError):
+            self._pass_on(answer)
+
+    def _key_and_path(self) -> tuple[str, str]:
+        """The key of the request, wherever the model routes take one, and its path without it."""
+        if self.path.startswith("/e/"):
+            key, slash, rest = self.path.removeprefix("/e/").partition("/")
+            return key, slash + rest
+        scheme, _, key = self.headers.get("authorization", "").partition(" ")
+        key = key.strip() if scheme.lower() == "bearer" else ""
+        return key or self.headers.get("x-api-key", ""), self.path
+
+    def _pass_on(self, answer: httpx.Response) -> None:
+        self.send_response_only(answer.status_code)
+        for name, value in answer.headers.multi_items():
+            if name.lower() not in _OF_ONE_CONNECTION:
+                self.send_header(name, value)
+        self.send_header("connection", "close")
+        self.end_headers()
+        for piece in answer.iter_raw():
+            self.wfile.write(piece)
+
+    def _refuse(self, status: HTTPStatus, code: str, message: str) -> None:
+        self.send_response_only(status)
+        detail = ErrorDetail(message=message, type="invalid_request_error", code=code)
+        body = ErrorBody(error=detail).model_dump_json().encode()
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are the servers' to log."""

@@ -1,0 +1,130 @@
+"""The roles of a program and their servers: each role has a model of its own, which a server of its own trains.
+
+Place in the flow: command lines read `--server` and `--job` here, training.py opens the episodes of an attempt here. A
+run with one model has one role without a name. This module knows nothing of agents and rewards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from swarm.client import OpenEpisodes, SwarmClient, SwarmTeam
+from swarm.client.episode import DEFAULT_TIMEOUT_S
+from swarm.config import complete_address
+from swarm.errors import BadRequest
+from swarm.job import TrainJob
+from swarm.types import Task
+
+ONE_ROLE = ""
+"""The name of the one role where there are no roles."""
+AGREED = ("batch_size", "num_repeat", "total_steps", "max_staleness", "stop_rule")
+"""Settings that decide how many episodes a server takes. Episodes count on all servers, so these are equal on all."""
+
+_NAMED = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
+
+Servers = SwarmClient | SwarmTeam
+"""What a program is trained or measured with: one server, or a team with a server for each role."""
+
+
+def clients_of(servers: Servers) -> dict[str, SwarmClient]:
+    """The clients by role, the coordinator's first."""
+    return {ONE_ROLE: servers} if isinstance(servers, SwarmClient) else servers.clients
+
+
+@contextmanager
+def connected(
+    addresses: Mapping[str, str], token: str | None, *, client_id: str, timeout: float = DEFAULT_TIMEOUT_S
+) -> Generator[Servers]:
+    """A client of the one server without a role, or a team of those of all roles."""
+    with ExitStack() as stack:
+        clients = {
+            role: stack.enter_context(SwarmClient(url, token=token, client_id=client_id, timeout=timeout))
+            for role, url in addresses.items()
+        }
+        yield clients[ONE_ROLE] if ONE_ROLE in clients else SwarmTeam(clients)
+
+
+@contextmanager
+def open_episodes(servers: Servers, task: Task) -> Generator[OpenEpisodes]:
+    """A train episode on each server for the length of a block, by role; ended on all of them or aborted on all."""
+    if isinstance(servers, SwarmTeam):
+        with servers.open_episodes(task) as episodes:
+            yield episodes
+        return
+    with servers.open_episode(task) as episode:
+        opened = OpenEpisodes(task, {ONE_ROLE: episode.credentials})
+        yield opened
+        episode.output = opened.outputs.get(ONE_ROLE)
+
+
+def servers_named(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Addresses by role, in the order given: `URL` alone, or `ROLE=URL` for each role.
+
+    Raises BadRequest for anything else, for a role named twice and for two roles on one server.
+    """
+    addresses: dict[str, str] = {}
+    for text in given:
+        named = _NAMED.fullmatch(text)
+        role, address = (named[1], named[2]) if named else (ONE_ROLE, text)
+        if not address or address.startswith("=") or (not named and "=" in text.partition("://")[0]):
+            raise _malformed(option, f"{text!r} names no role with its server")
+        if role in addresses:
+            what = f"the role {role} twice" if role else "two servers without a role"
+            raise _malformed(option, f"there is {what}")
+        addresses[role] = address
+    if ONE_ROLE in addresses and len(addresses) > 1:
+        raise _malformed(option, f"{addresses[ONE_ROLE]} has no role")
+    if len({complete_address(address).rstrip("/") for address in addresses.values()}) < len(addresses):
+        raise BadRequest(
+            f"{option}: two roles have the same server, which trains one model: a program plays several parts with one "
+            "model without roles",
+            param="server",
+        )
+    return addresses
+
+
+def refuse_roles(option: str, given: str | None, instead: str) -> None:
+    """Raises BadRequest for a `ROLE=URL` where one server is meant; `instead` is the command for several."""
+    if given is not None and _NAMED.fullmatch(given):
+        raise BadRequest(f"{option} takes one server; a program of several roles is run by: {instead}", param="url")
+
+
+def jobs_named(given: Sequence[str], roles: Sequence[str]) -> dict[str, TrainJob]:
+    """The job of each role: `FILE` for all, `ROLE=FILE` for one, which comes before that for all.
+
+    Raises BadRequest for a role that there is not, a role without a job, and jobs that do not agree on how many
+    episodes there are; JobInvalid for a file that is no job.
+    """
+    files: dict[str, Path] = {}
+    for text in given:
+        named = _NAMED.fullmatch(text) if list(roles) != [ONE_ROLE] else None
+        role, file = (named[1], named[2]) if named else (ONE_ROLE, text)
+        if role and role not in roles:
+            raise BadRequest(f"--job: there is no role {role!r}: the roles are {', '.join(roles)}", param="job")
+        if role in files:
+            raise BadRequest(f"--job: there are two jobs {f'of the role {role}' if role else 'for all'}", param="job")
+        files[role] = Path(file)
+    missing = [role for role in roles if role not in files and ONE_ROLE not in files]
+    if missing:
+        raise BadRequest(
+            f"--job: the role {missing[0]} has none: --job {missing[0]}=FILE, or --job FILE for all", param="job"
+        )
+    read = {file: TrainJob.build_job_from_yaml(file) for file in dict.fromkeys(files.values())}
+    jobs = {role: read[files.get(role, files.get(ONE_ROLE, Path()))] for role in roles}
+    _require_agreement(jobs)
+    return jobs
+
+
+def _require_agreement(jobs: Mapping[str, TrainJob]) -> None:
+    for setting in AGREED:
+        values = {role: getattr(job, setting) for role, job in jobs.items()}
+        if len(set(values.values())) > 1:
+            told = ", ".join(f"{value} for {role}" for role, value in values.items())
+            raise BadRequest(f"--job: {setting} is {told}: it must be the same for all roles", param=setting)
+
+
+def _malformed(option: str, what: str) -> BadRequest:
+    return BadRequest(f"{option}: {what}: write {option} URL, or {option} ROLE=URL for each role", param="server")

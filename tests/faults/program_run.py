@@ -1,0 +1,258 @@
+"""One run of a program to be killed: a server, the program's own command, and what is on record of it afterwards.
+
+Place in the flow: test_program_kills.py runs it. Everything is a process of its own, started below this one and killed
+by its pid. Who is killed next depends on how many episodes have ended, never on time alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+from faults.storm import SERVER_PROGRAM, SERVING, end_process, free_port
+from process_support import command_of, descendants, kill_all
+
+BATCH_SIZE, NUM_REPEAT = 4, 4
+SEED = 7
+GAP = 12
+"""At most so many episodes end between two kills, those aside that end while somebody comes back."""
+PROGRESS_LIMIT_S = 240.0
+ENVIRONMENT_MODULE = "swarm.environments.server.main"
+HOST_MODULE = "swarm.program.host"
+
+PROGRAM = """
+import time
+
+def agent(task, model, session):
+    model.chat([{"role": "user", "content": "Think: " + task.main_query}], max_tokens=4)
+    time.sleep(0.15)
+    return model.chat(session.messages, max_tokens=6)
+
+def reward(task, transcript, grade):
+    return 2 * grade.score + 1
+
+if __name__ == "__main__":
+    from swarm.program import main
+
+    main(__file__)
+"""
+GRADER = """
+def grade(task, transcript):
+    reply = transcript[-1]["content"] or ""
+    return sum(map(ord, task["question"] + reply)) % 1009 / 1009
+"""
+
+
+class Victim(StrEnum):
+    PROGRAM = "process of the program"
+    DRIVER = "driver"
+    ENVIRONMENT = "environment server"
+    SERVER = "swarm server"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One trained episode. `answer` is the last thing that its model said in reply to the task's own question."""
+
+    episode_id: str
+    task_id: str
+    step: int
+    group: tuple[str, int]
+    reward: float
+    question: str
+    answer: str
+
+
+@dataclass
+class ProgramRun:
+    home: Path
+    steps: int
+    dice: random.Random
+    _server: subprocess.Popen[bytes] | None = None
+    _driver: subprocess.Popen[bytes] | None = None
+    _http: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._http = httpx.Client(base_url=self.url, timeout=10)
+        environment = self.home / "words"
+        environment.mkdir()
+        rows = [
+            {"question": f"Say word {number}", "answer": str(number)} for number in range(4 * self.steps * BATCH_SIZE)
+        ]
+        (environment / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (environment / "environment.toml").write_text('name = "words"\n')
+        (environment / "grade.py").write_text(GRADER)
+        (self.home / "program.py").write_text(PROGRAM)
+        # A batch waits as long as it takes for whoever is started again.
+        job = {
+            "engine": "fake", "batch_size": BATCH_SIZE, "num_repeat": NUM_REPEAT, "total_steps": self.steps,
+            "group_timeout_s": 3600, "stall_timeout_s": 3600, "drain_timeout_s": 3600,
+        }  # fmt: skip
+        (self.home / "job.yaml").write_text(yaml.safe_dump(job))
+
+    def begin(self) -> None:
+        self._start_server()
+        self._start_driver()
+        self.wait_for_episodes(1)
+
+    def strike(self, victim: Victim, kills_left: int) -> None:
+        """Kill somebody after some more episodes, and bring back what nobody else does."""
+        lasting = (self.steps * BATCH_SIZE * NUM_REPEAT - self.ended()) // (2 * kills_left)
+        self.wait_for_episodes(self.ended() + self.dice.randint(1, max(1, min(GAP, lasting))))
+        time.sleep(0.1 * self.dice.random())
+        assert self._server is not None and self._driver is not None
+        match victim:
+            case Victim.SERVER:
+                end_process(self._server, signal.SIGKILL)
+                self._start_server()
+            case Victim.DRIVER:
+                end_process(self._driver, signal.SIGKILL)
+                self._start_driver()
+            case Victim.PROGRAM:
+                self._kill_below_driver(HOST_MODULE)
+            case Victim.ENVIRONMENT:
+                self._kill_below_driver(ENVIRONMENT_MODULE)
+
+    def finish(self) -> str:
+        """Wait until the driver has ended; what it said last."""
+        assert self._driver is not None
+        self._advance(lambda: self._driver is not None and self._driver.poll() is not None)
+        assert self._driver.returncode == 0, self._said()
+        return (self.home / "driver.out").read_text().splitlines()[-1]
+
+    def ended(self) -> int:
+        """How many train episodes are on record with a reward."""
+        ledger = self.home / "home" / "ledger.db"
+        if not ledger.exists():
+            return 0
+        with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True, timeout=60)) as database:
+            return database.execute("SELECT count(*) FROM episodes WHERE state IN ('completed', 'trained')").fetchone()[
+                0
+            ]
+
+    def wait_for_episodes(self, number: int) -> None:
+        self._advance(lambda: self.ended() >= number, is_running=True)
+
+    def trained(self) -> list[Trained]:
+        """Read from the file, after the end."""
+        with closing(sqlite3.connect(f"file:{self.home}/home/ledger.db?mode=ro", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            episodes = database.execute(
+                "SELECT e.*, b.step FROM episodes AS e JOIN batches AS b USING (batch_id) WHERE b.state = 'trained'"
+            ).fetchall()
+            return [_trained(database, row) for row in episodes]
+
+    def steps_on_record(self) -> list[int]:
+        with closing(sqlite3.connect(f"file:{self.home}/home/ledger.db?mode=ro", uri=True)) as database:
+            rows = database.execute("SELECT step FROM batches WHERE state = 'trained' ORDER BY step").fetchall()
+            return [step for (step,) in rows]
+
+    def outcomes(self) -> Counter[str]:
+        """Of the episodes that did not count, by state and reason."""
+        with closing(sqlite3.connect(f"file:{self.home}/home/ledger.db?mode=ro", uri=True)) as database:
+            rows = database.execute(
+                "SELECT state || ' ' || coalesce(outcome, '') FROM episodes WHERE state <> 'trained'"
+            )
+            return Counter(outcome for (outcome,) in rows)
+
+    def close(self) -> None:
+        self._http.close()
+        for process in (self._driver, self._server):
+            if process is not None:
+                end_process(process, signal.SIGKILL)
+
+    def _start_server(self) -> None:
+        with (self.home / "server.log").open("ab") as log:
+            self._server = subprocess.Popen(
+                [*SERVER_PROGRAM, "--port", str(self._port), "--home", str(self.home / "home")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        deadline = time.monotonic() + PROGRESS_LIMIT_S
+        is_new = self._driver is None
+        while (state := self._state()) not in (SERVING | {"OFFLINE"} if is_new else SERVING | {"COMPLETE"}):
+            assert self._server.poll() is None and time.monotonic() < deadline, f"{state}\n{self._said()}"
+            time.sleep(0.02)
+
+    def _state(self) -> str | None:
+        """None while nobody answers."""
+        try:
+            return self._http.get("/v1/swarm/status").json().get("state")
+        except httpx.TransportError:
+            return None
+
+    def _start_driver(self) -> None:
+        words = ["--server", self.url, "--env", "words", "--job", "job.yaml", "--seed", str(SEED), "--workers", "8"]
+        with (self.home / "driver.out").open("ab") as out, (self.home / "driver.log").open("ab") as log:
+            self._driver = subprocess.Popen(
+                [sys.executable, "program.py", *words, "--sandbox"],
+                cwd=self.home, stdin=subprocess.DEVNULL, stdout=out, stderr=log,
+            )  # fmt: skip
+
+    def _kill_below_driver(self, module: str) -> None:
+        """The process that runs a module itself, not those that watch over it."""
+        found: list[psutil.Process] = []
+
+        def is_found() -> bool:
+            assert self._driver is not None
+            found[:] = [each for each in descendants(self._driver.pid) if command_of(each)[1:3] == ["-m", module]]
+            return bool(found)
+
+        self._advance(is_found, is_running=True)
+        kill_all(found)
+
+    def _advance(self, is_reached: Callable[[], bool], *, is_running: bool = False) -> None:
+        """Wait as long as episodes go on to end. With `is_running` the driver must not have ended."""
+        ended, deadline = self.ended(), time.monotonic() + PROGRESS_LIMIT_S
+        while not is_reached():
+            assert self._driver is not None
+            code = self._driver.poll()
+            assert not is_running or code is None, f"the driver ended with {code}\n{self._said()}"
+            assert time.monotonic() < deadline, f"nothing has happened for {PROGRESS_LIMIT_S:.0f} s\n{self._said()}"
+            time.sleep(0.02)
+            if (now := self.ended()) > ended:
+                ended, deadline = now, time.monotonic() + PROGRESS_LIMIT_S
+
+    def _said(self) -> str:
+        """The last words of everybody."""
+        logs = [*sorted(self.home.glob("*.log")), self.home / "driver.out"]
+        return "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in logs if path.exists())
+
+
+def _trained(database: sqlite3.Connection, row: sqlite3.Row) -> Trained:
+    turns = database.execute(
+        "SELECT messages, reply FROM turns WHERE episode_id = ? ORDER BY turn_index", (row["episode_id"],)
+    ).fetchall()
+    answers: list[tuple[str, str]] = []
+    for messages, reply in turns:
+        said: list[dict[str, Any]] = json.loads(messages)
+        if not said[0]["content"].startswith("Think: "):
+            answers.append((said[0]["content"], json.loads(reply)["content"] or ""))
+    [(question, answer)] = answers
+    group = (row["batch_id"], row["batch_group"])
+    return Trained(row["episode_id"], row["task_id"], row["step"], group, row["reward"], question, answer)
+
+
+@contextmanager
+def program_run(home: Path, steps: int, seed: int) -> Iterator[ProgramRun]:
+    run = ProgramRun(home, steps, random.Random(seed))
+    try:
+        yield run
+    finally:
+        run.close()

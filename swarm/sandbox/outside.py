@@ -32,6 +32,7 @@ HEAD_TIMEOUT_S = 60.0
 
 _MODEL_ROUTE = re.compile(r"(/e/[\w.~-]+)?(/v1/(?!swarm(/|$))[\w./~-]*|/tokenize|/detokenize)")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONNECTION_HEADERS = frozenset({b"connection", b"keep-alive"})
 _OF_THE_CONNECTION = frozenset({"connection", "keep-alive", "proxy-connection", "upgrade", "te", "expect"})
 
 
@@ -94,11 +95,23 @@ def model_forwarder(connect: Connect, prefix: str) -> Handler:
         if upstream is None:
             return
         sending = asyncio.ensure_future(_send(request, reader, upstream[1]))
-        await copy(upstream[0], writer)
+        await _answer(upstream[0], writer)
         sending.cancel()
         upstream[1].close()
 
     return forward
+
+
+async def _answer(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The server's answer, which says to the guest that the connection ends with it: not every server does."""
+    try:
+        first, *lines = (await upstream.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
+    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        writer.close()
+        return
+    kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in _CONNECTION_HEADERS]
+    writer.write(b"\r\n".join([first, *kept, b"connection: close", b"", b""]))
+    await copy(upstream, writer)
 
 
 async def _send(request: Request, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:

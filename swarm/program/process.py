@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from swarm.client.runner import is_transient
 from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_class
 from swarm.processes.child import Child, tail
@@ -43,9 +44,9 @@ FUNCTION_LIMIT_S = 30.0
 MAX_USELESS_STARTS = 3
 MAX_LINE_CHARS = 16 * 2**20
 MAX_STRAY_LINES = 1000
-"""What a program writes between the lines of the protocol costs its driver time; so many in a row are no accident."""
+"""What a program writes beside the lines of the protocol costs its driver time; so many in a row are no accident."""
 MAX_WAITING_LINES = 64
-"""An agent waits for what follows its reply, so one line of a call waits here, or one of each of the agent's threads."""
+"""An agent waits for what follows its reply, so one line of a call waits here, or one for each of its threads."""
 PROGRAM_FILE = "program.py"
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -90,6 +91,9 @@ class ProgramProcess:
         self._is_closed = False
         self._useless_starts = 0
         self.starts = 0
+        self.broken_off = 0
+        """Attempts that failed, by the program's own word or death, after it had replied: whoever makes them again lets
+        the program choose among its attempts."""
         self._life = self._start()
 
     def __enter__(self) -> Program:
@@ -128,7 +132,13 @@ class ProgramProcess:
             id=next(self._numbers), function="agent", task=_line(task), model=line,
             messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
         )  # fmt: skip
-        return self._run(call, self._attempt_limit_s, session)
+        try:
+            return self._run(call, self._attempt_limit_s, session)
+        except (ProgramFailure, Unavailable):
+            if session.turns:
+                with self._lock:
+                    self.broken_off += 1
+            raise
 
     def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float:
         call = Call(
@@ -309,9 +319,12 @@ def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
 
 
 def _returned(said: FromProgram) -> Any:
-    if said.failure is not None:
-        raise error_class(said.failure.code)(said.failure.message)
-    return said.result
+    """Raises Unavailable for what another attempt may mend, else ProgramFailure: a program may say any code, and some
+    would end the run of who drives it, or keep it waiting."""
+    if said.failure is None:
+        return said.result
+    error = error_class(said.failure.code)(said.failure.message)
+    raise Unavailable(error.message) if is_transient(error) else ProgramFailure(error.message)
 
 
 def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> Following:

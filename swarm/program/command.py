@@ -45,7 +45,7 @@ def _run(program: Path, options: argparse.Namespace) -> None:
     with (
         _opened(program, options) as opened,
         open_environment(options.env) as environment,
-        SwarmClient(options.server, token=os.environ.get("SWARM_TOKEN")) as client,
+        SwarmClient(options.server, token=os.environ.get("SWARM_TOKEN"), client_id=options.client_id) as client,
     ):
         client.auto_sync_train_config_and_start_engine(job)
         with watch_steps(client, _print_step):
@@ -79,5 +79,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True, type=Path, help="a job.yaml")
     parser.add_argument("--seed", type=int, help="of the job and of the order of tasks (default: the job's)")
     parser.add_argument("--workers", type=int, default=32, help="episodes at the same time")
+    parser.add_argument("--client-id", help="name of this run in the server's records (default: host and process)")
     parser.add_argument("--sandbox", action="store_true", help="run the program's functions in a sandbox")
     return parser.parse_args(argv)

@@ -30,6 +30,7 @@ from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
+from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
@@ -46,6 +47,10 @@ BASE, FINAL, SEALED = "base", "final", "sealed"
 
 EVAL_WORKERS = 32
 SAMPLED_EPISODES = 4
+MAX_BROKEN_OFF = 0.02
+"""Of the attempts of a score: a program whose own doing ends more of them after its first reply chooses among them."""
+RECORD = "record"
+"""Where in a run's external ids the begin of its record stands."""
 REST_POLL_S = 0.1
 TRAIN_DIGEST = "train_environment_digest"
 CLIENT_EXIT_S = 10.0
@@ -106,6 +111,7 @@ class Evaluator:
                 job, force_restart=is_fresh, boot_timeout=boot_timeout_s(job)
             )
             self._check_stop()
+            run = self._mark(client, run, job, is_fresh=is_fresh)
             if self.store.find_evaluation(run.id, BASE, self.charter.search_split) is None:
                 if status.step:
                     raise RunBroken("training has begun and the base weights were never scored")
@@ -130,7 +136,8 @@ class Evaluator:
     def measure(self, run: Run, url: str, child: Child | None, *, is_complete: bool) -> int:
         """End the client, save the weights, score them; returns their version.
 
-        Raises RunBroken if they are not what the arm's job gives: after all its steps if `is_complete`.
+        Raises RunBroken if they are not what the arm's job gives: after all its steps if `is_complete`. Raises
+        RunRejected if the server's record is not that of an honest run.
         """
         if child is not None:
             child.wait(CLIENT_EXIT_S)
@@ -139,6 +146,7 @@ class Evaluator:
         with self.connect(url) as client:
             self._await_rest(client, step_limit_s(run.job))
             self._check_job(client, run)
+            self._check_record(client, run)
             saved = client.save_checkpoint()
             version = saved.weight_version
             if is_complete and version != total_steps(run.job):
@@ -179,7 +187,7 @@ class Evaluator:
             if task.task_id in first:
                 sampled.append((task, credentials.episode_id))
 
-        with self._program(run, phase, url) as program:
+        with self._program(run, phase, url) as (program, process):
             result = measure(
                 client,
                 environment,
@@ -189,6 +197,11 @@ class Evaluator:
                 max_workers=EVAL_WORKERS,
                 wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
+            )
+        if process is not None and process.broken_off > max(1, MAX_BROKEN_OFF * self.charter.eval_episodes):
+            raise RunRejected(
+                f"the program broke {process.broken_off} {phase} attempts off after its first reply, so that they were "
+                "made again: a score of attempts that a program may choose is none"
             )
         self._record(run, phase, split, result, version=version)
         return sampled
@@ -203,18 +216,19 @@ class Evaluator:
         return opened
 
     @contextmanager
-    def _program(self, run: Run, phase: str, url: str) -> Generator[Program]:
+    def _program(self, run: Run, phase: str, url: str) -> Generator[tuple[Program, ProgramProcess | None]]:
         """The agent that plays for a run: that of its arm's program, in a process of its own, in a sandbox if it is
         foreign code. An arm with a client that drives itself is played by the plain agent."""
-        experiments = self.store.list_experiments(run.study_id)
-        experiment = next(item for item in experiments if item.id == run.experiment_id)
+        experiment = self._experiment(run)
         code = experiment.program_code
         if code == load("program") or not is_program(code):
-            yield PLAIN
+            yield PLAIN, None
             return
         sandbox = None if experiment.author is Author.PACKAGE else self.sandbox
-        with place_program(code, self.folder(run.id) / phase, url, sandbox) as place, ProgramProcess(place) as program:
-            yield program
+        with place_program(code, self.folder(run.id) / phase, url, sandbox) as place:
+            process = ProgramProcess(place)
+            with process as program:
+                yield program, process
 
     def _record(self, run: Run, phase: str, split: str, result: Evaluation, *, version: int) -> None:
         if result.failures or result.mean is None:
@@ -270,6 +284,34 @@ class Evaluator:
         if present is None or TrainJob.model_validate(present) != TrainJob.model_validate(dict(run.job)):
             raise RunBroken("the server no longer runs the arm's job: its score would not be the arm's")
 
+    def _mark(self, client: SwarmClient, run: Run, job: Mapping[str, Any], *, is_fresh: bool) -> Run:
+        """Remember where the run's record begins; a run that is taken up again keeps its mark."""
+        if not is_fresh and RECORD in run.external_ids:
+            return run
+        mark = mark_begin(client, job)
+        return self.store.update_run(run.id, external_ids={**run.external_ids, RECORD: [mark.event_id, mark.at]})
+
+    def _check_record(self, client: SwarmClient, run: Run) -> None:
+        stored = self.store.get_run(run.id).external_ids.get(RECORD)
+        if stored is None:
+            # The run began under an earlier version, which left no mark.
+            return
+        environment = self._environment()
+        held_out = [
+            item.task
+            for split in (self.charter.search_split, self.charter.sealed_split)
+            for item in islice(environment.tasks(Split(split)), self.charter.eval_episodes)
+        ]
+        check_record(
+            client,
+            RunMark(int(stored[0]), float(stored[1])),
+            held_out_of({task.task_id: task.main_query for task in held_out}),
+            run.id if is_program(self._experiment(run).program_code) else None,
+        )
+
+    def _experiment(self, run: Run) -> Experiment:
+        return next(item for item in self.store.list_experiments(run.study_id) if item.id == run.experiment_id)
+
     def _start_client(
         self, run: Run, experiment: Experiment, job: Mapping[str, Any], url: str, *, is_trusted: bool
     ) -> Child:
@@ -289,7 +331,8 @@ class Evaluator:
         if is_program(experiment.program_code):
             reference = self.environments.reference(trained_on(experiment, self.charter))
             # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
-            arguments = ["-m", "swarm.program", *arguments, "--env", reference, *(["--sandbox"] if is_foreign else [])]
+            arguments = ["-m", "swarm.program", *arguments, "--env", reference, "--run", run.id]
+            arguments += ["--sandbox"] if is_foreign else []
             command = plain_command([sys.executable, *arguments], server_url=url, token=token)
         elif is_foreign:
             raise RunBroken(

@@ -20,6 +20,7 @@ from swarm.errors import SwarmError
 from swarm.processes.child import own_name
 from swarm.program.base import Program, load_program
 from swarm.program.key_router import KeyRouter
+from swarm.program.order import RUN_MARK
 from swarm.program.process import ProgramProcess, place_program
 from swarm.program.roles import ONE_ROLE, clients_of, connected, jobs_named, servers_named
 from swarm.program.steps import watch_steps
@@ -50,7 +51,9 @@ def _run(program: Path, options: argparse.Namespace) -> None:
     with (
         _opened(program, options, addresses) as opened,
         open_environment(options.env) as environment,
-        connected(addresses, os.environ.get("SWARM_TOKEN"), client_id=own_name(), timeout=PATIENCE_S) as servers,
+        connected(
+            addresses, os.environ.get("SWARM_TOKEN"), client_id=_client_id(options.run), timeout=PATIENCE_S
+        ) as servers,
         ExitStack() as watches,
     ):
         clients = clients_of(servers)
@@ -84,6 +87,11 @@ def _printer(role: str) -> Callable[[int, float], None]:
     return print_step
 
 
+def _client_id(run: str | None) -> str:
+    """By the process's own name its successor knows that it is gone."""
+    return own_name() if run is None else f"{run}{RUN_MARK}{own_name()}"
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a model with this program.")
     parser.add_argument(
@@ -93,5 +101,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True, action="append", help="a job.yaml, or ROLE=FILE for that of one role")
     parser.add_argument("--seed", type=int, help="of the job and of the order of tasks (default: the job's)")
     parser.add_argument("--workers", type=int, default=32, help="episodes at the same time")
+    parser.add_argument("--run", help="name of this run, which the server's records of its episodes begin with")
     parser.add_argument("--sandbox", action="store_true", help="run the program's functions in a sandbox")
     return parser.parse_args(argv)

@@ -30,6 +30,8 @@ CHOICE = 4
 """Out of so many times the tasks that it needs a curriculum chooses."""
 DEAD_CLIENT = "client_died"
 """Why the episodes of a program that is gone are given up."""
+RUN_MARK = "/"
+"""Stands between the name of a run and that of the process that works on it, in what a server knows clients by."""
 
 
 def stream(environment: Environment, split: Split, seed: int) -> Iterator[EnvironmentTask]:
@@ -51,7 +53,7 @@ def give_up_dead(client: SwarmClient) -> None:
     """
     with suppress(Forbidden):
         for episode in client.episodes(state="running", episode_type="train"):
-            if is_dead(episode.client_id):
+            if is_dead(episode.client_id.rpartition(RUN_MARK)[2]):
                 # It has ended meanwhile, or is prepared on several servers, which settle it among themselves.
                 with suppress(SwarmError):
                     client.abort_episode(episode.episode_id, DEAD_CLIENT)

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from swarm.client.runner import is_transient
 from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_class
 from swarm.processes.child import Child, tail
@@ -44,7 +45,7 @@ FUNCTION_LIMIT_S = 30.0
 MAX_USELESS_STARTS = 3
 MAX_LINE_CHARS = 16 * 2**20
 MAX_STRAY_LINES = 1000
-"""What a program writes between the lines of the protocol costs its driver time; so many in a row are no accident."""
+"""What a program writes beside the lines of the protocol costs its driver time; so many in a row are no accident."""
 MAX_WAITING_LINES = 64
 """An agent waits for what follows its reply: one line of a call waits here, or one of each thread of the agent."""
 PROGRAM_FILE = "program.py"
@@ -97,6 +98,9 @@ class ProgramProcess:
         self._is_closed = False
         self._useless_starts = 0
         self.starts = 0
+        self.broken_off = 0
+        """Attempts that failed, by the program's own word or death, after it had replied: whoever makes them again lets
+        the program choose among its attempts."""
         self._life = self._start()
 
     def __enter__(self) -> Program:
@@ -139,12 +143,15 @@ class ProgramProcess:
             id=next(self._numbers), function="agent", task=_line(task), model=line,
             messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
         )  # fmt: skip
-        with (
-            nullcontext()
-            if self._router is None
-            else self._router.routed({each.api_key: each.base_url for each in models.values()})
-        ):
-            return self._run(call, self._attempt_limit_s, session)
+        keys = {each.api_key: each.base_url for each in models.values()}
+        try:
+            with nullcontext() if self._router is None else self._router.routed(keys):
+                return self._run(call, self._attempt_limit_s, session)
+        except (ProgramFailure, Unavailable):
+            if session.turns:
+                with self._lock:
+                    self.broken_off += 1
+            raise
 
     def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float | Mapping[str, float]:
         call = Call(
@@ -323,9 +330,12 @@ def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
 
 
 def _returned(said: FromProgram) -> Any:
-    if said.failure is not None:
-        raise error_class(said.failure.code)(said.failure.message)
-    return said.result
+    """Raises Unavailable for what another attempt may mend, else ProgramFailure: a program may say any code, and some
+    would end the run of who drives it, or keep it waiting."""
+    if said.failure is None:
+        return said.result
+    error = error_class(said.failure.code)(said.failure.message)
+    raise Unavailable(error.message) if is_transient(error) else ProgramFailure(error.message)
 
 
 def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> Following:

@@ -39,8 +39,8 @@ TASK_LIBRARIES = ("reasoning_gym", "verifiers")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one program sees. `link` is the folder of the proxy's socket; `files` are shown at their own paths. Sizes
-    are those of the working directory and of each other folder that can be written."""
+    """What one program sees. `link` is the folder of the proxy's socket, `files` are shown at their own paths, and the
+    sizes are those of the working directory and of each other folder that can be written."""
 
     workdir: Path
     link: Path | None

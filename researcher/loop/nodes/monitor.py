@@ -10,6 +10,7 @@ from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import Diagnosis
+from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import job_of
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.state import ResearchState
@@ -101,7 +102,9 @@ def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
         return
     if not isinstance(error, (SwarmError, ResearchError, OSError)):
         logger.error("%s: unexpected failure", active.name, exc_info=error)
-    fail(deps, active, str(error) or type(error).__name__)
+    reason = str(error) or type(error).__name__
+    rejection = Diagnosis("rejected", reason, is_scored=False, is_retried=False)
+    fail(deps, active, reason, diagnosis=rejection if isinstance(error, RunRejected) else None)
 
 
 def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | None = None) -> None:

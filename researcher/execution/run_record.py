@@ -1,0 +1,127 @@
+"""Whether the record of a run's server is that of an honest run: what happened there while the run's program trained.
+
+Place in the flow: evaluator.py marks the record when a run begins and reads it before the run is scored. The server's
+ledger is the witness: its events for commands, its train episodes for who trained on what. This module knows nothing of
+scores, arms or the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from researcher.errors import ResearchError
+from swarm import SwarmClient
+from swarm.program.order import RUN_MARK
+from swarm.schemas import EpisodeView, EventView
+
+MAX_EPISODES = 100_000
+MAX_READ_EPISODES = 256
+"""Of a run's train episodes the messages of so many are read, evenly spread: what trains on held-out questions does so
+throughout."""
+LOADED = "loaded by command"
+
+
+class RunRejected(ResearchError):
+    """This run is not what its arm says it is: it has no score and no further attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Tasks that no train episode may be of: their ids, and their questions."""
+
+    task_ids: frozenset[str]
+    questions: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunMark:
+    """Where a run's record begins: the last event before it, and the time of that, in seconds since the epoch."""
+
+    event_id: int
+    at: float
+
+
+def mark_begin(client: SwarmClient, job: Mapping[str, Any]) -> RunMark:
+    """Call it once the run's job has been started. Raises RunRejected if the server does not know of that."""
+    name = job.get("experiment_name")
+    started = [
+        event
+        for event in client.past_events()
+        if event.kind == "job.started" and event.detail.get("experiment_name") == name
+    ]
+    if not started:
+        raise RunRejected(f"the server has no record of the start of {name}")
+    return RunMark(started[-1].event_id, started[-1].at)
+
+
+def check_record(client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str | None) -> None:
+    """Raises RunRejected, naming what happened. Train episodes are all to be those of `run`, if that is known."""
+    offences = [offence for event in client.past_events(mark.event_id) if (offence := _offence_of(event))]
+    if offences:
+        raise RunRejected(f"while the run trained, {offences[0]}: its score would not be the arm's")
+    listed = client.episodes(limit=MAX_EPISODES, episode_type="train")
+    episodes = [episode for episode in listed if episode.begun_at >= mark.at]
+    clients = sorted({episode.client_id for episode in episodes})
+    strangers = [name for name in clients if run is not None and name.rpartition(RUN_MARK)[0] != run]
+    if strangers:
+        raise RunRejected(f"train episodes came from another client, {strangers[0]}: the weights are not of this arm")
+    named = next((episode for episode in episodes if episode.task_id in held_out.task_ids), None)
+    if named is not None:
+        raise RunRejected(f"the held-out task {named.task_id} is among the train episodes")
+    for episode in _spread(episodes):
+        if (question := _asked(client, episode, held_out.questions)) is not None:
+            raise RunRejected(
+                f"train episode {episode.episode_id} asks a held-out question: {' '.join(question.split())[:80]!r}"
+            )
+
+
+def _offence_of(event: EventView) -> str | None:
+    """What a command of somebody else's did to the run; None for what a run does by itself."""
+    detail = event.detail
+    match event.kind:
+        case "policy.changed":
+            return "the batch policy was changed"
+        case "job.started":
+            return f"the job {detail.get('experiment_name')} was started"
+        case "job.extended":
+            return "the job was given another number of steps"
+        case "weights.rewound" if detail.get("reason") == LOADED:
+            return f"the weights of step {detail.get('step')} were loaded"
+        case "engine.state" if detail.get("state") == "OFFLINE" and detail.get("reason") is None:
+            return "the engine was stopped"
+        case _:
+            return None
+
+
+def _spread(episodes: Sequence[EpisodeView]) -> Iterator[EpisodeView]:
+    every = max(1, len(episodes) // MAX_READ_EPISODES)
+    yield from episodes[::every]
+
+
+def _asked(client: SwarmClient, episode: EpisodeView, questions: frozenset[str]) -> str | None:
+    """A held-out question that was put to the model as a message, or as lines of one."""
+    if not episode.turns:
+        return None
+    for turn in client.episode(episode.episode_id).turns:
+        for message in turn.messages:
+            text = _text_of(message)
+            found = next((question for question in questions if f"\n{question}\n" in f"\n{text}\n"), None)
+            if found is not None:
+                return found
+    return None
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    parts: list[Any] = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    lines = "\n".join(text for text in texts if isinstance(text, str)).splitlines()
+    return "\n".join(line.strip() for line in lines)
+
+
+def held_out_of(questions: Mapping[str, str]) -> HeldOut:
+    """From task ids to questions."""
+    plain = (_text_of({"content": question}) for question in questions.values())
+    return HeldOut(frozenset(questions), frozenset(question for question in plain if question))

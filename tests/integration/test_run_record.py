@@ -1,0 +1,164 @@
+"""A run whose server's record is not that of an honest run is rejected, by name, before it is scored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from experiments_db import RunStatus, open_store
+from researcher.cli import app
+from researcher.execution.run_record import RunRejected, check_record, held_out_of, mark_begin
+from swarm import EpisodeType, SwarmClient, Task, TrainJob, WorkflowOutput
+from swarm.environments.scaffold import write_scaffold
+
+pytestmark = pytest.mark.timeout(200)
+
+JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=50, experiment_name="arm/seed-1")
+HELD_OUT = held_out_of({"words/held-out": "What is the secret word?"})
+RUN = "run-1"
+
+
+@pytest.fixture
+def server(start_server: Any) -> Iterator[SwarmClient]:
+    with SwarmClient(start_server().url, client_id=f"{RUN}/host:1:2") as client:
+        client.auto_sync_train_config_and_start_engine(JOB)
+        yield client
+
+
+def attempt(client: SwarmClient, task_id: str, *messages: str, kind: EpisodeType = EpisodeType.TRAIN) -> None:
+    with client.open_episode(Task("?", task_id), kind) as episode:
+        for message in messages:
+            body = {"model": "x", "messages": [{"role": "user", "content": message}], "max_tokens": 4}
+            headers = {"Authorization": f"Bearer {episode.credentials.api_key}"}
+            url = f"{episode.credentials.base_url}/chat/completions"
+            httpx.post(url, json=body, headers=headers).raise_for_status()
+        episode.output = WorkflowOutput(reward=1.0)
+
+
+def change_policy(client: SwarmClient) -> None:
+    client.update_batch_policy(batch_size=1)
+
+
+def train_and_load(client: SwarmClient) -> None:
+    # One episode of the first task is there already.
+    for task in ("a", "b", "b"):
+        attempt(client, task, "hello")
+    client.wait_until_step(1, 60)
+    client.load_checkpoint(0)
+
+
+def stop_and_start(client: SwarmClient) -> None:
+    client.stop_engine()
+    client.auto_sync_train_config_and_start_engine(JOB)
+
+
+def start_anew(client: SwarmClient) -> None:
+    client.auto_sync_train_config_and_start_engine(JOB, force_restart=True)
+
+
+def extend(client: SwarmClient) -> None:
+    client.auto_sync_train_config_and_start_engine(JOB.model_copy(update={"total_steps": 60}))
+
+
+def train_as_another(client: SwarmClient) -> None:
+    with SwarmClient(client.url, client_id="run-2/host:1:2") as other:
+        attempt(other, "a", "hello")
+
+
+def train_on_a_held_out_task(client: SwarmClient) -> None:
+    attempt(client, "words/held-out", "hello")
+
+
+def ask_a_held_out_question(client: SwarmClient) -> None:
+    attempt(client, "a", "hello", "Think of this:\n  What is the secret word? \nAnswer briefly.")
+
+
+OFFENCES = [
+    (change_policy, "the batch policy was changed"),
+    (train_and_load, "the weights of step 0 were loaded"),
+    (stop_and_start, "the engine was stopped"),
+    (start_anew, "the engine was stopped"),
+    (extend, "the job was given another number of steps"),
+    (train_as_another, "train episodes came from another client, stranger"),
+    (train_on_a_held_out_task, "the held-out task words/held-out is among the train episodes"),
+    (ask_a_held_out_question, "asks a held-out question: 'What is the secret word\\?'"),
+]
+
+
+@pytest.mark.parametrize(("offend", "reason"), OFFENCES)
+def test_a_run_is_rejected_for_what_its_server_recorded(
+    server: SwarmClient, offend: Callable[[SwarmClient], None], reason: str
+) -> None:
+    mark = mark_begin(server, JOB.model_dump())
+    attempt(server, "a", "hello")
+    check_record(server, mark, HELD_OUT, RUN)
+    offend(server)
+    with pytest.raises(RunRejected, match=reason):
+        check_record(server, mark, HELD_OUT, RUN)
+
+
+def test_what_an_honest_run_does_and_what_was_before_it_is_no_reason(server: SwarmClient) -> None:
+    change_policy(server)
+    train_as_another(server)
+    job = JOB.model_copy(update={"experiment_name": "arm/seed-2"})
+    server.auto_sync_train_config_and_start_engine(job, force_restart=True)
+    mark = mark_begin(server, job.model_dump())
+    for _ in range(2):
+        attempt(server, "a", "What is the secret word for 'a'?", "My secret: What is the secret word? Say it.")
+        attempt(server, "b", "hello")
+    server.wait_until_step(1, 60)
+    attempt(server, "words/held-out", "What is the secret word?", kind=EpisodeType.EVAL)
+    server.save_checkpoint()
+    # A client that drives itself has a name of its own.
+    train_as_another(server)
+    check_record(server, mark, HELD_OUT, None)
+
+
+def test_a_server_that_never_started_the_job_is_no_witness(server: SwarmClient) -> None:
+    with pytest.raises(RunRejected, match="no record of the start of another"):
+        mark_begin(server, {"experiment_name": "another"})
+
+
+PLAIN = "from swarm.program import answer_in_turn as agent\n"
+COMMANDS = """
+import httpx
+
+def agent(task, model, session):
+    root = model.base_url.partition("/v1")[0].partition("/e/")[0]
+    httpx.patch(f"{root}/v1/swarm/batch/policy", json={"drain_timeout_s": 7}).raise_for_status()
+    return model.chat(session.messages)
+"""
+
+
+def test_a_study_tells_why_a_run_was_rejected_and_does_not_try_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    write_scaffold(tmp_path / "longer")
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "commands.py").write_text(COMMANDS)
+    (tmp_path / "job.yaml").write_text("batch_size: 4\nnum_repeat: 2\n")
+    words = ["--program", "plain.py", "--program", "commands.py", "--env", "longer"]
+    settings = ["--engine", "fake", "--brain", "rules", "--seeds", "2", "--steps", "1", "--eval-episodes", "4"]
+    topic = ["start", "--topic", "Which program is better?"]
+    done = CliRunner().invoke(app, [*topic, *words, *settings, "--job", "job.yaml", "--json"])
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    with open_store(tmp_path / "runs" / "research.db") as store:
+        arms = {item.id: item.name for item in store.list_experiments(result["study"])}
+        runs = store.list_runs(study_id=result["study"])
+        scored = {evaluation.run_id for evaluation in store.list_evaluations(study_id=result["study"], phase="final")}
+    rejected = {run.id: run for run in runs if run.status is RunStatus.FAILED}
+    assert {arms[run.experiment_id] for run in rejected.values()} == {"commands"}
+    assert {arms[run.experiment_id] for run in runs if run.id in scored} == {"plain"}
+    assert all(run.attempt == 1 and (run.diagnosis or {})["kind"] == "rejected" for run in rejected.values())
+    assert all("the batch policy was changed" in (run.exit_reason or "") for run in rejected.values())
+    report = next((tmp_path / "runs").rglob("report.md")).read_text()
+    assert "the batch policy was changed" in report

@@ -85,7 +85,7 @@ OFFENCES = [
     (stop_and_start, "the engine was stopped"),
     (start_anew, "the engine was stopped"),
     (extend, "the job was given another number of steps"),
-    (train_as_another, "train episodes came from another client, stranger"),
+    (train_as_another, "train episodes came from another client, run-2"),
     (train_on_a_held_out_task, "the held-out task words/held-out is among the train episodes"),
     (ask_a_held_out_question, "asks a held-out question: 'What is the secret word\\?'"),
 ]

@@ -19,12 +19,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from researcher.errors import ResearchError
+from researcher.execution.job_check import check_job
 from researcher.types import ArmProgram, Problem
 from swarm import SwarmClient
-from swarm.errors import JobInvalid, SwarmError
+from swarm.errors import SwarmError
 from swarm.job import build_job
 from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
@@ -65,19 +67,21 @@ def check_program(
     preflight_url: str | None,
     environment: str,
     token: str | None = None,
+    given_job: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Problem, ...]:
     """All problems of the first stage that has any; empty if the program may run.
 
-    `job` are the arm's settings; preflight (skipped without `preflight_url`) runs them at the smallest size on the fake
-    engine of that server, which `token` opens, in a folder of its own below `workdir`, and takes the server for itself
-    while it lasts. A program trains on `environment`. What a person wrote may import what it likes.
+    `job` are the arm's settings, `given_job` those that a person fixed for every arm; preflight (skipped without
+    `preflight_url`) runs them at the smallest size on the fake engine of that server, which `token` opens, in a folder
+    of its own below `workdir`, and takes the server for itself while it lasts. A program trains on `environment`. What
+    a person wrote may import what it likes.
     """
     problems = _check_parse(program.code)
     if problems:
         return problems
     tree = ast.parse(program.code)
     foreign = () if program.trusted else _check_imports(tree)
-    problems = (*_check_lint(program.code), *foreign, *_check_job(job))
+    problems = (*_check_lint(program.code), *foreign, *check_job(job, given_job))
     problems = problems or _check_functions(program)
     if problems or preflight_url is None or not is_program(program.code):
         return problems
@@ -176,14 +180,6 @@ def _object_to_held_out(call: ast.Call) -> Iterator[str]:
             name = part.value if isinstance(part, ast.Constant) else getattr(part, "attr", None)
             if isinstance(name, str) and name.lower() in HELD_OUT:
                 yield f"line {call.lineno}: the {name.lower()} split is held out: train on the train split"
-
-
-def _check_job(job: Mapping[str, Any]) -> tuple[Problem, ...]:
-    try:
-        build_job(dict(job))
-    except JobInvalid as error:
-        return (Problem("job", error.message),)
-    return ()
 
 
 @dataclass(frozen=True, slots=True)

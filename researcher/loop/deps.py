@@ -5,10 +5,11 @@ Place in the flow: session.py builds it, every node gets it. It knows no order o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from experiments_db import Experiment, ExperimentStore
 from researcher.evaluator import Evaluator
@@ -76,7 +77,8 @@ class ActiveRuns:
 
 @dataclass(frozen=True, slots=True)
 class Deps:
-    """One study's parts. `home` is its folder. `evaluator` needs the charter, so it is made when asked for."""
+    """One study's parts. `home` is its folder, `given_job` what a person said of every arm's job. `evaluator` needs the
+    charter, so it is made when asked for."""
 
     study_id: str
     store: ExperimentStore
@@ -87,6 +89,7 @@ class Deps:
     ledger: BudgetLedger
     sandbox: Sandbox | None
     home: Path
+    given_job: Mapping[str, Any] = field(default_factory=dict[str, Any])
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)

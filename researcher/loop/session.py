@@ -132,6 +132,7 @@ class _Worker:
             ledger=self.ledger,
             sandbox=self.sandbox,
             home=self.folder,
+            given_job=self.settings.base_job(),
             limits=self.limits,
         )
         try:

@@ -51,6 +51,7 @@ def _check_and_repair(
             preflight_url=url,
             environment=deps.environments.reference(trained_on(experiment, charter)),
             token=None if url is None else deps.pool.token_of(url),
+            given_job=deps.given_job,
         )
         if not problems or attempt == MAX_REPAIRS:
             return problems

@@ -55,6 +55,7 @@ def train(
     with failures_in_one_line():
         from swarm.client import SwarmClient
         from swarm.environments.server import open_environment
+        from swarm.processes.child import own_name
         from swarm.program import train as train_program
         from swarm.program.roles import refuse_roles
         from swarm.program.steps import watch_steps
@@ -68,7 +69,7 @@ def train(
             directory = home or RUNS / train_job.experiment_name
             with (
                 server_at(url, directory) as address,
-                SwarmClient(address, token=token_of("commander"), client_id="swarm-train") as client,
+                SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
             ):
                 client.auto_sync_train_config_and_start_engine(train_job)
                 scores = _Scores(client, environment, chosen, eval_episodes, workers)

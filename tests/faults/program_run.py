@@ -19,7 +19,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -35,7 +34,13 @@ PROGRESS_LIMIT_S = 240.0
 ENVIRONMENT_MODULE = "swarm.environments.server.main"
 HOST_MODULE = "swarm.program.host"
 
-PROGRAM = """
+FOOT = """
+if __name__ == "__main__":
+    from swarm.program import main
+
+    main(__file__)
+"""
+ONE_MODEL = """
 import time
 
 def agent(task, model, session):
@@ -45,11 +50,17 @@ def agent(task, model, session):
 
 def reward(task, transcript, grade):
     return 2 * grade.score + 1
+"""
+TWO_MODELS = """
+import time
 
-if __name__ == "__main__":
-    from swarm.program import main
+def agent(task, model, session):
+    model.role("thinker").chat([{"role": "user", "content": "Think: " + task.main_query}], max_tokens=4)
+    time.sleep(0.15)
+    return model.role("speaker").chat(session.messages, max_tokens=6)
 
-    main(__file__)
+def reward(task, transcript, grade):
+    return {"thinker": grade.score, "speaker": 2 * grade.score + 1}
 """
 GRADER = """
 def grade(task, transcript):
@@ -67,7 +78,7 @@ class Victim(StrEnum):
 
 @dataclass(frozen=True)
 class Trained:
-    """One trained episode. `answer` is the last thing that its model said in reply to the task's own question."""
+    """One trained episode. `answer` is what its model replied to the task's own question, if it was asked that."""
 
     episode_id: str
     task_id: str
@@ -75,22 +86,22 @@ class Trained:
     group: tuple[str, int]
     reward: float
     question: str
-    answer: str
+    answer: str | None
 
 
 @dataclass
 class ProgramRun:
+    """`roles` have a server each; one model without a role has the name ""."""
+
     home: Path
     steps: int
     dice: random.Random
-    _server: subprocess.Popen[bytes] | None = None
+    roles: tuple[str, ...] = ("",)
+    _servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, "subprocess.Popen[bytes]"])
     _driver: subprocess.Popen[bytes] | None = None
-    _http: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self._port = free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._http = httpx.Client(base_url=self.url, timeout=10)
+        self._ports = {role: free_port() for role in self.roles}
         environment = self.home / "words"
         environment.mkdir()
         rows = [
@@ -99,7 +110,7 @@ class ProgramRun:
         (environment / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (environment / "environment.toml").write_text('name = "words"\n')
         (environment / "grade.py").write_text(GRADER)
-        (self.home / "program.py").write_text(PROGRAM)
+        (self.home / "program.py").write_text((ONE_MODEL if self.roles == ("",) else TWO_MODELS) + FOOT)
         # A batch waits as long as it takes for whoever is started again.
         job = {
             "engine": "fake", "batch_size": BATCH_SIZE, "num_repeat": NUM_REPEAT, "total_steps": self.steps,
@@ -108,7 +119,8 @@ class ProgramRun:
         (self.home / "job.yaml").write_text(yaml.safe_dump(job))
 
     def begin(self) -> None:
-        self._start_server()
+        for role in self.roles:
+            self._start_server(role)
         self._start_driver()
         self.wait_for_episodes(1)
 
@@ -117,11 +129,12 @@ class ProgramRun:
         lasting = (self.steps * BATCH_SIZE * NUM_REPEAT - self.ended()) // (2 * kills_left)
         self.wait_for_episodes(self.ended() + self.dice.randint(1, max(1, min(GAP, lasting))))
         time.sleep(0.1 * self.dice.random())
-        assert self._server is not None and self._driver is not None
+        assert self._driver is not None
         match victim:
             case Victim.SERVER:
-                end_process(self._server, signal.SIGKILL)
-                self._start_server()
+                role = self.dice.choice(self.roles)
+                end_process(self._servers[role], signal.SIGKILL)
+                self._start_server(role)
             case Victim.DRIVER:
                 end_process(self._driver, signal.SIGKILL)
                 self._start_driver()
@@ -138,70 +151,77 @@ class ProgramRun:
         return (self.home / "driver.out").read_text().splitlines()[-1]
 
     def ended(self) -> int:
-        """How many train episodes are on record with a reward."""
-        ledger = self.home / "home" / "ledger.db"
-        if not ledger.exists():
+        """How many train episodes are on record with a reward, at the server of the first role."""
+        if not self._ledger(self.roles[0]).exists():
             return 0
-        with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True, timeout=60)) as database:
-            return database.execute("SELECT count(*) FROM episodes WHERE state IN ('completed', 'trained')").fetchone()[
-                0
-            ]
+        with self._reading(self.roles[0]) as ledger:
+            return ledger.execute("SELECT count(*) FROM episodes WHERE state IN ('completed', 'trained')").fetchone()[0]
 
     def wait_for_episodes(self, number: int) -> None:
         self._advance(lambda: self.ended() >= number, is_running=True)
 
-    def trained(self) -> list[Trained]:
-        """Read from the file, after the end."""
-        with closing(sqlite3.connect(f"file:{self.home}/home/ledger.db?mode=ro", uri=True)) as database:
-            database.row_factory = sqlite3.Row
-            episodes = database.execute(
+    def trained(self, role: str) -> list[Trained]:
+        with self._reading(role) as ledger:
+            episodes = ledger.execute(
                 "SELECT e.*, b.step FROM episodes AS e JOIN batches AS b USING (batch_id) WHERE b.state = 'trained'"
             ).fetchall()
-            return [_trained(database, row) for row in episodes]
+            return [_trained(ledger, row) for row in episodes]
 
-    def steps_on_record(self) -> list[int]:
-        with closing(sqlite3.connect(f"file:{self.home}/home/ledger.db?mode=ro", uri=True)) as database:
-            rows = database.execute("SELECT step FROM batches WHERE state = 'trained' ORDER BY step").fetchall()
-            return [step for (step,) in rows]
+    def steps_on_record(self, role: str) -> list[int]:
+        with self._reading(role) as ledger:
+            rows = ledger.execute("SELECT step FROM batches WHERE state = 'trained' ORDER BY step").fetchall()
+            return [row["step"] for row in rows]
 
-    def outcomes(self) -> Counter[str]:
+    def outcomes(self, role: str) -> Counter[str]:
         """Of the episodes that did not count, by state and reason."""
-        with closing(sqlite3.connect(f"file:{self.home}/home/ledger.db?mode=ro", uri=True)) as database:
-            rows = database.execute(
-                "SELECT state || ' ' || coalesce(outcome, '') FROM episodes WHERE state <> 'trained'"
-            )
-            return Counter(outcome for (outcome,) in rows)
+        with self._reading(role) as ledger:
+            rows = ledger.execute("SELECT state, outcome FROM episodes WHERE state <> 'trained'").fetchall()
+            return Counter(f"{row['state']} {row['outcome']}" for row in rows)
 
     def close(self) -> None:
-        self._http.close()
-        for process in (self._driver, self._server):
+        for process in (self._driver, *self._servers.values()):
             if process is not None:
                 end_process(process, signal.SIGKILL)
 
-    def _start_server(self) -> None:
-        with (self.home / "server.log").open("ab") as log:
-            self._server = subprocess.Popen(
-                [*SERVER_PROGRAM, "--port", str(self._port), "--home", str(self.home / "home")],
+    def _ledger(self, role: str) -> Path:
+        return self.home / f"home-{role}" / "ledger.db"
+
+    @contextmanager
+    def _reading(self, role: str) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(f"file:{self._ledger(role)}?mode=ro", uri=True, timeout=60)) as ledger:
+            ledger.row_factory = sqlite3.Row
+            yield ledger
+
+    def _start_server(self, role: str) -> None:
+        with (self.home / f"server-{role}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*SERVER_PROGRAM, "--port", str(self._ports[role]), "--home", str(self._ledger(role).parent)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
+        ready = SERVING | ({"COMPLETE"} if role in self._servers else {"OFFLINE"})
+        self._servers[role] = process
         deadline = time.monotonic() + PROGRESS_LIMIT_S
-        is_new = self._driver is None
-        while (state := self._state()) not in (SERVING | {"OFFLINE"} if is_new else SERVING | {"COMPLETE"}):
-            assert self._server.poll() is None and time.monotonic() < deadline, f"{state}\n{self._said()}"
+        while (state := self._state(role)) not in ready:
+            assert process.poll() is None and time.monotonic() < deadline, f"{state}\n{self._said()}"
             time.sleep(0.02)
 
-    def _state(self) -> str | None:
+    def _url(self, role: str) -> str:
+        return f"http://127.0.0.1:{self._ports[role]}"
+
+    def _state(self, role: str) -> str | None:
         """None while nobody answers."""
         try:
-            return self._http.get("/v1/swarm/status").json().get("state")
+            return httpx.get(f"{self._url(role)}/v1/swarm/status", timeout=10).json().get("state")
         except httpx.TransportError:
             return None
 
     def _start_driver(self) -> None:
-        words = ["--server", self.url, "--env", "words", "--job", "job.yaml", "--seed", str(SEED), "--workers", "8"]
+        words = ["--env", "words", "--job", "job.yaml", "--seed", str(SEED), "--workers", "8", "--sandbox"]
+        for role in self.roles:
+            words += ["--server", f"{role}={self._url(role)}" if role else self._url(role)]
         with (self.home / "driver.out").open("ab") as out, (self.home / "driver.log").open("ab") as log:
             self._driver = subprocess.Popen(
-                [sys.executable, "program.py", *words, "--sandbox"],
+                [sys.executable, "program.py", *words],
                 cwd=self.home, stdin=subprocess.DEVNULL, stdout=out, stderr=log,
             )  # fmt: skip
 
@@ -239,19 +259,18 @@ def _trained(database: sqlite3.Connection, row: sqlite3.Row) -> Trained:
     turns = database.execute(
         "SELECT messages, reply FROM turns WHERE episode_id = ? ORDER BY turn_index", (row["episode_id"],)
     ).fetchall()
-    answers: list[tuple[str, str]] = []
-    for messages, reply in turns:
-        said: list[dict[str, Any]] = json.loads(messages)
-        if not said[0]["content"].startswith("Think: "):
-            answers.append((said[0]["content"], json.loads(reply)["content"] or ""))
-    [(question, answer)] = answers
+    said = [(json.loads(row["messages"])[0]["content"], json.loads(row["reply"])["content"] or "") for row in turns]
+    answers = [reply for question, reply in said if not question.startswith("Think: ")]
+    assert len(answers) <= 1
+    question = said[-1][0].removeprefix("Think: ")
     group = (row["batch_id"], row["batch_group"])
+    answer = answers[0] if answers else None
     return Trained(row["episode_id"], row["task_id"], row["step"], group, row["reward"], question, answer)
 
 
 @contextmanager
-def program_run(home: Path, steps: int, seed: int) -> Iterator[ProgramRun]:
-    run = ProgramRun(home, steps, random.Random(seed))
+def program_run(home: Path, steps: int, seed: int, roles: tuple[str, ...] = ("",)) -> Iterator[ProgramRun]:
+    run = ProgramRun(home, steps, random.Random(seed), roles)
     try:
         yield run
     finally:

@@ -186,12 +186,16 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     write_scaffold(Path("longer"))
     text = PAGE.read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    Path("program.py").write_text("\n\n".join(block for language, block in blocks if language == "python"))
+    code = [block for language, block in blocks if language == "python"]
+    program, parts, pair, foot = code[0], code[2], code[3], code[1]
+    assert "__main__" in foot and "model.role" in pair
+    for name, lines in (("program", program), ("parts", parts), ("pair", pair)):
+        Path(f"{name}.py").write_text(f"{lines}\n\n{foot}")
     [given] = [block for language, block in blocks if language == "yaml"]
     job = yaml.safe_load(given) | {"engine": "fake", "batch_size": 2, "num_repeat": 2, "total_steps": 2}
     Path("job.yaml").write_text(yaml.safe_dump(job))
     url = start_server(TrainJob(engine="fake")).url
-    commands = re.findall(r"^    (swarm .*)$", text, re.MULTILINE)
+    commands = re.findall(r"^    (swarm (?:train|eval) (?!.*checker=).*)$", text, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
         words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
@@ -202,6 +206,11 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     words = [sys.executable, *shlex.split(command.replace("http://127.0.0.1:10086", start_server().url))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0 and "done: 2 steps" in done.stdout, done.stderr
+    words[1] = "parts.py"
+    words[words.index("--server") + 1] = start_server().url
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0 and "done: 2 steps" in done.stdout, done.stderr
+    run_pair(text, [start_server().url, start_server().url])
     Path("plain.py").write_text("from swarm.program import answer_in_turn as agent\n")
     Path("shaped.py").write_text("def reward(task, transcript, grade):\n    return grade.score / 2\n")
     commands = re.findall(r"^    researcher (start .*)$", text.replace("\\\n", " "), re.MULTILINE)
@@ -209,6 +218,23 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     for command, arm in zip(commands, ("shaped", "max_word_len=4"), strict=True):
         done = CliRunner().invoke(researcher, [*shlex.split(command), *short])
         assert done.exit_code == 0 and f"{arm}: mean" in done.stdout, done.output
+
+
+def run_pair(text: str, urls: list[str]) -> None:
+    """The commands of the section on several roles, on these servers."""
+
+    def words_of(command: str) -> list[str]:
+        given = command.replace("http://127.0.0.1:10086", urls[0]).replace("http://127.0.0.1:10087", urls[1])
+        return shlex.split(given)
+
+    [run] = re.findall(r"^    python (pair.py .*)$", text, re.MULTILINE)
+    done = subprocess.run([sys.executable, *words_of(run)], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0 and "done: 2 steps" in done.stdout, done.stderr
+    [score] = re.findall(r"^    swarm (eval .*checker=.*)$", text, re.MULTILINE)
+    measured = CliRunner().invoke(app, [*words_of(score), "--episodes", "4"])
+    assert measured.exit_code == 0, measured.output
+    starts = re.findall(r"^    swarm (start .*)$", text, re.MULTILINE)
+    assert [shlex.split(each)[1:4:2] for each in starts] == [["--port", "--home"]] * 2
 
 
 def test_a_program_may_leave_the_agent_out(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from itertools import count, islice
 
 from swarm.client import SwarmClient
 from swarm.environments import Environment, EnvironmentTask
-from swarm.errors import EnvironmentInvalid, Forbidden, SwarmError
+from swarm.errors import Conflict, EnvironmentInvalid, Forbidden
 from swarm.job import TrainJob
 from swarm.processes.child import is_dead
 from swarm.program.base import Program
@@ -52,11 +52,12 @@ def give_up_dead(client: SwarmClient) -> None:
     Nothing that such a program has sent can count afterwards. A token that may not read what runs leaves it at that.
     """
     with suppress(Forbidden):
-        for episode in client.episodes(state="running", episode_type="train"):
-            if is_dead(episode.client_id.rpartition(RUN_MARK)[2]):
-                # It has ended meanwhile, or is prepared on several servers, which settle it among themselves.
-                with suppress(SwarmError):
-                    client.abort_episode(episode.episode_id, DEAD_CLIENT)
+        for state in ("running", "prepared"):
+            for episode in client.episodes(state=state, episode_type="train"):
+                if is_dead(episode.client_id.rpartition(RUN_MARK)[2]):
+                    # It has ended meanwhile, or another server decides on it, which both settle among themselves.
+                    with suppress(Conflict):
+                        client.abort_episode(episode.episode_id, DEAD_CLIENT)
 
 
 class TaskOrder:

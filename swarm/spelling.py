@@ -1,6 +1,6 @@
 """What a person probably meant who named a setting that there is not.
 
-Place in the flow: bottom of the package; config.py and schemas.py say it where they refuse a name. A hint is all it is:
+Place in the flow: bottom of the package; config.py and schemas say it where they refuse a name. A hint is all it is:
 nothing is ever read under another name than its own.
 """
 

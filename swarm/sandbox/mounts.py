@@ -28,7 +28,7 @@ PROGRAM_FILES = (
     "environments/user_code.py", "errors.py", "job.py", "processes/__init__.py", "processes/announcement.py",
     "processes/child.py", "program/__init__.py", "program/attempts.py",
     "program/base.py", "program/host.py", "program/protocol.py", "sandbox/__init__.py", "sandbox/inside.py",
-    "sandbox/seccomp.py", "sandbox/streams.py", "schemas.py", "spelling.py", "tasks/__init__.py", "tasks/agent.py",
+    "sandbox/seccomp.py", "sandbox/streams.py", "schemas", "spelling.py", "tasks/__init__.py", "tasks/agent.py",
     "tasks/base.py", "types.py",
 )  # fmt: skip
 """What program/host.py imports of the package. Task families, graders and readers of data sets are not there: whoever

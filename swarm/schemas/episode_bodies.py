@@ -1,0 +1,227 @@
+"""Bodies about episodes: begin, end, abort, heartbeat, transactions, and what the record tells of each.
+
+Place in the flow: the gateway's routes of episodes, and the client's calls of them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from swarm.schemas.base import Body, EpisodeState, Identifier, Reward
+from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
+
+Secret = Annotated[str, Field(min_length=22, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
+"""At least 128 bits that the client draws, URL-safe: 22 characters of base64 hold 132."""
+
+
+class BeginEpisodeRequest(Body):
+    """POST episodes/begin. Held while a batch is training; 503 with Retry-After once `wait_s` is over.
+
+    `idle_timeout_s` is the longest silence (no model call, no heartbeat of this episode) before it is given up.
+    With `lease_s` the client promises a sign of life (any call of this episode, or POST heartbeat that lists it) within
+    every such span; a client that died then loses the episode after that span already.
+
+    With a `begin_secret`, drawn anew for each episode, the same request again is the same episode, with the same key:
+    what a client sends whose first call got no answer.
+    """
+
+    begin_secret: Secret | None = None
+    episode_type: EpisodeType = EpisodeType.TRAIN
+    client_id: Identifier = "anonymous"
+    task_id: str | None = Field(default=None, min_length=1, max_length=500)
+    data_source: Identifier = DEFAULT_DATA_SOURCE
+    lease_s: float | None = Field(default=None, ge=1, le=3600, allow_inf_nan=False)
+    idle_timeout_s: float = Field(default=240.0, gt=0, le=86_400, allow_inf_nan=False)
+    wait_s: float = Field(default=25.0, ge=0, le=60, allow_inf_nan=False)
+
+
+class BeginEpisodeResponse(Body):
+    """`base_url` ends in /v1 and carries the host the caller used; `api_key` works for this episode only."""
+
+    episode_id: str
+    base_url: str
+    api_key: str
+    model: str
+    weight_version: int
+    deadline_s: float
+    lease_s: float | None = None
+
+
+class EndEpisodeRequest(Body):
+    """POST episodes/{id}/end. Exactly once by `idempotency_key` (default: the episode id).
+
+    `turn_rewards`, if given, has one entry per recorded turn.
+    """
+
+    task_id: str = Field(min_length=1, max_length=500)
+    reward: Reward
+    is_success: bool | None = None
+    turn_rewards: list[Reward] | None = Field(default=None, max_length=10_000)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    client_id: Identifier = "anonymous"
+    idempotency_key: str | None = Field(default=None, max_length=200)
+
+
+class PrepareEpisodeRequest(EndEpisodeRequest):
+    """POST episodes/{id}/prepare: the result of an episode that counts only together with those of other servers.
+
+    `coordinator` is the base URL of the server whose commit decides, null on that server itself, which is prepared
+    first.
+    """
+
+    transaction_id: Secret
+    coordinator: str | None = Field(default=None, min_length=8, max_length=500)
+
+
+class CommitEpisodeRequest(Body):
+    """POST episodes/{id}/commit: on the coordinator this decides the transaction, elsewhere it carries that out."""
+
+    transaction_id: Secret
+
+
+class TransactionState(StrEnum):
+    """What became of a transaction, as its coordinator knows it."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    PENDING = "pending"
+
+
+class TransactionView(Body):
+    """GET transactions/{id}. A transaction that is not on record is aborted."""
+
+    state: TransactionState
+
+
+class EndEpisodeResponse(Body):
+    """What became of the episode. `replayed` is true if an earlier call with the same key had ended it already.
+
+    `weight_versions` are all that sampled one of its tokens.
+    """
+
+    episode_id: str
+    state: EpisodeState
+    outcome: str | None
+    batch_id: str | None
+    replayed: bool
+    weight_versions: list[int] = Field(default_factory=list[int])
+
+
+class AbortEpisodeRequest(Body):
+    """POST episodes/{id}/abort. A system error, never a reward: counted under `reason` and not trained.
+
+    `final` says that no other attempt will be made in its place: its group is then complete without it. It may be said
+    of an episode that is over as well, until its batch is sealed.
+    """
+
+    reason: str = Field(default="client_abort", max_length=200)
+    final: bool = False
+
+
+class ReviseRewardRequest(Body):
+    """POST episodes/{id}/reward: another reward for an ended episode, until its batch is sealed.
+
+    Fields left out keep what was reported; `reason` goes on record.
+    """
+
+    reward: Reward
+    is_success: bool | None = None
+    turn_rewards: list[Reward] | None = Field(default=None, max_length=10_000)
+    reason: str = Field(min_length=1, max_length=500)
+
+
+class HeartbeatRequest(Body):
+    """POST heartbeat: one sign of life for all running episodes of a client."""
+
+    client_id: Identifier
+    episode_ids: list[str] = Field(max_length=20_000)
+
+
+class HeartbeatResponse(Body):
+    """`ended` maps those of the listed episodes that do not run to why; their agents may stop."""
+
+    ended: dict[str, str]
+
+
+class EpisodeView(Body):
+    """One episode as the server knows it. Times are seconds since the epoch; `outcome` says why it was dropped."""
+
+    episode_id: str
+    episode_type: EpisodeType
+    state: EpisodeState
+    client_id: str
+    task_id: str | None
+    data_source: str
+    reward: float | None
+    is_success: bool | None
+    turn_rewards: list[float] | None
+    outcome: str | None
+    turns: int
+    begun_at: float
+    last_seen_at: float
+    ended_at: float | None
+    weight_versions: list[int]
+    batch_id: str | None
+
+
+class EpisodePage(Body):
+    episodes: list[EpisodeView]
+    next_cursor: str | None
+
+
+class TurnView(Body):
+    """One recorded completion, token by token. The choices of one call share a `call_id`; `attempt` is how often the
+    client had sent the call before; `withheld` says why a finished turn is not trained."""
+
+    index: int
+    parent: int | None
+    fork_reason: str | None
+    messages: list[dict[str, Any]]
+    reply: dict[str, Any]
+    tools: list[dict[str, Any]]
+    prompt_ids: list[int]
+    output_ids: list[int]
+    output_tokens: list[str]
+    logprobs: list[float]
+    weight_versions: list[int]
+    finish_reason: str
+    params: dict[str, Any]
+    call_id: str
+    choice: int
+    attempt: int
+    withheld: str | None
+
+
+class SampleView(Body):
+    """One training sequence of an episode. All lists have one entry per token."""
+
+    token_ids: list[int]
+    tokens: list[str]
+    loss_mask: list[bool]
+    logprobs: list[float]
+    weight_versions: list[int]
+    turn_indices: list[int]
+
+
+class EpisodeDetail(Body):
+    """GET episodes/{id}: the episode, its turns and the samples they merge to; `advantage` once it was trained.
+
+    A rollout token gets no turns and no samples.
+    """
+
+    episode: EpisodeView
+    turns: list[TurnView]
+    samples: list[SampleView]
+    advantage: float | None
+
+
+class EpisodeSamples(Body):
+    """GET episodes/{id}/samples: the training sequences of one episode, with the batch that took them, if any."""
+
+    episode_id: str
+    batch_id: str | None
+    advantage: float | None
+    samples: list[SampleView]

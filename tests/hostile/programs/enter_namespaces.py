@@ -29,6 +29,6 @@ def agent(task, model, session):
         if path := shutil.which(tool):
             words = WORDS.get(tool, ["id"])
             done = subprocess.run([path, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=10)
-            print(tool, "REACHED" if "uid=0" in done.stdout else done.stderr.strip())
+            print(tool, "REACHED" if "uid=0" in done.stdout and os.getuid() else done.stderr.strip())
     print("tried")
     return "?"

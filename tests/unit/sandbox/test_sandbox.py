@@ -43,9 +43,14 @@ class Echo(http.server.BaseHTTPRequestHandler):
         return
 
 
+class EchoServer(http.server.ThreadingHTTPServer):
+    # As a swarm server's: where more wait than fit, the system drops or resets connections.
+    request_queue_size = 128
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as running:
+    with EchoServer(("127.0.0.1", 0), Echo) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{running.server_port}"
         running.shutdown()

@@ -38,7 +38,7 @@ from swarm.environments import Environment
 from swarm.processes.child import Child
 from swarm.program import Program, is_program, measure
 from swarm.program.base import PLAIN
-from swarm.program.process import ProgramProcess, place_program
+from swarm.program.hosted.process import ProgramProcess, place_program
 from swarm.program.training import EVAL_TEMPERATURE
 from swarm.sandbox.sandbox import Sandbox, plain_command
 from swarm.tasks import Split

@@ -19,9 +19,9 @@ from swarm.environments.server import open_environment
 from swarm.errors import SwarmError
 from swarm.processes.child import own_name
 from swarm.program.base import Program, load_program
-from swarm.program.key_router import KeyRouter
+from swarm.program.hosted.key_router import KeyRouter
+from swarm.program.hosted.process import ProgramProcess, place_program
 from swarm.program.order import RUN_MARK
-from swarm.program.process import ProgramProcess, place_program
 from swarm.program.roles import ONE_ROLE, clients_of, connected, jobs_named, servers_named
 from swarm.program.steps import watch_steps
 from swarm.program.training import train

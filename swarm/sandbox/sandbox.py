@@ -218,7 +218,7 @@ def _limit_flags(limits: Limits) -> list[str]:
 def probe(sandbox: Sandbox) -> str:
     """Empty if a Python program that imports what programs need runs in this sandbox, or one line why not."""
     with tempfile.TemporaryDirectory(prefix="swarm-probe-") as folder:
-        argv = [sys.executable, "-c", "import swarm.program.host"]
+        argv = [sys.executable, "-c", "import swarm.program.hosted.host"]
         command = sandbox.command(argv, workdir=Path(folder), server_url=URL_INSIDE)
         try:
             done = subprocess.run(

@@ -23,7 +23,7 @@ from swarm.environments import Environment
 from swarm.environments.server import RemoteEnvironment
 from swarm.environments.server.process import EnvironmentProcess
 from swarm.program import measure
-from swarm.program.process import ProgramProcess, place_program
+from swarm.program.hosted.process import ProgramProcess, place_program
 from swarm.sandbox.sandbox import Sandbox, find_sandbox
 from swarm.tasks import Split
 

@@ -15,7 +15,7 @@ from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
 from swarm.errors import EngineFailure
 from swarm.program import train
-from swarm.program.process import ProgramProcess, place_program
+from swarm.program.hosted.process import ProgramProcess, place_program
 
 pytestmark = pytest.mark.timeout(240)
 

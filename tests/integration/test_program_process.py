@@ -19,7 +19,7 @@ from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
 from swarm.errors import EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.program import Program, measure, train
-from swarm.program.process import ProgramProcess, place_program
+from swarm.program.hosted.process import ProgramProcess, place_program
 from swarm.sandbox.sandbox import choose_sandbox
 
 pytestmark = [

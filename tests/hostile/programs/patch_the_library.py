@@ -4,7 +4,7 @@ import json
 
 import swarm.environments.base
 import swarm.program.attempts
-import swarm.program.protocol
+import swarm.program.hosted.protocol
 import swarm.types
 
 

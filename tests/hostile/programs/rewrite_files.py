@@ -4,13 +4,13 @@ import glob
 import os
 import sys
 
-import swarm.program.host
+import swarm.program.hosted.host
 import swarm.types
 
 PLACES = [
     __file__,
     swarm.types.__file__,
-    swarm.program.host.__file__,
+    swarm.program.hosted.host.__file__,
     os.path.join(os.path.dirname(swarm.types.__file__), "__pycache__", "types.cpython-311.pyc"),
     os.path.join(os.path.dirname(swarm.types.__file__), "tasks", "calc.py"),
     os.path.join(sys.prefix, "bin", "python"),

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from swarm.program.key_router import KeyRouter
+from swarm.program.hosted.key_router import KeyRouter
 
 
 class Echo(BaseHTTPRequestHandler):

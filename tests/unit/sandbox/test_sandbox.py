@@ -366,7 +366,7 @@ def test_a_link_in_the_working_directory_shows_nothing_of_the_host(run, tmp_path
 def test_a_program_sees_of_the_package_what_it_needs(sandbox, tmp_path):
     code = """
         import importlib
-        import swarm.program.host
+        import swarm.program.hosted.host
         for name in ("swarm.tasks.registry", "swarm.tasks.calc", "swarm.environments.registry", "reasoning_gym.factory",
                      "swarm.environments.sources.bundled", "swarm.program.training", "swarm.sandbox.sandbox"):
             try:

@@ -1,4 +1,4 @@
-"""The process in which a program's functions run: `python -m swarm.program.host PROGRAM --server URL`.
+"""The process in which a program's functions run: `python -m swarm.program.hosted.host PROGRAM --server URL`.
 
 Place in the flow: process.py starts this, in a sandbox if the program is foreign, and speaks the lines of protocol.py
 with it. It ends when its standard input closes. What a program prints goes to standard error. This module knows no
@@ -27,7 +27,7 @@ from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, er
 from swarm.processes.announcement import claim_stdout
 from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, as_answer, model_of
 from swarm.program.base import Program, answer_in_turn, load_program
-from swarm.program.protocol import Call, Failure, Following, FromProgram, Line, Ready, TaskLine
+from swarm.program.hosted.protocol import Call, Failure, Following, FromProgram, Line, Ready, TaskLine
 from swarm.types import Message, Task, ToolSpec
 
 

@@ -29,8 +29,18 @@ from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_
 from swarm.processes.child import Child, tail
 from swarm.program.attempts import AgentSession, Model
 from swarm.program.base import Program, answer_in_turn
-from swarm.program.key_router import BASE_PATH, KeyRouter
-from swarm.program.protocol import Call, Failure, Following, FromProgram, KeyLine, Line, ModelLine, Ready, TaskLine
+from swarm.program.hosted.key_router import BASE_PATH, KeyRouter
+from swarm.program.hosted.protocol import (
+    Call,
+    Failure,
+    Following,
+    FromProgram,
+    KeyLine,
+    Line,
+    ModelLine,
+    Ready,
+    TaskLine,
+)
 from swarm.program.roles import ONE_ROLE
 from swarm.sandbox.sandbox import Sandbox, plain_command
 from swarm.types import Message, Task
@@ -233,7 +243,7 @@ class _Life:
 
     def __post_init__(self) -> None:
         place = self.place
-        argv = [sys.executable, "-m", "swarm.program.host", str(place.path), "--server", place.server_url]
+        argv = [sys.executable, "-m", "swarm.program.hosted.host", str(place.path), "--server", place.server_url]
         if place.sandbox is None:
             command = plain_command(argv, server_url=place.server_url)
         else:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
+from swarm.nano.recipe.learning import Progress
 from swarm.nano.recipe.score import evaluate
-from swarm.nano.recipe.warmup import Progress, Recipe, warm_up
+from swarm.nano.recipe.warmup import Recipe, warm_up
 from swarm.tasks import TASK_FAMILIES
 
 EVALUATED_TASKS = 200

@@ -1,0 +1,13 @@
+"""The kinds of task that micro's demonstrations are about, and those that only its score is measured on."""
+
+from __future__ import annotations
+
+from swarm.micro.recipe.kinds import arithmetic, decisions, letters, lists, stories
+from swarm.micro.recipe.kinds.base import Kind
+
+_ROOMS = (letters, lists, arithmetic, decisions, stories)
+
+KINDS: tuple[Kind, ...] = tuple(kind for room in _ROOMS for kind in room.KINDS)
+"""The kinds that are trained."""
+HELD_OUT_KINDS: tuple[Kind, ...] = tuple(kind for room in _ROOMS for kind in room.HELD_OUT)
+"""The kinds that are never trained."""

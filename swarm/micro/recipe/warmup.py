@@ -1,0 +1,48 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""The warm-up of micro: supervised learning of right answers to very many wordings.
+
+Place in the flow: build.py calls `warm_up` once. There are no wrong demonstrations, as there are for nano: so small a
+model learns so many kinds of task only in part, which leaves reinforcement learning something to elicit. Deterministic
+for a seed and a number of threads on one kind of machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from swarm.micro.recipe.conversation import stream_conversations
+from swarm.micro.recipe.vocabulary import make_tokenizer
+from swarm.nano.recipe.learning import Progress, Rates, batch_demos, learn
+from swarm.nano.recipe.network import Shape, make_network
+
+SHAPE = Shape(hidden_size=160, intermediate_size=448, layers=4, heads=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`tokens_per_step` counts padding; the last `decay_share` of the steps lower the rate linearly to 0."""
+
+    steps: int = 2200
+    seed: int = 0
+    tokens_per_step: int = 4096
+    decay_share: float = 0.4
+    lr_warmup_steps: int = 40
+    muon_lr: float = 1e-2
+    adamw_lr: float = 3e-3
+
+
+def warm_up(recipe: Recipe, report: Callable[[Progress], None]) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """Make the tokenizer and train the model; `report` is called after each step."""
+    rng = Random(recipe.seed)
+    torch.manual_seed(recipe.seed)
+    tokenizer = make_tokenizer()
+    model = make_network(tokenizer, SHAPE)
+    rates = Rates(recipe.muon_lr, recipe.adamw_lr, recipe.lr_warmup_steps, recipe.decay_share)
+    batches = batch_demos(tokenizer, stream_conversations(rng), rng, recipe.tokens_per_step)
+    learn(model, batches, recipe.steps, rates, report)
+    return model.eval(), tokenizer

@@ -6,10 +6,10 @@ bundled tasks, which nano's recipe demonstrates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from swarm.micro.recipe.kinds import KINDS
+from swarm.micro.recipe.kinds import BASIC_KINDS, KINDS
 from swarm.micro.recipe.kinds.base import Kind
 from swarm.micro.recipe.tool_use import demonstrate_tool
 from swarm.micro.recipe.wording import Question, ask, ask_again, instruct
@@ -19,7 +19,7 @@ from swarm.types import Message
 
 SHARE_OF_TOOLS = 0.05
 SHARE_OF_BUNDLED_TASKS = 0.08
-SHARE_OF_SINGLE_QUESTIONS = 0.4
+SHARE_OF_SINGLE_QUESTIONS = 0.35
 LONGEST = 6
 """Questions of one conversation."""
 
@@ -29,8 +29,9 @@ _SYSTEMS = (
 )  # fmt: skip
 
 
-def stream_conversations(rng: Random) -> Iterator[Demo]:
-    """Endless demonstrations."""
+def stream_conversations(rng: Random, around: Callable[[], float] = lambda: 1.0) -> Iterator[Demo]:
+    """Endless demonstrations. `around` is asked each time how likely anything may stand around a question, and how
+    likely the question is of any kind instead of a basic one."""
     bundled = stream_demos(dict.fromkeys(TASK_FAMILIES, 1.0), rng, lambda _: 1.0)
     while True:
         luck = rng.random()
@@ -39,18 +40,19 @@ def stream_conversations(rng: Random) -> Iterator[Demo]:
         elif luck < SHARE_OF_TOOLS + SHARE_OF_BUNDLED_TASKS:
             yield next(bundled)
         else:
-            yield converse(KINDS, rng)
+            chance = around()
+            yield converse(KINDS if rng.random() < chance else BASIC_KINDS, rng, chance)
 
 
-def converse(kinds: Sequence[Kind], rng: Random) -> Demo:
+def converse(kinds: Sequence[Kind], rng: Random, around: float = 1.0) -> Demo:
     """A conversation that begins with one kind of task, and mostly stays with it."""
     kind = rng.choice(kinds)
     messages: list[Message] = []
     luck = rng.random()
-    if luck < 0.15:
+    if luck < 0.15 * around:
         messages.append({"role": "system", "content": rng.choice(_SYSTEMS)})
     item = kind.draw(rng)
-    question = ask(kind, item, rng)
+    question = ask(kind, item, rng, around=around)
     text = question.text
     if luck > 0.94 and question.wording.needs_only_subject:
         text = item.subject
@@ -58,12 +60,12 @@ def converse(kinds: Sequence[Kind], rng: Random) -> Demo:
     _exchange(messages, text, question.form.write(item))
     if rng.random() >= SHARE_OF_SINGLE_QUESTIONS:
         for _ in range(rng.randint(1, LONGEST - 1)):
-            kind, question = _go_on(messages, kinds, kind, question, rng)
+            kind, question = _go_on(messages, kinds, kind, question, rng, around)
     return Demo(tuple(messages), ())
 
 
 def _go_on(
-    messages: list[Message], kinds: Sequence[Kind], kind: Kind, question: Question, rng: Random
+    messages: list[Message], kinds: Sequence[Kind], kind: Kind, question: Question, rng: Random, around: float
 ) -> tuple[Kind, Question]:
     """One more question: mostly the same one about another item, else one in other words or of another kind."""
     luck = rng.random()
@@ -74,7 +76,7 @@ def _go_on(
     if luck > 0.8:
         kind = rng.choice(kinds)
     item = kind.draw(rng)
-    question = ask(kind, item, rng)
+    question = ask(kind, item, rng, around=around)
     _exchange(messages, question.text, question.form.write(item))
     return kind, question
 

@@ -35,8 +35,9 @@ _LIST_REQUESTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _ONLY = (
-    "Answer with the result only.", "Only give the answer.", "Reply with nothing else.", "Just the answer, no explanation.",
-    "Output only the answer.", "Your answer should be just the result.", "Return only the result.", "Give the final answer only.",
+    "Answer with the result only.", "Only give the answer.", "Reply with nothing else.",
+    "Just the answer, no explanation.", "Output only the answer.", "Your answer should be just the result.",
+    "Return only the result.", "Give the final answer only.",
 )  # fmt: skip
 _WRAPPED: tuple[tuple[str, str], ...] = (
     ("Answer: {}", 'Begin your answer with "Answer: ".'),
@@ -51,7 +52,8 @@ _WRAPPED: tuple[tuple[str, str], ...] = (
     ("({})", "Put the answer in parentheses."),
 )
 _JSON_REQUESTS = (
-    'Reply with JSON: {"answer": ...}.', 'Answer as JSON with the key "answer".', 'Use the format {"answer": your answer}.'
+    'Reply with JSON: {"answer": ...}.', 'Answer as JSON with the key "answer".',
+    'Use the format {"answer": your answer}.',
 )  # fmt: skip
 
 
@@ -83,18 +85,20 @@ class Form:
                 return join_list(items, self.list_style or item.list_style)
 
 
+def usual_form(item: Item, line: str) -> Form:
+    """The form that nothing was said of; `line` is the wording, which may speak of true and false already."""
+    speaks_of_truth = "rue or false" in line or "True" in item.subject or "False" in item.subject
+    return Form("", ("True", "False") if speaks_of_truth else ("Yes", "No"), None, "{}", is_json=False)
+
+
 def draw_form(item: Item, line: str, rng: Random) -> Form:
-    """A form that suits the item; `line` is the wording, which may speak of true and false already."""
+    """A form that suits the item, often the usual one of its wording."""
     requests: list[str] = []
-    truths, list_style, wrapping, is_json = ("Yes", "No"), None, "{}", False
-    if isinstance(item.answer, bool):
-        speaks_of_truth = "rue or false" in line or "True" in item.subject or "False" in item.subject
-        if rng.random() < 0.5:
-            first, second, request = rng.choice(_TRUTHS)
-            truths = (first, second)
-            requests.append(request)
-        elif speaks_of_truth:
-            truths = ("True", "False")
+    truths, list_style, wrapping, is_json = usual_form(item, line).truths, None, "{}", False
+    if isinstance(item.answer, bool) and rng.random() < 0.5:
+        first, second, request = rng.choice(_TRUTHS)
+        truths = (first, second)
+        requests.append(request)
     elif isinstance(item.answer, tuple) and rng.random() < 0.4:
         list_style = rng.choice(list(_LIST_REQUESTS))
         requests.append(rng.choice(_LIST_REQUESTS[list_style]))

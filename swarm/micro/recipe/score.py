@@ -23,10 +23,11 @@ from swarm.nano.recipe.score import sample_replies
 FREE_CHOICE = frozenset({"pick", "any between"})
 """Kinds with more than one right answer, which are not scored."""
 LONGEST_REPLY = 48
+PARTS = ("trained", "held_out", "held_out_kinds")
 _BATCH = 250
 
 Scores = dict[str, dict[str, float]]
-"""Accuracies by part (`trained`, `held_out`, `held_out_kinds`) and kind."""
+"""Accuracies by part and kind."""
 
 
 def score(

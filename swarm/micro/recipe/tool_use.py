@@ -31,7 +31,9 @@ def demonstrate_tool(rng: Random) -> Demo:
             tools.insert(rng.randint(0, 1), other)
     messages: list[Message] = []
     if rng.random() < 0.3:
-        messages.append({"role": "system", "content": rng.choice(("Use the tools.", "You can call tools.", "Be brief."))})
+        messages.append(
+            {"role": "system", "content": rng.choice(("Use the tools.", "You can call tools.", "Be brief."))}
+        )
     hint = rng.choice(("", "", " Use the tool.", f" Use {tool['function']['name']}.", " Call the tool first."))
     messages.append({"role": "user", "content": request + hint})
     function = {"name": tool["function"]["name"], "arguments": json.dumps(arguments)}
@@ -51,21 +53,35 @@ def _tool(name: str, description: str, /, **parameters: str) -> ToolSpec:
 def _calculate(rng: Random) -> Use:
     left, right = rng.randint(2, 99), rng.randint(2, 99)
     sign, value = rng.choice((("+", left + right), ("-", left - right), ("*", left * right)))
-    tool = _tool(rng.choice(("calculate", "compute", "evaluate", "calculator")), "Evaluate an expression", expression="string")
-    request = rng.choice(("What is {}?", "Calculate {}.", "Compute {}", "How much is {}?")).format(f"{left} {sign} {right}")
+    tool = _tool(
+        rng.choice(("calculate", "compute", "evaluate", "calculator")), "Evaluate an expression", expression="string"
+    )
+    request = rng.choice(("What is {}?", "Calculate {}.", "Compute {}", "How much is {}?")).format(
+        f"{left} {sign} {right}"
+    )
     return tool, request, {"expression": f"{left}{sign}{right}"}, str(value)
 
 
 def _add(rng: Random) -> Use:
     left, right = draw_number(rng), draw_number(rng)
     tool = _tool(rng.choice(("add", "sum", "plus")), "Add two numbers", a="integer", b="integer")
-    return tool, rng.choice(("What is {} + {}?", "Add {} and {}.")).format(left, right), {"a": left, "b": right}, str(left + right)
+    return (
+        tool,
+        rng.choice(("What is {} + {}?", "Add {} and {}.")).format(left, right),
+        {"a": left, "b": right},
+        str(left + right),
+    )
 
 
 def _reverse(rng: Random) -> Use:
     word = draw_word(rng)
     tool = _tool(rng.choice(("reverse", "turn_around", "flip")), "Reverse a text", text="string")
-    return tool, rng.choice(("Reverse {}.", "Write {} backwards.", "Turn {} around.")).format(word), {"text": word}, word[::-1]
+    return (
+        tool,
+        rng.choice(("Reverse {}.", "Write {} backwards.", "Turn {} around.")).format(word),
+        {"text": word},
+        word[::-1],
+    )
 
 
 def _look_up(rng: Random) -> Use:
@@ -78,7 +94,12 @@ def _look_up(rng: Random) -> Use:
 def _count(rng: Random) -> Use:
     word = draw_word(rng)
     tool = _tool(rng.choice(("length", "count", "size")), "Count the letters of a word", word="string")
-    return tool, rng.choice(("How long is {}?", "How many letters are in {}?")).format(word), {"word": word}, str(len(word))
+    return (
+        tool,
+        rng.choice(("How long is {}?", "How many letters are in {}?")).format(word),
+        {"word": word},
+        str(len(word)),
+    )
 
 
 _USES: tuple[Callable[[Random], Use], ...] = (_calculate, _add, _reverse, _look_up, _count)

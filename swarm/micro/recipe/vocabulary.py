@@ -3,8 +3,8 @@
 """micro's tokenizer: common words of instructions are whole, everything else is read by character.
 
 Place in the flow: made from words.py alone, without training; warmup.py encodes with it. A word of WHOLE_WORDS is one
-token after a space. After a quotation mark, a colon, a comma or a line's start the same word is read by character, since
-there stands what a question is about, whose letters may matter. Digits are always read one by one.
+token after a space. After a quotation mark, a colon, a comma or a line's start the same word is read by character,
+since there stands what a question is about, whose letters may matter. Digits are always read one by one.
 """
 
 from __future__ import annotations

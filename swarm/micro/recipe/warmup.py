@@ -20,16 +20,18 @@ from swarm.micro.recipe.vocabulary import make_tokenizer
 from swarm.nano.recipe.learning import Progress, Rates, batch_demos, learn
 from swarm.nano.recipe.network import Shape, make_network
 
-SHAPE = Shape(hidden_size=160, intermediate_size=448, layers=4, heads=5)
+SHAPE = Shape(hidden_size=128, intermediate_size=384, layers=4, heads=4)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`tokens_per_step` counts padding; the last `decay_share` of the steps lower the rate linearly to 0."""
+    """`tokens_per_step` counts padding. Over the first `bare_share` of the steps, what may stand around a question grows
+    from nothing to its usual amount; the last `decay_share` lower the rate linearly to 0."""
 
-    steps: int = 2200
+    steps: int = 2600
     seed: int = 0
-    tokens_per_step: int = 4096
+    tokens_per_step: int = 2048
+    bare_share: float = 0.5
     decay_share: float = 0.4
     lr_warmup_steps: int = 40
     muon_lr: float = 1e-2
@@ -43,6 +45,16 @@ def warm_up(recipe: Recipe, report: Callable[[Progress], None]) -> tuple[Qwen3Fo
     tokenizer = make_tokenizer()
     model = make_network(tokenizer, SHAPE)
     rates = Rates(recipe.muon_lr, recipe.adamw_lr, recipe.lr_warmup_steps, recipe.decay_share)
-    batches = batch_demos(tokenizer, stream_conversations(rng), rng, recipe.tokens_per_step)
-    learn(model, batches, recipe.steps, rates, report)
+    steps_done = 0
+
+    def around() -> float:
+        return min(1.0, steps_done / (recipe.bare_share * recipe.steps))
+
+    def count_steps(progress: Progress) -> None:
+        nonlocal steps_done
+        steps_done = progress.step
+        report(progress)
+
+    batches = batch_demos(tokenizer, stream_conversations(rng, around), rng, recipe.tokens_per_step)
+    learn(model, batches, recipe.steps, rates, count_steps)
     return model.eval(), tokenizer

@@ -1,7 +1,7 @@
 """Asks for an item of a kind of task in one of very many ways.
 
-Place in the flow: conversation.py asks with it. A question is a wording of the kind, one of many places for its subject,
-perhaps examples, perhaps sentences that do not matter, and perhaps a request for the form of the answer. Knows
+Place in the flow: conversation.py asks with it. A question is a wording of the kind, one of many places for its
+subject, perhaps examples, perhaps sentences that do not matter, and perhaps a request for the form of the answer. Knows
 nothing of turns or roles.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
-from swarm.micro.recipe.forms import Form, draw_form
+from swarm.micro.recipe.forms import Form, draw_form, usual_form
 from swarm.micro.recipe.kinds.base import Item, Kind, draw_sentence
 from swarm.micro.recipe.words import NAMES
 
@@ -57,11 +57,13 @@ def draw_wording(kind: Kind, rng: Random, part: str = "trained") -> Wording:
     return Wording(_choose(rng.choice(wordings()[kind.name][part]), rng))
 
 
-def ask(kind: Kind, item: Item, rng: Random, part: str = "trained", form: Form | None = None) -> Question:
-    """A whole question, with everything around it."""
+def ask(kind: Kind, item: Item, rng: Random, part: str = "trained", around: float = 1.0) -> Question:
+    """A whole question. `around` is the chance that anything may stand around it."""
     wording = draw_wording(kind, rng, part)
-    chosen = form or draw_form(item, wording.line, rng)
-    return Question(_surround(kind, wording, item, chosen, rng), wording, chosen)
+    if rng.random() >= around:
+        return Question(_place(kind, wording, item, rng), wording, usual_form(item, wording.line))
+    form = draw_form(item, wording.line, rng)
+    return Question(_surround(kind, wording, item, form, rng), wording, form)
 
 
 def ask_again(kind: Kind, question: Question, item: Item, rng: Random) -> str:
@@ -74,7 +76,7 @@ def ask_again(kind: Kind, question: Question, item: Item, rng: Random) -> str:
 def instruct(kind: Kind, wording: Wording, form: Form, rng: Random) -> str:
     """The question without its subject, for a system message; the subject is then all that the user says."""
     noun = rng.choice(kind.nouns)
-    phrase = rng.choice((f"the {noun} of the user", f"each {noun}", f"the given {noun}", f"what you are given"))
+    phrase = rng.choice((f"the {noun} of the user", f"each {noun}", f"the given {noun}", "what you are given"))
     return " ".join(filter(None, (_ended(wording.line.replace("{o}", phrase), rng), form.request)))
 
 
@@ -97,9 +99,9 @@ def _place(kind: Kind, wording: Wording, item: Item, rng: Random) -> str:
     if noun in _STORIES:
         return _ended(line.replace("{o}", subject), rng)
     luck = rng.random()
-    if "\n" in subject or (luck < 0.35 and len(line) > 6):
+    if "\n" in subject or (luck < 0.35 and len(line) > 8):
         return _place_after(line, noun, subject, rng)
-    if luck < 0.5 and len(line) > 6:
+    if luck < 0.5 and len(line) > 8:
         return _place_before(line, noun, subject, rng)
     if line.endswith(" {o}") and rng.random() < 0.35:
         return f"{line.removesuffix(' {o}')}: {subject}"
@@ -124,7 +126,13 @@ def _place_before(line: str, noun: str, subject: str, rng: Random) -> str:
     phrase = rng.choice((_this(noun), f"the {noun}", f"the {noun} above", f"the given {noun}"))
     line = _ended(_capital(line.replace("{o}", phrase)), rng)
     opening = rng.choice(
-        (f"{noun.capitalize()}: {subject}", f"Here is {_one(noun)}: {subject}", f"Input: {subject}", subject, f"Given: {subject}")
+        (
+            f"{noun.capitalize()}: {subject}",
+            f"Here is {_one(noun)}: {subject}",
+            f"Input: {subject}",
+            subject,
+            f"Given: {subject}",
+        )
     )
     return opening + rng.choice(("\n", "\n\n", ". " if not subject.endswith("]") else "\n")) + line
 
@@ -153,7 +161,7 @@ def _surround(kind: Kind, wording: Wording, item: Item, form: Form, rng: Random)
         parts.insert(rng.randint(0, 1), _examples(kind, form, rng))
     if form.request:
         parts.insert(0 if rng.random() < 0.25 else len(parts), form.request)
-    for _ in range(rng.choice((0, 0, 0, 0, 0, 0, 1, 1, 2, 3))):
+    for _ in range(rng.choices((0, 1, 2, 3, 7), (70, 15, 8, 4, 3))[0]):
         parts.insert(rng.randint(0, len(parts)), _irrelevant(rng))
     if rng.random() < 0.04:
         parts.append(rng.choice(("Answer:", "Output:", "A:", "Result:")))

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
-"""Supervised learning of demonstrations on a CPU: batches, rates and steps, shared by the recipes of all bundled models.
+"""Supervised learning of demonstrations on a CPU: batches, rates and steps, for the recipes of all bundled models.
 
 Place in the flow: each recipe's warmup.py calls `learn` once. Deterministic for one stream of batches and one number of
 threads on one kind of machine. Knows nothing of what is demonstrated.

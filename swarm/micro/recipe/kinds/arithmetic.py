@@ -106,13 +106,15 @@ def _missing_term(rng: Random) -> Item:
 
 
 def _next_number(rng: Random) -> Item:
+    """A sequence that grows by the same step each time, or doubles."""
     start, step = rng.randint(0, 20), rng.choice((1, 1, 2, 2, 3, 4, 5, 10, -1, -2))
-    numbers = [start + step * place for place in range(rng.randint(3, 5))]
-    if rng.random() < 0.2:
-        numbers = [rng.randint(1, 5) * 2**place for place in (0,)] * 1
-        numbers = [numbers[0] * 2**place for place in range(4)]
-        step = numbers[-1]
-    return list_item([str(number) for number in numbers], str(numbers[-1] + step), rng)
+    count = rng.randint(3, 5)
+    if rng.random() < 0.15:
+        first = rng.randint(1, 5)
+        numbers = [first * 2**place for place in range(count + 1)]
+    else:
+        numbers = [start + step * place for place in range(count + 1)]
+    return list_item([str(number) for number in numbers[:-1]], str(numbers[-1]), rng)
 
 
 def _after_number(rng: Random) -> Item:

@@ -1,7 +1,7 @@
 """What a kind of task is, and how its numbers, words and lists are drawn.
 
-Place in the flow: the kinds beside this file are tables of `Kind`; wording.py asks their questions. Knows nothing of how
-a question is asked.
+Place in the flow: the kinds beside this file are tables of `Kind`; wording.py asks their questions. Knows nothing of
+how a question is asked.
 """
 
 from __future__ import annotations
@@ -99,10 +99,18 @@ def draw_numbers(rng: Random, fewest: int = 2, most: int = 6) -> list[int]:
 
 def draw_sentence(rng: Random) -> str:
     """A plain sentence of four to twelve words without its full stop."""
-    who = rng.choice((rng.choice(NAMES), f"the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}", f"the {rng.choice(NOUNS)}"))
+    who = rng.choice(
+        (rng.choice(NAMES), f"the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}", f"the {rng.choice(NOUNS)}")
+    )
     what = rng.choice((f"a {rng.choice(NOUNS)}", f"the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"))
     tail = rng.choice(
-        ("", "", f" in the {rng.choice(NOUNS)}", f" with a {rng.choice(NOUNS)}", f" before the {rng.choice(NOUNS)} was {rng.choice(ADJECTIVES)}")
+        (
+            "",
+            "",
+            f" in the {rng.choice(NOUNS)}",
+            f" with a {rng.choice(NOUNS)}",
+            f" before the {rng.choice(NOUNS)} was {rng.choice(ADJECTIVES)}",
+        )
     )
     sentence = f"{who} {rng.choice(VERBS)} {what}{tail}"
     return sentence[0].upper() + sentence[1:] if rng.random() < 0.7 else sentence

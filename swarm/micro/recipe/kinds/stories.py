@@ -1,10 +1,12 @@
 """Kinds of task about what a short text tells: counts, owners, comparisons, steps and choices.
 
-Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`. The slot `story` is the text; a wording asks of it.
+Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`. The subject is the text, and a
+wording asks of it.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from swarm.micro.recipe.kinds.base import Item, Kind, draw_letters, draw_number
@@ -47,7 +49,7 @@ def _loss(rng: Random) -> Item:
 def _groups(rng: Random) -> Item:
     name, thing, boxes, each = rng.choice(NAMES), rng.choice(_THINGS), rng.randint(2, 9), rng.randint(1, 9)
     place = rng.choice(("boxes", "bags", "rows", "pages", "baskets"))
-    story = f"{name} has {boxes} {place} with {each} {thing} [each|in each]".replace("[each|in each]", "each") + "."
+    story = f"{name} has {boxes} {place} with {each} {thing} {rng.choice(('each', 'in each'))}."
     return Item(story, str(boxes * each), {"name": name, "thing": thing})
 
 
@@ -96,7 +98,7 @@ def _most_of(rng: Random) -> Item:
     """Who stands first in an order of three, of which two neighbours are told at a time."""
     names = rng.sample(NAMES, rng.randint(2, 3))
     more, most = rng.choice(_COMPARED)
-    facts = [f"{left} is {more} than {right}." for left, right in zip(names, names[1:], strict=False)]
+    facts = [f"{left} is {more} than {right}." for left, right in pairwise(names)]
     rng.shuffle(facts)
     return Item(" ".join(facts), names[0], {"most": most})
 

@@ -1,0 +1,91 @@
+"""The second bundled base model: small, loadable by the standard classes, found by its name, right now and then."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from swarm.job import TrainJob
+from swarm.micro.recipe.score import PARTS, mean_score, score
+from swarm.micro.recipe.vocabulary import make_tokenizer
+from swarm.model_path import BUNDLED_DIRECTORIES, resolve_model
+from swarm.nano.recipe.score import evaluate, sample_replies
+from swarm.nano.recipe.vocabulary import chat_template
+from swarm.tasks import CALCULATOR, task_family
+
+DIRECTORY = BUNDLED_DIRECTORIES["micro"]
+QUESTIONS = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(DIRECTORY)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForCausalLM.from_pretrained(DIRECTORY, dtype=torch.float32).eval()
+
+
+def reply(model, tokenizer, content, **fields):
+    request = {"messages": [{"role": "user", "content": content}], "max_tokens": 48, **fields}
+    return sample_replies(model, tokenizer, [request], 0.0)[0]
+
+
+def test_a_job_finds_the_model_by_its_name():
+    job = TrainJob(model="micro").resolve()
+    assert resolve_model(job.model) == DIRECTORY
+    assert job.engine == "local"
+    assert job.lr == 1e-3
+
+
+def test_the_weights_take_at_most_eight_megabytes():
+    assert (DIRECTORY / "model.safetensors").stat().st_size <= 8_000_000
+
+
+def test_the_bundled_tokenizer_and_template_are_the_recipe_s(tokenizer):
+    made = make_tokenizer()
+    assert tokenizer.chat_template == chat_template()
+    assert tokenizer.backend_tokenizer.to_str() == made.backend_tokenizer.to_str()
+
+
+def test_the_context_is_long_enough_for_instructions(model, tokenizer):
+    assert model.config.max_position_embeddings == tokenizer.model_max_length == 2048
+    assert model.config.vocab_size == len(tokenizer)
+
+
+def test_it_answers_and_answers_the_same_again(model, tokenizer):
+    replies = [reply(model, tokenizer, "Repeat: apple")["content"] for _ in range(2)]
+    assert replies == ["apple", "apple"]
+
+
+def test_it_calls_a_tool(model, tokenizer):
+    said = reply(model, tokenizer, "What is 12 * 34? Use calculator.", tools=[CALCULATOR])
+    assert said["tool_calls"][0]["function"]["name"] == "calculator"
+
+
+def test_it_solves_some_bundled_tasks_and_not_all(model, tokenizer):
+    assert 0.0 < evaluate(model, tokenizer, task_family("copy"), count=50, temperature=1.0) < 1.0
+
+
+def test_the_recorded_accuracies_are_measured_again(model, tokenizer):
+    record = json.loads((DIRECTORY / "build.json").read_text())
+    measured = score(model, tokenizer, count=QUESTIONS, temperature=1.0, seed=2)
+    for part in PARTS:
+        recorded = record["means"][part]
+        questions = QUESTIONS * len(measured[part])
+        # Four standard errors of a mean over so many questions; the kinds' own differences make it smaller still.
+        margin = 4 * math.sqrt(recorded * (1 - recorded) / questions)
+        assert mean_score(measured, part) == pytest.approx(recorded, abs=margin)

@@ -25,13 +25,16 @@ SHAPE = Shape(hidden_size=128, intermediate_size=384, layers=4, heads=4)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`tokens_per_step` counts padding. Over the first `bare_share` of the steps, what may stand around a question grows
-    from nothing to its usual amount; the last `decay_share` lower the rate linearly to 0."""
+    """`tokens_per_step` counts padding. Over the first `bare_share` of the steps, what may stand around a question
+    grows from nothing to its usual amount, and so do other kinds than the basic ones. Meanwhile the
+    weight of the loss of the prompts falls from 1 to `prompt_weight`: reading prompts forms the skill of copying sooner
+    than answers alone. The last `decay_share` of the steps lower the rate linearly to 0."""
 
-    steps: int = 2600
+    steps: int = 1800
     seed: int = 0
     tokens_per_step: int = 2048
     bare_share: float = 0.5
+    prompt_weight: float = 0.2
     decay_share: float = 0.4
     lr_warmup_steps: int = 40
     muon_lr: float = 1e-2
@@ -56,5 +59,5 @@ def warm_up(recipe: Recipe, report: Callable[[Progress], None]) -> tuple[Qwen3Fo
         report(progress)
 
     batches = batch_demos(tokenizer, stream_conversations(rng, around), rng, recipe.tokens_per_step)
-    learn(model, batches, recipe.steps, rates, count_steps)
+    learn(model, batches, recipe.steps, rates, count_steps, lambda: 1.0 - (1.0 - recipe.prompt_weight) * around())
     return model.eval(), tokenizer

@@ -20,6 +20,8 @@ from swarm.nano.recipe.muon import Muon
 from swarm.nano.recipe.vocabulary import encode, render
 
 DEMOS_PER_POOL = 1000
+PADDING = 0
+"""The id of the tokenizers' first token, which no text has."""
 
 Encoded = tuple[list[int], list[bool]]
 """Token ids of a conversation, and True where an assistant sampled them."""
@@ -50,8 +52,12 @@ def learn(
     steps: int,
     rates: Rates,
     report: Callable[[Progress], None],
+    prompt_weight: Callable[[], float] = lambda: 0.0,
 ) -> None:
-    """Take `steps` optimizer steps, one per batch, and report each."""
+    """Take `steps` optimizer steps, one per batch, and report each with the loss of what the assistant says.
+
+    `prompt_weight` is asked before each step what the loss of all other tokens counts beside that.
+    """
     optimizers = _make_optimizers(model, rates)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     peak_rates = [group["lr"] for group in groups]
@@ -61,7 +67,7 @@ def learn(
         for peak, group in zip(peak_rates, groups, strict=True):
             group["lr"] = peak * factor
         ids_BT, mask_BT = _collate(next(batches))
-        loss = _take_step(model, optimizers, ids_BT, mask_BT)
+        loss = _take_step(model, optimizers, ids_BT, mask_BT, prompt_weight())
         tokens += ids_BT.numel()
         report(Progress(step + 1, loss, tokens))
 
@@ -110,15 +116,24 @@ def _collate(batch: list[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _take_step(
-    model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], ids_BT: torch.Tensor, mask_BT: torch.Tensor
+    model: Qwen3ForCausalLM,
+    optimizers: list[torch.optim.Optimizer],
+    ids_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    prompt_weight: float,
 ) -> float:
     # Padding is on the right, where causal attention never looks from a real token; a dict skips building a mask.
     hidden = model.model(
         input_ids=ids_BT[:, :-1], attention_mask={"full_attention": None}, use_cache=False
     ).last_hidden_state
     chosen = mask_BT[:, 1:]
-    loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[chosen]), ids_BT[:, 1:][chosen])
-    loss.backward()
+    targets = ids_BT[:, 1:]
+    loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[chosen]), targets[chosen])
+    total = loss
+    if prompt_weight > 0:
+        prompt = ~chosen & (targets != PADDING)
+        total = loss + prompt_weight * torch.nn.functional.cross_entropy(model.lm_head(hidden[prompt]), targets[prompt])
+    total.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from swarm.client import SwarmClient
 
 NOT_MEASURED = (
-    "the base score was not measured: --url plays with the model of a running server, --train-model MODEL with a server "
-    "of its own"
+    "the base score was not measured: --url plays with the model of a running server, --train-model MODEL with a "
+    "server of its own"
 )
 
 app = typer.Typer(help="Environments: what there is to learn, bundled or your own.", no_args_is_help=True)

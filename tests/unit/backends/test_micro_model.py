@@ -18,7 +18,7 @@ from swarm.nano.recipe.vocabulary import chat_template
 from swarm.tasks import CALCULATOR, task_family
 
 DIRECTORY = BUNDLED_DIRECTORIES["micro"]
-QUESTIONS = 8
+QUESTIONS = 1
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -72,7 +72,7 @@ def test_held_out_kinds_are_never_demonstrated():
     assert not held_out & {kind.name for kind in KINDS}
 
 
-@pytest.mark.parametrize("text", ["banana", '"the"', "2048", ": after"])
+@pytest.mark.parametrize("text", ["banana", '"after"', "2048", ": after"])
 def test_what_a_question_is_about_is_read_by_character(tokenizer, text):
     assert max(len(token) for token in tokenizer.tokenize(text)) <= 2
 

@@ -9,13 +9,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.job import TrainJob
 from swarm.micro.recipe.score import PARTS, mean_score, score
 from swarm.micro.recipe.vocabulary import make_tokenizer
-from swarm.model_path import BUNDLED_DIRECTORIES, resolve_model
+from swarm.model_path import BUNDLED_DIRECTORIES, read_stop_ids, read_tokenizer, resolve_model
 from swarm.nano.recipe.score import evaluate, sample_replies
 from swarm.nano.recipe.vocabulary import chat_template
 from swarm.tasks import CALCULATOR, task_family
+from swarm.tracker.codec import Codec
+from swarm.types import SamplingParams, ToolChoice, ToolMode
 
 DIRECTORY = BUNDLED_DIRECTORIES["micro"]
 QUESTIONS = 1
@@ -74,6 +78,25 @@ def test_it_answers_and_answers_the_same_again(model, tokenizer):
 def test_it_calls_a_tool(model, tokenizer):
     said = reply(model, tokenizer, "What is 12 * 34? Use calculator.", tools=[CALCULATOR])
     assert said["tool_calls"][0]["function"]["name"] == "calculator"
+
+
+def test_a_call_that_it_is_made_to_give_is_whole(model):
+    codec, tokenizer = Codec.load(DIRECTORY), read_tokenizer(DIRECTORY)
+    ends, size = sorted(read_stop_ids(DIRECTORY, tokenizer)), tokenizer.get_vocab_size()
+    grammars = GrammarCompiler(tokenizer, size, ends)
+    sampler = BatchSampler(model, Limits(512, size, 16), ends, tokenizer.decode, grammars=grammars)
+    choice = ToolChoice(ToolMode.REQUIRED, parallel=False)
+    tokens = {}
+    for seed in range(8):
+        prompt = codec.render([{"role": "user", "content": f"What is {seed}*7?"}], [CALCULATOR])
+        grammar = codec.forced_grammar([CALCULATOR], choice, prompt)
+        sampler.submit(seed, prompt, SamplingParams(96, 0.5, seed=seed, grammar=grammar))
+        tokens[seed] = []
+    while not sampler.idle:
+        for piece in sampler.step():
+            tokens[piece.handle].append(piece.token_id)
+    replies = [codec.parse_reply(said, [CALCULATOR], choice=choice, turn_index=0) for said in tokens.values()]
+    assert sum(bool(reply.get("tool_calls")) for reply in replies) >= 7
 
 
 def test_it_solves_some_bundled_tasks_and_not_all(model, tokenizer):

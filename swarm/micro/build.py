@@ -28,7 +28,7 @@ BUNDLED_TASKS = 100
 """Validation tasks of each bundled family."""
 
 
-def build(out: Path, recipe: Recipe) -> dict[str, Any]:
+def build(out: Path, recipe: Recipe, questions: int = QUESTIONS) -> dict[str, Any]:
     """Write the model to `out`, and return the record that stands in `build.json` beside it.
 
     All accuracies are at temperature 1, which is what reinforcement learning begins from. Sets the process to one torch
@@ -39,13 +39,13 @@ def build(out: Path, recipe: Recipe) -> dict[str, Any]:
     model, tokenizer = warm_up(recipe, ProgressPrinter())
     save(model, tokenizer, out)
     print(f"{time.process_time() - began:.0f} s of one core", flush=True)
-    scores = score(model, tokenizer, count=QUESTIONS, temperature=1.0)
+    scores = score(model, tokenizer, count=questions, temperature=1.0)
     bundled = {
         name: evaluate(model, tokenizer, family, count=BUNDLED_TASKS, temperature=1.0)
         for name, family in TASK_FAMILIES.items()
     }
     means = {part: round(mean_score(scores, part), 4) for part in PARTS}
-    record = {"recipe": asdict(recipe), "questions_per_kind": QUESTIONS, "means": means, "accuracies": scores}
+    record = {"recipe": asdict(recipe), "questions_per_kind": questions, "means": means, "accuracies": scores}
     record |= {"bundled_tasks_per_family": BUNDLED_TASKS, "bundled_tasks": bundled}
     save_record(record, out)
     return record

@@ -104,9 +104,9 @@ def test_the_same_seed_gives_the_same_weights():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_a_short_build_learns_and_writes_its_record(tmp_path):
-    record = build(tmp_path, Recipe(steps=30))
+    record = build(tmp_path, Recipe(steps=30), questions=1)
     assert json.loads((tmp_path / "build.json").read_text()) == record
-    assert record["means"]["trained"] >= 0.0
+    assert set(record["means"]) == {"trained", "held_out", "held_out_kinds"}
     assert (tmp_path / "model.safetensors").stat().st_size <= 8_000_000

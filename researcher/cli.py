@@ -104,7 +104,7 @@ def start(
         ),
     ] = None,
     job: Annotated[Path | None, typer.Option(help="A job.yaml that every arm starts from.")] = None,
-    train_model: Annotated[str | None, typer.Option(help="Model to train: nano, or a directory.")] = None,
+    train_model: Annotated[str | None, typer.Option(help="Model to train: nano, micro, or a directory.")] = None,
     n_gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of each run.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per arm.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.")] = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self, cast
 
 import yaml
@@ -26,9 +27,11 @@ from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
 
 BUNDLED_MODEL = "nano"
-LR_OF_BUNDLED_MODEL = 3e-3
+"""The model of a job that names none."""
+LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 3e-3, "micro": 1e-3})
+"""By the names of the models that are bundled."""
 LR_DEFAULT = 1e-6
-"""verl's default; the bundled model is four orders of magnitude smaller than what that suits."""
+"""verl's default; the bundled models are four orders of magnitude smaller than what that suits."""
 
 AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
@@ -81,7 +84,8 @@ class TrainJob(BaseModel):
     """What samples and trains: `local` in one worker process, `verl` on Ray, `fake` without a model, for tests. `auto`
     is local for up to one GPU and verl beyond."""
     model: str = Field(default=BUNDLED_MODEL, min_length=1)
-    """`nano`, which is bundled, or the directory of a Hugging Face causal language model with its tokenizer."""
+    """`nano` or `micro`, which are bundled, or the directory of a Hugging Face causal language model with its
+    tokenizer."""
     n_gpu: int = Field(default=0, ge=0, le=100_000)
     """GPUs of the trainer; 0 is the CPU."""
     seed: int = Field(default=0, ge=0, lt=2**31)
@@ -116,7 +120,7 @@ class TrainJob(BaseModel):
     """A checkpoint is kept every so many steps; 0 keeps none but those that crash recovery starts from."""
 
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Learning rate of AdamW. Default: 0.003 for the bundled model, else 1e-6."""
+    """Learning rate of AdamW. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-6."""
     lr_warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to `lr`."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -222,7 +226,7 @@ class TrainJob(BaseModel):
         """The same job with every automatic value filled in."""
         lr = self.lr
         if lr is None:
-            lr = LR_OF_BUNDLED_MODEL if self.model == BUNDLED_MODEL else LR_DEFAULT
+            lr = LR_OF_BUNDLED_MODELS.get(self.model, LR_DEFAULT)
         return self.model_copy(
             update={
                 "engine": self.chosen_engine,

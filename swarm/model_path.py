@@ -8,24 +8,30 @@ no tensors and never opens a network connection.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from tokenizers import Tokenizer
 
 from swarm.errors import EngineFailure
-from swarm.job import BUNDLED_MODEL
+from swarm.job import BUNDLED_MODEL, LR_OF_BUNDLED_MODELS
 
-BUNDLED_DIRECTORY = Path(__file__).parent / "nano" / "model"
+BUNDLED_DIRECTORIES: Mapping[str, Path] = MappingProxyType(
+    {name: Path(__file__).parent / name / "model" for name in LR_OF_BUNDLED_MODELS}
+)
+"""Where the bundled models lie, by name."""
+BUNDLED_DIRECTORY = BUNDLED_DIRECTORIES[BUNDLED_MODEL]
 
 
 def resolve_model(name_or_path: str) -> Path:
-    """The directory of a model: the bundled one by its name, any other by path. Raises EngineFailure if unusable."""
-    directory = BUNDLED_DIRECTORY if name_or_path == BUNDLED_MODEL else Path(name_or_path).expanduser().resolve()
+    """The directory of a model: a bundled one by its name, any other by path. Raises EngineFailure if unusable."""
+    directory = BUNDLED_DIRECTORIES.get(name_or_path) or Path(name_or_path).expanduser().resolve()
     if not directory.is_dir():
         raise EngineFailure(
-            f"model {name_or_path!r}: no directory {directory}; give {BUNDLED_MODEL!r} or the path of a downloaded "
-            "Hugging Face model"
+            f"model {name_or_path!r}: no directory {directory}; give {' or '.join(BUNDLED_DIRECTORIES)} or the path of "
+            "a downloaded Hugging Face model"
         )
     for name in ("config.json", "tokenizer.json"):
         if not (directory / name).is_file():

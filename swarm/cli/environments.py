@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from swarm.client import SwarmClient
 
 NOT_MEASURED = (
-    "the base score was not measured: --url plays with the model of a running server, --train-model nano with a server "
-    "of its own"
+    "the base score was not measured: --url plays with the model of a running server, --train-model MODEL with a "
+    "server of its own"
 )
 
 app = typer.Typer(help="Environments: what there is to learn, bundled or your own.", no_args_is_help=True)
@@ -69,7 +69,7 @@ def check(
     samples: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks to look at in each split.")] = 200,
     url: Annotated[str | None, typer.Option(help="A server whose model plays for the base score.")] = None,
     train_model: Annotated[
-        str | None, typer.Option(help="The same with a server of its own: nano, or a model's directory.")
+        str | None, typer.Option(help="The same with a server of its own: nano, micro, or a model's directory.")
     ] = None,
     program: Annotated[Path | None, typer.Option(help="A Python file with the agent that plays.")] = None,
     episodes: Annotated[

@@ -9,22 +9,17 @@ thread throughout.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from swarm.nano.recipe.output import ProgressPrinter, digest_line, save, save_record
 from swarm.nano.recipe.score import evaluate
-from swarm.nano.recipe.warmup import Progress, Recipe, warm_up
+from swarm.nano.recipe.warmup import Recipe, warm_up
 from swarm.tasks import TASK_FAMILIES
 
 EVALUATED_TASKS = 200
-# safetensors writes files for their owner only, which an installed package is not read by.
-READABLE_BY_ALL = 0o644
-_REPORT_EVERY = 100
 
 
 def build(out: Path, recipe: Recipe) -> dict[str, dict[str, float]]:
@@ -34,11 +29,8 @@ def build(out: Path, recipe: Recipe) -> dict[str, dict[str, float]]:
     torch thread: another number of threads gives other weights.
     """
     torch.set_num_threads(1)
-    model, tokenizer = warm_up(recipe, _Printer())
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    for path in out.iterdir():
-        path.chmod(READABLE_BY_ALL)
+    model, tokenizer = warm_up(recipe, ProgressPrinter())
+    save(model, tokenizer, out)
     accuracies = {
         name: {
             "sampled": evaluate(model, tokenizer, family, count=EVALUATED_TASKS, temperature=1.0),
@@ -46,26 +38,8 @@ def build(out: Path, recipe: Recipe) -> dict[str, dict[str, float]]:
         }
         for name, family in TASK_FAMILIES.items()
     }
-    record = {"recipe": asdict(recipe), "evaluated_tasks": EVALUATED_TASKS, "accuracies": accuracies}
-    (out / "build.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    save_record({"recipe": asdict(recipe), "evaluated_tasks": EVALUATED_TASKS, "accuracies": accuracies}, out)
     return accuracies
-
-
-class _Printer:
-    """Prints the mean loss and the speed every so many steps."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._losses: list[float] = []
-
-    def __call__(self, progress: Progress) -> None:
-        self._losses.append(progress.loss)
-        if progress.step % _REPORT_EVERY:
-            return
-        speed = progress.tokens / (time.monotonic() - self._started)
-        loss = sum(self._losses) / len(self._losses)
-        print(f"step {progress.step}  loss {loss:.3f}  {speed:.0f} tokens/s", flush=True)
-        self._losses.clear()
 
 
 def main() -> None:
@@ -78,8 +52,7 @@ def main() -> None:
     accuracies = build(options.out, Recipe(steps=options.steps, seed=options.seed))
     for name, accuracy in accuracies.items():
         print(f"{name:8} T=1 {accuracy['sampled']:.3f}  T=0 {accuracy['greedy']:.3f}")
-    weights = options.out / "model.safetensors"
-    print(f"sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}  {weights}")
+    print(digest_line(options.out))
 
 
 if __name__ == "__main__":

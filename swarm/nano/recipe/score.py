@@ -38,7 +38,7 @@ def evaluate(
     requests = {index: next(conversation) for index, conversation in enumerate(conversations)}
     rewards = [0.0] * count
     while requests:
-        replies = _generate(model, tokenizer, list(requests.values()), temperature)
+        replies = sample_replies(model, tokenizer, list(requests.values()), temperature)
         for index, reply in zip(list(requests), replies, strict=True):
             try:
                 requests[index] = conversations[index].send(reply)
@@ -49,9 +49,10 @@ def evaluate(
 
 
 @torch.inference_mode()
-def _generate(
+def sample_replies(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, requests: Sequence[dict[str, Any]], temperature: float
 ) -> list[Message]:
+    """One assistant message per request of chat completions; all get as many tokens as the first asks for."""
     untyped_tokenizer: Any = tokenizer
     untyped_model: Any = model
     prompts = [

@@ -38,7 +38,7 @@ def train_tokenizer(demos: Sequence[Demo]) -> PreTrainedTokenizerFast:
         [pre_tokenizers.Split(_CHARACTERWISE, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     bpe.decoder = decoders.ByteLevel()
-    untrained = _wrap(bpe)
+    untrained = wrap(bpe)
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE - len(TAGS),
         min_frequency=20,
@@ -48,7 +48,7 @@ def train_tokenizer(demos: Sequence[Demo]) -> PreTrainedTokenizerFast:
     )
     bpe.train_from_iterator(_plain_pieces(render(untrained, demos)), trainer)
     bpe.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
-    return _wrap(bpe)
+    return wrap(bpe)
 
 
 def render(tokenizer: PreTrainedTokenizerFast, demos: Iterable[Demo]) -> list[str]:
@@ -83,7 +83,8 @@ def _assistant_mask(ids: list[int], header: list[int], end: int) -> list[bool]:
     return mask
 
 
-def _wrap(bpe: Tokenizer) -> PreTrainedTokenizerFast:
+def wrap(bpe: Tokenizer) -> PreTrainedTokenizerFast:
+    """The tokenizer with the control tokens and the chat template that all bundled models share."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         eos_token=END,

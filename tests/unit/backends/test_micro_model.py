@@ -1,0 +1,114 @@
+"""The second bundled base model: small, loadable by the standard classes, found by its name, right now and then."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.job import TrainJob
+from swarm.micro.recipe.score import PARTS, mean_score, score
+from swarm.micro.recipe.vocabulary import make_tokenizer
+from swarm.model_path import BUNDLED_DIRECTORIES, read_stop_ids, read_tokenizer, resolve_model
+from swarm.nano.recipe.score import evaluate, sample_replies
+from swarm.nano.recipe.vocabulary import chat_template
+from swarm.tasks import CALCULATOR, task_family
+from swarm.tracker.codec import Codec
+from swarm.types import SamplingParams, ToolChoice, ToolMode
+
+DIRECTORY = BUNDLED_DIRECTORIES["micro"]
+QUESTIONS = 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(DIRECTORY)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForCausalLM.from_pretrained(DIRECTORY, dtype=torch.float32).eval()
+
+
+def reply(model, tokenizer, content, **fields):
+    request = {"messages": [{"role": "user", "content": content}], "max_tokens": 48, **fields}
+    return sample_replies(model, tokenizer, [request], 0.0)[0]
+
+
+def test_a_job_finds_the_model_by_its_name():
+    job = TrainJob(model="micro").resolve()
+    assert resolve_model(job.model) == DIRECTORY
+    assert job.engine == "local"
+    assert job.lr == 1e-3
+
+
+def test_the_weights_take_at_most_eight_megabytes():
+    assert (DIRECTORY / "model.safetensors").stat().st_size <= 8_000_000
+
+
+def test_the_bundled_tokenizer_and_template_are_the_recipe_s(tokenizer):
+    made = make_tokenizer()
+    assert tokenizer.chat_template == chat_template()
+    assert tokenizer.backend_tokenizer.to_str() == made.backend_tokenizer.to_str()
+
+
+def test_the_context_is_long_enough_for_instructions(model, tokenizer):
+    assert model.config.max_position_embeddings == tokenizer.model_max_length == 2048
+    assert model.config.vocab_size == len(tokenizer)
+
+
+def test_it_answers_and_answers_the_same_again(model, tokenizer):
+    replies = [reply(model, tokenizer, "Repeat: apple")["content"] for _ in range(2)]
+    assert replies == ["apple", "apple"]
+
+
+def test_it_calls_a_tool(model, tokenizer):
+    said = reply(model, tokenizer, "What is 12 * 34? Use calculator.", tools=[CALCULATOR])
+    assert said["tool_calls"][0]["function"]["name"] == "calculator"
+
+
+def test_a_call_that_it_is_made_to_give_is_whole(model):
+    codec, tokenizer = Codec.load(DIRECTORY), read_tokenizer(DIRECTORY)
+    ends, size = sorted(read_stop_ids(DIRECTORY, tokenizer)), tokenizer.get_vocab_size()
+    grammars = GrammarCompiler(tokenizer, size, ends)
+    sampler = BatchSampler(model, Limits(512, size, 16), ends, tokenizer.decode, grammars=grammars)
+    choice = ToolChoice(ToolMode.REQUIRED, parallel=False)
+    tokens = {}
+    for seed in range(8):
+        prompt = codec.render([{"role": "user", "content": f"What is {seed}*7?"}], [CALCULATOR])
+        grammar = codec.forced_grammar([CALCULATOR], choice, prompt)
+        sampler.submit(seed, prompt, SamplingParams(96, 0.5, seed=seed, grammar=grammar))
+        tokens[seed] = []
+    while not sampler.idle:
+        for piece in sampler.step():
+            tokens[piece.handle].append(piece.token_id)
+    replies = [codec.parse_reply(said, [CALCULATOR], choice=choice, turn_index=0) for said in tokens.values()]
+    assert sum(bool(reply.get("tool_calls")) for reply in replies) >= 7
+
+
+def test_it_solves_some_bundled_tasks_and_not_all(model, tokenizer):
+    assert 0.0 < evaluate(model, tokenizer, task_family("copy"), count=50, temperature=1.0) < 1.0
+
+
+def test_the_recorded_accuracies_are_measured_again(model, tokenizer):
+    record = json.loads((DIRECTORY / "build.json").read_text())
+    measured = score(model, tokenizer, count=QUESTIONS, temperature=1.0, seed=2)
+    for part in PARTS:
+        recorded = record["means"][part]
+        questions = QUESTIONS * len(measured[part])
+        # Four standard errors of a mean over so many questions; the kinds' own differences make it smaller still.
+        margin = 4 * math.sqrt(recorded * (1 - recorded) / questions)
+        assert mean_score(measured, part) == pytest.approx(recorded, abs=margin)

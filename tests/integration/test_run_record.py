@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ def train_and_load(client: SwarmClient) -> None:
     for task in ("a", "b", "b"):
         attempt(client, task, "hello")
     client.wait_until_step(1, 60)
+    # The checkpoint of the step may be in work still.
+    while client.status().state != "ROLLING":
+        time.sleep(0.05)
     client.load_checkpoint(0)
 
 

@@ -48,7 +48,8 @@ BASE, FINAL, SEALED = "base", "final", "sealed"
 EVAL_WORKERS = 32
 SAMPLED_EPISODES = 4
 MAX_BROKEN_OFF = 0.02
-"""Of the attempts of a score: a program whose own doing ends more of them after its first reply chooses among them."""
+"""The largest share of a score's attempts that a program may end itself after its first reply: one that ends more
+chooses which attempts count."""
 RECORD = "record"
 """Where in a run's external ids the begin of its record stands."""
 REST_POLL_S = 0.1

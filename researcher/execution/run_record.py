@@ -18,8 +18,8 @@ from swarm.schemas import EpisodeView, EventView
 
 MAX_EPISODES = 100_000
 MAX_READ_EPISODES = 256
-"""Of a run's train episodes the messages of so many are read, evenly spread: what trains on held-out questions does so
-throughout."""
+"""How many of a run's train episodes have their messages read, evenly spread over the run: a program that trains on
+held-out questions does so throughout."""
 LOADED = "loaded by command"
 
 

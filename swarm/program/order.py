@@ -7,7 +7,6 @@ knows nothing of how an attempt is made.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,11 +22,9 @@ from swarm.schemas import HeldTask
 from swarm.tasks.base import Split
 from swarm.types import Task
 
-logger = logging.getLogger(__name__)
-
 BATCHES_AHEAD = 2
 CHOICE = 4
-"""Out of so many times the tasks that it needs a curriculum chooses."""
+"""A curriculum chooses from so many times the tasks that it needs."""
 DEAD_CLIENT = "client_died"
 """Why the episodes of a program that is gone are given up."""
 RUN_MARK = "/"

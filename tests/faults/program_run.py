@@ -173,7 +173,7 @@ class ProgramRun:
             return [row["step"] for row in rows]
 
     def outcomes(self, role: str) -> Counter[str]:
-        """Of the episodes that did not count, by state and reason."""
+        """How many episodes did not count, by state and reason."""
         with self._reading(role) as ledger:
             rows = ledger.execute("SELECT state, outcome FROM episodes WHERE state <> 'trained'").fetchall()
             return Counter(f"{row['state']} {row['outcome']}" for row in rows)

@@ -100,7 +100,7 @@ def test_a_failure_in_one_role_aborts_the_episodes_of_all_and_batches_stay_exact
 ) -> None:
     refused = "    if len(task.main_query) % 3 == 0:\n        return model.role('checker').chat('no messages')\n"
     fails = PAIR.replace("    question =", f"{refused}    question =")
-    # Of a task none of whose attempts succeeds the group is given up, and another task takes its place.
+    # Where no attempt at a task succeeds, its group is given up and another task takes its place.
     done = run(folder, fails, *servers(urls), "--job", "job.yaml")
     assert done.returncode == 0, done.stderr
     assert re.search(r"done: 3 steps, [1-9]\d* episodes failed\n$", done.stdout)

@@ -25,14 +25,6 @@ DIRECTORY = BUNDLED_DIRECTORIES["micro"]
 QUESTIONS = 1
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(DIRECTORY)

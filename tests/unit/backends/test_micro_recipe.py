@@ -22,14 +22,6 @@ from swarm.micro.recipe.wording import ask, ask_again, wordings
 from swarm.nano.recipe.vocabulary import encode, render
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return make_tokenizer()

@@ -17,14 +17,6 @@ from swarm.nano.recipe.vocabulary import chat_template
 from swarm.tasks import CALCULATOR, task_family
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(BUNDLED_DIRECTORY)

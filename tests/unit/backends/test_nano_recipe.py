@@ -23,14 +23,6 @@ from swarm.nano.recipe.warmup import Recipe, make_tokenizer, warm_up
 from swarm.tasks import TASK_FAMILIES, Split, split_of, task_family
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return make_tokenizer()

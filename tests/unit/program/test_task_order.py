@@ -61,7 +61,7 @@ def test_a_new_run_has_each_task_of_the_order_in_all_its_repeats(few: Environmen
 
 @given(st.lists(st.integers(0, 4), min_size=12, max_size=12))
 def test_what_is_held_and_what_comes_next_are_the_whole_order_together(few: Environment, done: list[int]) -> None:
-    """Each of the first twelve places has some of its four episodes on record, and one with all four may be in a batch."""
+    """Each of the first twelve places has some of its episodes on record; one with all four may be in a batch."""
     wanted = whole_order(few, 12)
     groups = Counter(name for place, name in enumerate(wanted) if done[place] == 4 and place % 2)
     waiting = Counter[str]()

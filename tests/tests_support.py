@@ -62,6 +62,10 @@ def wait_for_step(http: httpx.Client, step: int, timeout_s: float = 60) -> dict[
     )
 
 
+def wait_for_held_begins(http: httpx.Client, number: int, timeout_s: float = 60) -> dict[str, Any]:
+    return _wait(http, lambda status: status["pool"]["held_begins"] == number, f"{number} held begins", timeout_s)
+
+
 def _wait(http: httpx.Client, reached: Any, what: str, timeout_s: float) -> dict[str, Any]:
     deadline = time.monotonic() + timeout_s
     while True:

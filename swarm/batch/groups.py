@@ -2,8 +2,9 @@
 
 Place in the flow: inside the pool. A group is opened by the first episode of its task that begins or, where the client
 names the task only at the end, by the first that ends. It holds `num_repeat` places; a task whose group has none left
-opens another one. Counts per data source are kept as episodes come and go. This module knows nothing of weight
-versions: only episodes that may be trained are ever counted in here.
+opens another one, and of several groups that lost episodes one is made whole from the others. Counts per data source
+are kept as episodes come and go. This module knows nothing of weight versions: only episodes that may be trained are
+ever counted in here.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class WaitingGroup:
     `running` episodes have begun and not ended; `given_up` is how many repeats will never come, because their client
     has said so or their episodes were dropped. A group none of whose episodes runs is idle since `idle_since`, in
     seconds of the pool's clock; once that was too long it is overdue and counts with the episodes it has. A sealed
-    group has left the pool.
+    group has left the pool. `heir` is the group whose episode took a place here, which lacks that episode instead.
     """
 
     key: GroupKey
@@ -55,6 +56,7 @@ class WaitingGroup:
     idle_since: float = 0.0
     is_overdue: bool = False
     is_sealed: bool = False
+    heir: WaitingGroup | None = None
 
     @property
     def size(self) -> int:
@@ -181,6 +183,22 @@ class Groups:
             _change(group.returns, returns_of(present), -1)
             group.returns[returns_of(other)] += 1
             group.episodes[other.episode_id] = other
+
+    def pack(self, key: GroupKey) -> dict[str, WaitingGroup]:
+        """Let one of the groups of a task lack episodes at most, by moving those that ended. Returns what was moved.
+
+        Each of two groups may have lost episodes that nobody will attempt again, because their client is gone, while
+        together they are whole: both would hold a place of the batch for nothing.
+        """
+        moved: dict[str, WaitingGroup] = {}
+        while len(lacking := [each for each in self._by_key.get(key, ()) if each.episodes and self.places(each)]) > 1:
+            target, source = lacking[0], lacking[-1]
+            episode = next(reversed(source.episodes.values()))
+            self.remove(source, episode)
+            self.add(target, episode, was_running=False)
+            target.heir = source
+            moved[episode.episode_id] = target
+        return moved
 
     def seal(self, group: WaitingGroup) -> None:
         """The group leaves with all its members; whoever still runs in it comes too late."""

@@ -201,11 +201,14 @@ class BatchPool:
         self._free(place)
         if place.group is not None and not place.group.is_sealed:
             self._groups.lose(place.group, is_final=is_final)
+            self._pack(place.group.key)
 
     def give_up(self, place: Place) -> None:
         """Nobody will make another attempt in the place of an episode that was lost before."""
         group = place.group
-        if group is not None and not group.is_sealed and self._groups.places(group):
+        while group is not None and (group.is_sealed or not self._groups.places(group)):
+            group = group.heir
+        if group is not None:
             self._note_activity()
             self._groups.give_up(group.key)
 
@@ -416,8 +419,14 @@ class BatchPool:
             group = self._groups.find(key)
         self._groups.add(group, episode, was_running=is_expected)
         self._group_of[episode.episode_id] = group
+        if is_expected:
+            self._pack(key)
         if self._first_at is None:
             self._first_at = episode.ended_at
+
+    def _pack(self, key: GroupKey) -> None:
+        if self._policy.is_grouped:
+            self._group_of.update(self._groups.pack(key))
 
     def _free(self, place: Place) -> None:
         for counter in (self._running, self._nameless) if place.group is None else (self._running,):

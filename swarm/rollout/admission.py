@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
 
 from swarm.batch import BatchPool, Place
 from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
@@ -22,6 +23,9 @@ Kind = tuple[EpisodeType, str]
 
 Waiter = asyncio.Future[Place | None]
 """A held call; its result is what `enter` returns."""
+
+Departure = Callable[[], Awaitable[None]]
+"""Returns once a caller has gone away."""
 
 Line = OrderedDict[str | None, dict[Waiter, None]]
 """Those who wait for the same kind of episode, by task; None is a task that is told only at the end."""
@@ -60,19 +64,24 @@ class Admission:
         return task_id in self._lines.get((EpisodeType.TRAIN, data_source), ())
 
     async def enter(
-        self, episode_type: EpisodeType, data_source: str, task_id: str | None, wait_s: float
+        self,
+        episode_type: EpisodeType,
+        data_source: str,
+        task_id: str | None,
+        wait_s: float,
+        departure: Departure | None = None,
     ) -> Place | None:
         """Count one more running episode, as soon as it may begin. Returns the place of a train episode.
 
-        Raises RolloutPaused if that takes longer than `wait_s` seconds; BadRequest for a data source outside the
-        mixture, TrainingComplete, EngineFailure or EngineNotReady at once, for no waiting would help.
+        Raises RolloutPaused if that takes longer than `wait_s` seconds, or than the caller stays; BadRequest for a data
+        source outside the mixture, TrainingComplete, EngineFailure or EngineNotReady at once, for no waiting would help.
         """
         kind = (episode_type, data_source)
         is_first = task_id not in self._lines.get(kind, ())
         if is_first and self._obstacle(kind, task_id) is None:
             return self.take(episode_type, data_source, task_id)
         if wait_s > 0:
-            waiter = await self._wait_in(kind, task_id, wait_s)
+            waiter = await self._wait_in(kind, task_id, wait_s, departure or _never)
             if _is_granted(waiter):
                 return waiter.result()
         obstacle = self._obstacle(kind, task_id) or f"others wait for data source {data_source!r} already"
@@ -109,25 +118,34 @@ class Admission:
             return False
         return True
 
-    async def _wait_in(self, kind: Kind, task_id: str | None, wait_s: float) -> Waiter:
+    async def _wait_in(self, kind: Kind, task_id: str | None, wait_s: float, departure: Departure) -> Waiter:
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._lines.setdefault(kind, OrderedDict()).setdefault(task_id, {})[waiter] = None
+        leaving = asyncio.ensure_future(departure())
         try:
-            async with asyncio.timeout(wait_s):
-                await waiter
-        except TimeoutError:
-            # Let in at the very moment the time was over: it is counted, so it counts.
-            return waiter
+            await asyncio.wait({waiter, leaving}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            if _is_granted(waiter):
-                place = waiter.result()
-                if place is not None:
-                    self._pool.lose(place)
-                self.leave(kind[0])
+            self._refuse(kind, waiter)
             raise
         finally:
             self._strike(kind, task_id, waiter)
+            leaving.cancel()
+        if leaving.done():
+            self._refuse(kind, waiter)
+            raise RolloutPaused("the caller has gone away: its episode was not begun")
+        # Whoever is let in at the very moment the time is over is counted, so it counts.
+        if waiter.done():
+            waiter.result()
         return waiter
+
+    def _refuse(self, kind: Kind, waiter: Waiter) -> None:
+        """Nobody waits for the answer any more: a place that it gave is free again."""
+        if _is_granted(waiter):
+            place = waiter.result()
+            if place is not None:
+                self._pool.lose(place)
+            self.leave(kind[0])
+        waiter.cancel()
 
     def _serve(self, kind: Kind) -> bool:
         """Answer the first of a line for whom there is an answer."""
@@ -216,6 +234,10 @@ class Admission:
         if policy.max_staleness:
             return "enough episodes wait or run for all batches that max_staleness lets clients begin"
         return "enough episodes wait or run for this batch: others begin with the next one"
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()
 
 
 def _is_granted(waiter: Waiter) -> bool:

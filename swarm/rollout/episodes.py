@@ -21,7 +21,7 @@ from swarm.errors import EpisodeEnded, IdempotencyMismatch, SwarmError, Unauthor
 from swarm.job import TrainJob
 from swarm.ledger import ClosedEpisode, EndReceipt, EpisodeRow, Ledger, RecordedEpisode
 from swarm.lifecycle import SERVING, EngineLifecycle
-from swarm.rollout.admission import Admission
+from swarm.rollout.admission import Admission, Departure
 from swarm.rollout.clients import Client, Clients, ClientWarnings
 from swarm.rollout.current_batch import CurrentBatch
 from swarm.rollout.results import align_turn_rewards, payload_digest, salvaged_episode
@@ -111,8 +111,9 @@ class Episodes:
         )
         self._unsubscribe = self.lifecycle.subscribe(self._follow_state)
 
-    async def begin(self, request: BeginEpisodeRequest) -> BegunEpisode:
-        """Open an episode, holding the call up to `wait_s` seconds while none of its task may begin.
+    async def begin(self, request: BeginEpisodeRequest, departure: Departure | None = None) -> BegunEpisode:
+        """Open an episode, holding the call up to `wait_s` seconds while none of its task may begin, or until
+        `departure` says that the caller is gone.
 
         One that the same request has begun before, which its client does not know, is that episode again. Raises
         BadRequest for a data source outside the mixture, TrainingComplete for a train episode after the last step,
@@ -123,7 +124,9 @@ class Episodes:
         key = new_key(request.begin_secret)
         if (begun := self._begun_before(request, key)) is not None:
             return begun
-        place = await self._admission.enter(request.episode_type, request.data_source, request.task_id, request.wait_s)
+        place = await self._admission.enter(
+            request.episode_type, request.data_source, request.task_id, request.wait_s, departure
+        )
         try:
             begun = self._begun_before(request, key)
         except SwarmError:
@@ -392,7 +395,7 @@ class Episodes:
         return self._warnings.views()
 
     def pool_view(self) -> PoolView:
-        return self._batch.view(self.pool.running, self.running(EpisodeType.EVAL))
+        return self._batch.view(self.pool.running, self.running(EpisodeType.EVAL), self._admission.waiting)
 
     def _adopt(self, episode: RunningEpisode) -> None:
         now = time.monotonic()

@@ -56,7 +56,8 @@ class SourceView(Body):
 
 
 class PoolView(Body):
-    """How full the next batch is, counted by the stop rule in force. `agreed` are the clients that want it sealed."""
+    """How full the next batch is, counted by the stop rule in force. `agreed` are the clients that want it sealed,
+    `held_begins` is how many calls to begin an episode wait until one may."""
 
     stop_rule: str
     episodes: int
@@ -65,6 +66,7 @@ class PoolView(Body):
     tasks_target: int
     running_train: int
     running_eval: int
+    held_begins: int = 0
     sources: dict[str, SourceView]
     agreed: list[str]
 

@@ -17,7 +17,7 @@ from swarm.gateway.control.views import view_detail, view_episode, view_samples,
 from swarm.gateway.http.auth import READERS
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import EpisodeQuery
-from swarm.gateway.http.routes import role_of
+from swarm.gateway.http.routes import role_of, until_left
 from swarm.ledger import EndReceipt, EpisodeRow, Ledger
 from swarm.rollout.results import payload_digest
 from swarm.schemas import (
@@ -48,7 +48,8 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         """Held up to `wait_s` while a batch trains or the share of this data source is covered, then 503. 409
         `training_complete` for train episodes once the job has done its steps."""
         service = require_service(served)
-        begun = await service.episodes.begin(body)
+        # A program that was killed while it was held would have its episode begun by nobody, and the batch wait for it.
+        begun = await service.episodes.begin(body, lambda: until_left(request.receive))
         return BeginEpisodeResponse(
             episode_id=begun.episode_id,
             base_url=_base_url(request),

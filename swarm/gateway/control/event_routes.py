@@ -20,6 +20,7 @@ from swarm.errors import BadRequest, LedgerError, Unavailable
 from swarm.gateway.control.views import view_event
 from swarm.gateway.http.openapi import errors, event_stream
 from swarm.gateway.http.query_strings import MAX_ID, EventQuery
+from swarm.gateway.http.routes import until_left
 from swarm.ledger import EventRow, Ledger
 from swarm.schemas import EventPage
 
@@ -73,7 +74,7 @@ class EventStreams:
         if len(self._open) >= self.max_watchers:
             raise Unavailable(f"{self.max_watchers} watchers follow the events already", retry_after_s=30)
         following = asyncio.create_task(self._follow(after_id, send), name="event stream")
-        leaving = asyncio.create_task(_left(receive), name="watcher")
+        leaving = asyncio.create_task(until_left(receive), name="watcher")
         self._open.add(following)
         try:
             await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -153,8 +154,3 @@ def _render(events: Sequence[EventRow]) -> str:
 
 async def _send_text(send: Send, text: str) -> None:
     await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -125,6 +125,7 @@ def _clients(status: Status) -> Iterator[Metric]:
 def _pool(pool: PoolView) -> Iterator[Metric]:
     running = {("train",): float(pool.running_train), ("eval",): float(pool.running_eval)}
     yield _gauge("swarm_running_episodes", "Episodes between begin and end", ("type",), running)
+    yield _gauge("swarm_held_begins", "Calls that wait to begin an episode", (), {(): float(pool.held_begins)})
     for unit, held, target in (
         ("episodes", pool.episodes, pool.episodes_target),
         ("tasks", pool.tasks, pool.tasks_target),

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from swarm.errors import EngineFailure, EngineNotReady, NotFound, SwarmError
 from swarm.gateway.dialects.fields import FieldTable, shown
 from swarm.gateway.http.auth import bearer
-from swarm.gateway.http.routes import read_object
+from swarm.gateway.http.routes import read_object, until_left
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
 from swarm.rollout.episodes import RunningEpisode
@@ -177,7 +177,7 @@ Result = TypeVar("Result")
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
     """The result, or None as soon as the client is gone."""
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_disconnected(request))
+    watching = asyncio.ensure_future(until_left(request.receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -188,11 +188,6 @@ async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Resul
     finally:
         watching.cancel()
         working.cancel()
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _first_of(events: AsyncGenerator[Sequence[CallEvent]]) -> Sequence[CallEvent]:

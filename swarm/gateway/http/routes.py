@@ -37,6 +37,12 @@ BODY_TIMEOUT_S = 30.0
 _MAYBE_INFINITE = re.compile(rb"NaN|Infinity|\d[eE]\+?\d{3}|\d{300}")
 
 
+async def until_left(receive: Receive) -> None:
+    """Return once the client of a request, whose body is read, has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def read_object(request: Request, *, is_required: bool = True) -> dict[str, Any] | None:
     """The parsed body; None for an empty one that is not required.
 

@@ -363,3 +363,32 @@ def test_tasks_of_one_name_from_two_sources_are_two_groups() -> None:
     assert is_ready(pool)
     sealed = pool.seal("batch-1", step=1)
     assert [{e.data_source for e in group.episodes} for group in sealed.batch.groups] == [{"code"}, {"math"}]
+
+
+def test_two_groups_of_a_task_that_lost_episodes_become_one_that_is_whole() -> None:
+    pool = make_pool(batch_size=2, num_repeat=4)
+    places = [*begin(pool, 4, task="a"), *begin(pool, 4, task="a")]
+    assert not pool.may_begin("default", "b")
+    for number in (0, 1, 4):
+        pool.add(make_episode(f"a{number}", "a"), places[number])
+    for number in (2, 3, 6, 7):
+        pool.lose(places[number])
+    assert pool.progress().tasks == 0
+    pool.add(make_episode("a5", "a"), places[5])
+    assert pool.progress().tasks == 1
+    assert pool.may_begin("default", "b")
+
+
+def test_a_repeat_given_up_for_good_is_missed_where_its_place_was_filled_from() -> None:
+    pool = make_pool(batch_size=2, num_repeat=4)
+    places = [*begin(pool, 4, task="a"), *begin(pool, 4, task="a")]
+    for number in (0, 1, 2, 4, 5):
+        pool.add(make_episode(f"a{number}", "a"), places[number])
+    pool.lose(places[6])
+    pool.lose(places[3])
+    assert pool.progress().tasks == 1
+    # The first group is whole without the repeat that was its own; the second lacks two others and one runs.
+    pool.give_up(places[3])
+    pool.give_up(places[6])
+    pool.add(make_episode("a7", "a"), places[7])
+    assert pool.progress().tasks == 2

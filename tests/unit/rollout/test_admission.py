@@ -10,7 +10,7 @@ import pytest
 from rollout_support import Stage, eventually, rolling
 
 from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
-from swarm.schemas import EngineState, UpdateBatchPolicyRequest
+from swarm.schemas import BeginEpisodeRequest, EngineState, UpdateBatchPolicyRequest
 from swarm.types import EpisodeType, WeightVersion
 
 MIXED = {"batch_size": 2, "num_repeat": 2, "mixture": {"math": 0.5, "code": 0.5}}
@@ -146,6 +146,52 @@ def test_a_caller_let_in_as_it_is_cancelled_gives_its_place_on(tmp_path: Path) -
         while stage.episodes._admission.waiting == 2:
             await asyncio.sleep(0)
         gone.cancel()
+        await asyncio.wait_for(waiting, 1)
+        await aborting
+        assert stage.episodes.running(EpisodeType.TRAIN) == 1
+
+    play(scenario, tmp_path, max_running=1)
+
+
+def test_a_held_caller_whose_connection_is_gone_begins_no_episode(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        running = await stage.begin()
+        connection = asyncio.Event()
+
+        async def departure() -> None:
+            await connection.wait()
+
+        request = BeginEpisodeRequest(wait_s=20)
+        gone = asyncio.create_task(stage.episodes.begin(request, departure))
+        await asyncio.sleep(0.02)
+        waiting = await stage.begin_held()
+        connection.set()
+        with pytest.raises(RolloutPaused, match="gone away"):
+            await asyncio.wait_for(gone, 1)
+        await stage.episodes.abort(running.episode_id, "next")
+        await asyncio.wait_for(waiting, 1)
+        assert stage.episodes.running(EpisodeType.TRAIN) == 1
+
+    play(scenario, tmp_path, max_running=1)
+
+
+def test_a_caller_let_in_as_its_connection_ends_gives_its_place_on(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        running = await stage.begin()
+        connection = asyncio.Event()
+
+        async def departure() -> None:
+            await connection.wait()
+
+        gone = asyncio.create_task(stage.episodes.begin(BeginEpisodeRequest(wait_s=20), departure))
+        await asyncio.sleep(0.02)
+        waiting = await stage.begin_held()
+        aborting = asyncio.create_task(stage.episodes.abort(running.episode_id, "next"))
+        while stage.episodes._admission.waiting == 2:
+            await asyncio.sleep(0)
+        connection.set()
+        with pytest.raises(RolloutPaused, match="gone away"):
+            await asyncio.wait_for(gone, 1)
         await asyncio.wait_for(waiting, 1)
         await aborting
         assert stage.episodes.running(EpisodeType.TRAIN) == 1

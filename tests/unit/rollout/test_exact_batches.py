@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from swarm.schemas import EngineState
 from swarm.types import EpisodeType, FinishedEpisode, WeightVersion
 
 FOREVER_S = 1e9
-QUIET_ROUNDS = 8
+QUIET_ROUNDS = 12
 """So many turns of the event loop in which nothing moves mean that everybody waits."""
 
 
@@ -56,6 +56,7 @@ class World:
     clients: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     moves: int = 0
     version: int = 0
+    orphans: set[int] = field(default_factory=set[int])
 
     async def open(self) -> None:
         self.lifecycle = EngineLifecycle(_keep_no_record)
@@ -86,6 +87,14 @@ class World:
             self.clients.remove(client)
         await asyncio.gather(*doomed, return_exceptions=True)
 
+    async def abandon(self) -> None:
+        """All clients end, and the server does not know it yet: their episodes are orphans, which run on."""
+        self.orphans = set(self.running)
+        for client in self.clients:
+            client.cancel()
+        await asyncio.gather(*self.clients, return_exceptions=True)
+        self.clients.clear()
+
     async def train(self, batches: int) -> None:
         """Until so many batches are trained, or nobody is left to make another."""
         for _ in range(batches):
@@ -112,7 +121,7 @@ class World:
     async def _until_ready(self) -> bool:
         quiet, seen = 0, -1
         while not self.pool.is_ready(()):
-            quiet, seen = (quiet + 1, seen) if self.moves == seen else (0, self.moves)
+            quiet, seen = (quiet + 1, seen) if self.moves == seen and not self.orphans else (0, self.moves)
             await asyncio.sleep(0)
             if quiet < QUIET_ROUNDS:
                 continue
@@ -150,18 +159,19 @@ class World:
                 await asyncio.sleep(0)
                 versions.add(self.version)
         except asyncio.CancelledError:
-            self._lose(number)
+            if number not in self.orphans:
+                self.lose(number)
             raise
         return self._end(number, versions)
 
     def _end(self, number: int, versions: set[int]) -> bool:
         draw, chances = self.dice.random(), self.chances
         if draw < chances.again:
-            self._lose(number)
+            self.lose(number)
             return True
         if draw < chances.again + chances.final + chances.silent:
             self.lost[self.running[number][1]] += 1
-            self._lose(number, is_final=draw < chances.again + chances.final)
+            self.lose(number, is_final=draw < chances.again + chances.final)
             return False
         source, task, place = self.running.pop(number)
         reward = float(self.dice.random() < 0.5)
@@ -172,7 +182,7 @@ class World:
         self.admission.leave(EpisodeType.TRAIN)
         return False
 
-    def _lose(self, number: int, *, is_final: bool = False) -> None:
+    def lose(self, number: int, *, is_final: bool = False) -> None:
         _, _, place = self.running.pop(number)
         self.moves += 1
         self.pool.lose(place, is_final=is_final)
@@ -388,3 +398,49 @@ def test_a_mixture_waits_for_a_source_whose_clients_take_long_to_start() -> None
         await world.kill(1_000)
 
     play(scenario())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    workers=st.sampled_from([3, 8, 16, 64]),
+    rounds=st.integers(0, 60),
+    patience=st.integers(0, 60),
+)
+def test_episodes_of_a_dead_program_that_run_on_beside_the_same_tasks_of_its_successor_cost_no_time(
+    seed: int, workers: int, rounds: int, patience: int
+) -> None:
+    """The successor makes up what each group lacks of ended episodes, while those of the dead one hold their places."""
+
+    async def scenario() -> None:
+        dice = random.Random(seed)
+        world = World(JOB, Chances(), dice)
+        await world.open()
+        world.join(attempts_of(4 * 8, 4), workers)
+        training = asyncio.create_task(world.train(4))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await world.abandon()
+        done = Counter(task for sealed in world.sealed for task in tasks_of(sealed.batch.episodes))
+        done.update(tasks_of(world.finished.values()))
+        lacking = [("default", f"t{task}") for task in range(4 * 8) for _ in range(4 - done[f"t{task}"])]
+        world.join(iter(sorted(lacking, key=lambda attempt: not done[attempt[1]])), workers)
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        while world.orphans:
+            world.lose(world.orphans.pop())
+            for _ in range(dice.randrange(3)):
+                await asyncio.sleep(0)
+        await training
+        assert world.clock.now == 0.0
+        assert [[len(group.episodes) for group in sealed.batch.groups] for sealed in world.sealed] == [[4] * 8] * 4
+        assert not any(sealed.dropped for sealed in world.sealed)
+        assert Counter(task for sealed in world.sealed for task in tasks_of(sealed.batch.episodes)) == Counter(
+            {f"t{task}": 4 for task in range(4 * 8)}
+        )
+
+    play(scenario())
+
+
+def tasks_of(episodes: Iterable[FinishedEpisode]) -> list[str]:
+    return [episode.task_id for episode in episodes]

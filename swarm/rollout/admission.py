@@ -74,7 +74,7 @@ class Admission:
         """Count one more running episode, as soon as it may begin. Returns the place of a train episode.
 
         Raises RolloutPaused if that takes longer than `wait_s` seconds, or than the caller stays; BadRequest for a data
-        source outside the mixture, TrainingComplete, EngineFailure or EngineNotReady at once, for no waiting would help.
+        source outside the mixture, TrainingComplete, EngineFailure or EngineNotReady at once: no waiting would help.
         """
         kind = (episode_type, data_source)
         is_first = task_id not in self._lines.get(kind, ())

@@ -7,11 +7,13 @@ decided by TrainJob alone. This module knows nothing of tasks, designs or seeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from experiments_db import number_as_text
+from researcher.planner.reading.goals import ComparedAt
+from swarm.job import LR_OF_BUNDLED_MODELS
 
 EPISODES_PER_STEP = 128
 """16 tasks of 8 episodes. Group sizes are compared at this many episodes per step, so that none sees more data."""
@@ -51,7 +53,9 @@ class FactorSpec:
     """A factor that a topic can name. `pattern` matches its names, case-insensitively.
 
     `grid` are the levels for a topic that gives no values. `settings_of` turns a number into job settings; None where
-    the values are words, found by the names of `named`.
+    the values are words, found by the names of `named`. `off` is the value at which the setting does nothing, `ladder`
+    are the values that a search for where training diverges climbs. `compared_at` is what its arms get the same amount
+    of where the topic does not say.
     """
 
     name: str
@@ -63,6 +67,9 @@ class FactorSpec:
     settings: tuple[str, ...] = ()
     note: str = ""
     base: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    off: float | None = None
+    ladder: tuple[float, ...] = ()
+    compared_at: ComparedAt = ComparedAt.EPISODES
 
     @property
     def numeric(self) -> bool:
@@ -89,14 +96,16 @@ def _numeric(
     settings_of: Callable[[float], dict[str, Any]] | None = None,
     note: str = "",
     base: Mapping[str, Any] | None = None,
+    off: float | None = None,
+    ladder: tuple[float, ...] = (),
+    compared_at: ComparedAt = ComparedAt.EPISODES,
 ) -> FactorSpec:
     key = setting or name
     convert = settings_of or (lambda number: {key: _whole(number)})
     spec = FactorSpec(
-        name, pattern, (), convert, default, settings=tuple(convert(values[-1])), note=note, base=base or {}
+        name, pattern, (), convert, default, (), tuple(convert(values[-1])), note, base or {}, off, ladder, compared_at
     )
-    grid = tuple(number_level(spec, value) for value in values)
-    return FactorSpec(name, pattern, grid, convert, default, (), spec.settings, note, base or {})
+    return replace(spec, grid=tuple(number_level(spec, value) for value in values))
 
 
 def _named(name: str, pattern: str, levels: Mapping[str, Mapping[str, Any]], note: str = "") -> FactorSpec:
@@ -119,12 +128,24 @@ def _kl_settings(number: float) -> dict[str, Any]:
 _CLIPPING = MappingProxyType({"mini_batch_num": MINIBATCHES_FOR_CLIPPING})
 _CLIP_NOTE = f"every step has {MINIBATCHES_FOR_CLIPPING} minibatches, as clipping has no effect on the first one"
 
+_BATCH_SIZE = (
+    r"(?<!mini)(?<!mini-)(?<!mini )(?:train[-_ ])?batch[-_ ]?sizes?|(?:larger?|big(?:ger)?|small(?:er)?) batches"
+    r"|(?:number of )?(?:tasks|prompts|questions|problems) per (?:step|batch)"
+)
+
 FACTORS: tuple[FactorSpec, ...] = (
-    _numeric("lr", r"learning[- ]?rates?|lrs?\b|step[- ]sizes?", (3e-4, 1e-3, 3e-3), 1e-3),
+    _numeric(
+        "lr",
+        r"learning[-_ ]?rates?|lrs?\b|step[- ]sizes?",
+        (3e-4, 1e-3, 3e-3),
+        1e-3,
+        ladder=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+    ),
     _numeric(
         "num_repeat",
-        r"group[- ]?sizes?|num[_ ]repeats?|(?:episodes|rollouts|samples|completions|repeats) per (?:task|group|prompt)"
-        r"|number of (?:rollouts|samples|completions)",
+        r"(?:group|rollout)[-_ ]?sizes?|num[_ ]repeats?|num[_ ]generations|(?:larger?|big(?:ger)?|small(?:er)?) groups"
+        r"|(?:number of )?(?:episodes|rollouts|samples|completions|generations|repeats|answers)"
+        r" per (?:task|group|prompt|question|problem)|number of (?:rollouts|samples|completions|generations)",
         (2, 4, 8, 16),
         8,
         settings_of=_group_settings,
@@ -149,9 +170,8 @@ FACTORS: tuple[FactorSpec, ...] = (
         settings=("use_kl_loss", "kl_loss_coef"),
         note=f"the KL arm adds a loss term of coefficient {KL_COEFFICIENT} towards the base model",
     ),
-    _numeric("temperature", r"temperatures?|temps?\b", (0.7, 1.0, 1.3), 1.0),
-    _numeric("top_p", r"top[-_ ]?p\b|nucleus", (1.0, 0.9), 1.0),
-    _numeric("batch_size", r"(?<!mini)(?<!mini-)(?<!mini )batch[-_ ]?sizes?|tasks per (?:step|batch)", (8, 16, 32), 16),
+    _numeric("temperature", r"(?:sampling )?temperatures?|temps?\b", (0.7, 1.0, 1.3), 1.0),
+    _numeric("batch_size", _BATCH_SIZE, (8, 16, 32), 16),
     _numeric("mini_batch_num", r"mini[-_ ]?batch(?:es\b|_num\b|\b(?![-_ ]?sizes?))(?: per step)?", (1, 2, 4), 4),
     _numeric("ppo_epochs", r"(?:ppo[_ ])?epochs?", (1, 2, 4), 1),
     _numeric(
@@ -164,16 +184,61 @@ FACTORS: tuple[FactorSpec, ...] = (
     ),
     _numeric(
         "clip_ratio",
-        r"clip(?:ping)?[-_ ]?(?:ratios?|ranges?|epsilons?|thresholds?)|ppo[- ]clip(?:ping)?",
+        r"clip(?:ping)?[-_ ]?(?:ratios?|ranges?|epsilons?|thresholds?)|(?:ppo[- ]|ratio[- ])?clip(?:ping)?\b(?!-)",
         (0.1, 0.2, 0.3),
         0.2,
         note=_CLIP_NOTE,
         base=_CLIPPING,
+        off=1000.0,
     ),
-    _numeric("grad_clip", r"grad(?:ient)?[-_ ](?:norm[- ])?clip(?:ping)?|max[-_ ]grad[-_ ]norm", (0.3, 1.0, 3.0), 1.0),
+    _numeric(
+        "clip_ratio_low", r"clip[-_ ]?(?:ratio[-_ ])?low(?:er)?", (0.2, 0.1), 0.2, note=_CLIP_NOTE, base=_CLIPPING
+    ),
+    _numeric(
+        "grad_clip",
+        r"(?:grad(?:ient)?[-_ ](?:norm[-_ ])?clip(?:ping)?|clip(?:ping)? (?:of )?(?:the )?gradients?)(?: norm)?"
+        r"|max[-_ ]grad[-_ ]norm",
+        (0.3, 1.0, 3.0),
+        1.0,
+        off=1e6,
+    ),
     _numeric("entropy_coeff", r"entropy(?:[-_ ](?:bonus|coeff?(?:icient)?s?|regulari[sz]ation|term))?", (0, 0.01), 0),
     _numeric("weight_decay", r"weight[-_ ]decays?", (0, 0.01, 0.1), 0),
-    _numeric("lr_warmup_steps", r"(?:lr[_ ])?warm[-_ ]?ups?(?:[_ ]steps)?", (0, 5, 10), 0),
+    _numeric(
+        "lr_warmup_steps",
+        r"(?:(?:lr|learning[- ]rate)[_ ])?warm(?:ing)?[-_ ]?ups?(?:[_ ]steps)?(?: (?:of|for) the learning rate)?",
+        (0, 5, 10),
+        0,
+    ),
+    _numeric(
+        "total_steps",
+        r"total[_ ]steps|max[_ ]steps|(?:number|amount) of (?:training |optimi[sz]er )?(?:steps|updates)"
+        r"|(?:longer|shorter) (?:training|runs)|train(?:ing)? (?:for )?(?:longer|shorter)|training (?:length|duration)",
+        (15, 30, 60),
+        30,
+        note="arms differ in how long they train, so in episodes, tokens and time as well",
+        compared_at=ComparedAt.STEPS,
+    ),
+    _numeric(
+        "max_response_length",
+        r"max[_ ]response[_ ]length|max(?:imum)?[-_ ](?:new[-_ ])?tokens|token limits?"
+        r"|(?:(?:max(?:imum|imal)?|longer|shorter) )?(?:response|answer|completion|reply|output|generation)[- ]lengths?"
+        r"|(?:longer|shorter) (?:responses|answers|completions|replies|outputs|generations)",
+        (8, 32, 128),
+        128,
+        note="each arm's program asks for at most so many tokens per reply, in training and when it is scored",
+    ),
+    _named(
+        "model",
+        r"model[- ]sizes?|size of the model|(?:larger|bigger|smaller) (?:base )?models?\b|nano|micro\b(?!-)(?! ?batch)",
+        {name: {"model": name} for name in LR_OF_BUNDLED_MODELS},
+        note="both models train with the same settings, learning rate included",
+    ),
+    _named(
+        "policy_loss",
+        r"policy[-_ ]loss(?:es)?",
+        {name: {"policy_loss": name} for name in ("vanilla", "gspo", "cispo", "sapo")},
+    ),
     _named(
         "loss_agg_mode",
         r"(?:loss[-_ ])?(?:agg(?:regation)?[-_ ]?(?:modes?)?)\b|token-mean|seq-mean",
@@ -199,12 +264,15 @@ FACTORS: tuple[FactorSpec, ...] = (
     ),
     _named(
         "norm_adv_by_std_in_grpo",
-        r"(?:std|standard deviation|advantage)[- ]normali[sz](?:ation|ing)|norm_adv_by_std_in_grpo",
+        r"(?:std|standard[- ]deviation|advantage)[- ]normali[sz](?:ation|ing|ed)|norm_adv_by_std_in_grpo"
+        r"|(?:advantages? (?:be |are |is |to be )?)?normali[sz](?:e|ed|ing|ation)(?: of)?(?: the)?(?: advantages?)?"
+        r"(?: (?:by|with) (?:the |their )?(?:std|standard deviation)(?: of (?:the|their) group)?)(?! ?layers?)"
+        r"|normali[sz](?:e|ed|ing|ation of) (?:the )?advantages?",
         {"std-norm": {"norm_adv_by_std_in_grpo": True}, "no-std-norm": {"norm_adv_by_std_in_grpo": False}},
     ),
     _named(
         "algorithm",
-        r"algorithms?|advantage estimators?|estimators?",
+        r"(?:(?:rl|reinforcement learning|training) )?algorithms?|advantage estimators?|estimators?",
         {
             "grpo": {"algorithm": "grpo"},
             "rloo": {"algorithm": "rloo"},

@@ -1,60 +1,78 @@
-"""Reads a topic without a language model: the task family it is about and the factors it wants compared.
+"""Reads a topic without a language model: what it asks, of which factors, on what, and what in it is not understood.
 
-Place in the flow: the `rules` planner calls `parse_topic` in frame and in plan. What a factor can be set to stands in
-factors.py; this module only finds mentions and values in the text. It knows nothing of designs, servers or scores.
+Place in the flow: the `rules` planner calls `parse_topic` in frame and in plan, the settings of a study are completed
+from it. What a factor can be set to stands in factors.py. A topic is read in this order, and what one step has read is
+taken out before the next: names that nothing stands for (reading/foreign.py), environments, counts
+(reading/quantities.py), factors with the numbers beside them, algorithms. Every word that is left has to be ordinary
+(reading/account.py), or it is not understood. This module knows nothing of designs, servers or scores.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from experiments_db import number_as_text
 from researcher.errors import TopicInvalid
 from researcher.planner.factors import ALGORITHMS, FACTORS, Factor, FactorSpec, Level, algorithm_level, number_level
+from researcher.planner.reading.account import find_unread
+from researcher.planner.reading.environments import find_environments
+from researcher.planner.reading.foreign import REMEDIES, Kind, Part, find_foreign
+from researcher.planner.reading.goals import ComparedAt, Goal, find_compared_at, find_goals
+from researcher.planner.reading.numbers import attach_numbers
+from researcher.planner.reading.quantities import WORDS_FOR_NUMBERS, Quantity, find_quantities
 
 LONGEST_TOPIC = 4000
 """Characters; a topic is a question, not a document."""
 
-# An unambiguous name of a family is looked for first: "adding a KL term to word reversal" is about reversal.
-_CLEAR_TASKS = (
-    ("calc", r"calc|calculators?|tool[- ]?(?:use|using|calls?|calling)|tools|function[- ]calling|multiplication"),
-    ("guess", r"guess(?:ing)?(?:[- ]games?)?|number game|higher[ /-]lower"),
-    ("chain", r"running totals?|chain(?:ed)? (?:task|sums?|additions?|arithmetic)|chain(?=[ ]*(?:$|[?.,;:!]))"),
-    ("reverse", r"reverse|reversals?|reversing|reversed|backwards?"),
-    ("sort", r"sort(?:ing|ed)?(?! of\b)|alphabetical(?:ly)?"),
-    ("copy", r"copy|copying|copies|echo(?:ing)?"),
-    ("count", r"counting|count (?:letters?|task)|letter[- ]count(?:s|ing)?"),
-    ("add", r"additions?|add (?:numbers?|task)|adding (?:two )?numbers|arithmetic|sums"),
-)
-_LOOSE_TASKS = (("count", r"counts?"), ("add", r"add|adding|sum"), ("chain", r"chain(?![- ]of[- ]thoughts?)"))
-
-_NUMBER = r"(?<![\w.^])[-−]?(?:10(?:\^|\*\*)[-−]?\d+|(?:\d+\.?\d*|\.\d+)(?:[eE][-−+]?\d+)?)(?![\w^]|\.\d)"
-_JOINT = r"[\s,;/&]*(?:\b(?:or|and|vs\.?|versus|to|against)\b)?[\s,;/&]*"
-_NUMBERS = re.compile(rf"{_NUMBER}(?:{_JOINT}{_NUMBER})*")
-_SEEDS = re.compile(r"\b(\d+) (?:random )?seeds?\b", re.IGNORECASE)
 _PLURAL = re.compile(
     r"(?:sizes|rates|temperatures|coefficients|coefs|weights|strengths|ratios|ranges|decays)$", re.IGNORECASE
 )
-_LINK = re.compile(r"[\s:=(\[]*(?:of|is|at|in|from|to|as)?[\s:=(\[]*")
-_STEPS = re.compile(r"\b(\d+) (?:training |optimi[sz]er )?steps?\b", re.IGNORECASE)
+_MULTIPLE = re.compile(
+    r"(?:(?P<count>\d+(?:\.\d+)?)(?:\s?[x×]|[\s-](?:times|fold))|(?P<word>twice|double|triple|half))"
+    r"(?:\s+(?:the|as|a|an|larger|higher|bigger|smaller|lower|large|usual|default|of))*\s*$",
+    re.IGNORECASE,
+)
+_WARMUP_STEPS = re.compile(r"(warm[-_ ]?up[^.?!;]{0,20}?\d)(\s+(?:training )?steps?)\b", re.IGNORECASE)
+"""The unit of a warmup is no number of training steps."""
+_MULTIPLES = {"twice": 2.0, "double": 2.0, "triple": 3.0, "half": 0.5}
+_LEADING_WORD = re.compile(rf"\b({'|'.join(WORDS_FOR_NUMBERS)})\s+$", re.IGNORECASE)
+_CITED = re.compile(
+    rf"(?:the )?(?<![\w+])(?:{'|'.join(pattern for _, pattern in ALGORITHMS)})(?:'s)? (?:papers?|authors?|reports?|blog)\b",
+    re.IGNORECASE,
+)
+"""An algorithm that is named for what was written about it, not to be trained with."""
+_SEVERAL_STEPS = re.compile(
+    r"(?<!up )(?<!ups )(?<!up of )(?<!up for )(?<![\w.])(\d+(?:(?:\s*,\s*(?:or |and )?|\s+(?:or|and|vs\.?|versus|to|against)\s+)\d+)+)[\s-](?:training )?steps?\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedTopic:
-    """What a topic says. `task` is None and `factors` is empty where it says nothing known.
+    """What a topic says. `task` is a bundled environment, `environment` a reference to another one; both are None and
+    `factors` is empty where it says nothing known.
 
-    `other_tasks` were named after the first one. `algorithm` is the one algorithm a topic takes for granted while it
-    compares something else.
+    `algorithm` and `model` are taken for granted while something else is compared. `compared_at` is None where the
+    topic leaves it open. `not_understood` are the parts that nothing stands for.
     """
 
     text: str
     task: str | None
-    other_tasks: tuple[str, ...]
+    environment: str | None
     factors: tuple[Factor, ...]
     algorithm: Level | None
+    model: str | None
+    goals: tuple[Goal, ...]
+    compared_at: ComparedAt | None
     seeds: int | None
     steps: int | None
+    n_gpu: int | None
+    max_runs: int | None
+    max_hours: float | None
+    eval_episodes: int | None
+    not_understood: tuple[Part, ...]
 
 
 def parse_topic(text: str) -> ParsedTopic:
@@ -64,50 +82,10 @@ def parse_topic(text: str) -> ParsedTopic:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
     if len(text) > LONGEST_TOPIC:
         raise TopicInvalid(f"the topic has {len(text)} characters, at most {LONGEST_TOPIC} are read: shorten it")
-    tasks = _find_tasks(text)
-    factors = list(_find_factors(text))
-    algorithms = _find_algorithms(text)
-    algorithm = None
-    if len(algorithms) > 1 or (len(algorithms) == 1 and not factors and algorithms[0].name != "grpo"):
-        levels = algorithms if len(algorithms) > 1 else (algorithm_level("grpo"), *algorithms)
-        factors = [factor for factor in factors if factor.name != "algorithm"]
-        factors.append(Factor(name="algorithm", levels=tuple(levels), explicit=True))
-    elif algorithms:
-        algorithm = algorithms[0]
-    return ParsedTopic(
-        text=text,
-        task=tasks[0] if tasks else None,
-        other_tasks=tasks[1:],
-        factors=tuple(factors),
-        algorithm=algorithm,
-        seeds=_find_count(_SEEDS, text),
-        steps=_find_count(_STEPS, text),
-    )
+    return _Reader(text).read()
 
 
-def _find_tasks(text: str) -> tuple[str, ...]:
-    """Names of the families in order of their first mention."""
-    for table in (_CLEAR_TASKS, _LOOSE_TASKS):
-        found = [
-            (match.start(), name)
-            for name, pattern in table
-            if (
-                match := re.search(
-                    rf"\b(?:{pattern})\b" if not pattern.endswith(")") else rf"\b(?:{pattern})", text, re.I
-                )
-            )
-        ]
-        if found:
-            return tuple(name for _, name in sorted(found))
-    return ()
-
-
-def _find_count(pattern: re.Pattern[str], text: str) -> int | None:
-    match = pattern.search(text)
-    return int(match.group(1)) if match else None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Mention:
     """Where a factor is named, and the numbers that stand after it and directly before it."""
 
@@ -119,12 +97,179 @@ class _Mention:
     leading: list[float] = field(default_factory=list[float])
 
 
+@dataclass(slots=True)
+class _Reader:
+    """The reading of one topic. `rest` is the text with spaces where it has been read, so that places stay the same."""
+
+    text: str
+    rest: str = ""
+    not_understood: list[Part] = field(default_factory=list[Part])
+
+    def read(self) -> ParsedTopic:
+        self.rest = self.text
+        goals = find_goals(self.text)
+        self._take_out([match.span() for match in _CITED.finditer(self.rest)])
+        places = find_environments(self.rest)
+        self._take_environment(places.unknown)
+        self._take_out(places.read)
+        compared_at = self._read_compared_at()
+        self._take_out([match.span(2) for match in _WARMUP_STEPS.finditer(self.rest)])
+        step_levels = self._read_step_levels()
+        for part in _worth_naming(self.rest):
+            self.not_understood.append(part)
+            self._take_out([(part.start, part.end)])
+        quantities = find_quantities(self.rest)
+        self._take_out([(item.start, item.end) for item in quantities])
+        factors = [*self._read_factors(goals), *step_levels]
+        factors, algorithm = self._read_algorithms(factors)
+        factors, model = _take_for_granted(factors, self.text)
+        if not factors and Goal.DIVERGES in goals:
+            factors = [_climb(_spec_of("lr"))]
+        self.not_understood += find_unread(self.rest, self.text)
+        counts = {item.name: item.value for item in reversed(quantities)}
+        return ParsedTopic(
+            text=self.text,
+            task=places.task,
+            environment=places.reference,
+            factors=tuple(factors),
+            algorithm=algorithm,
+            model=model,
+            goals=goals,
+            compared_at=compared_at,
+            seeds=_whole(counts.get("seeds")),
+            steps=_whole(counts.get("steps")),
+            n_gpu=_whole(counts.get("n_gpu")),
+            max_runs=_whole(counts.get("runs")),
+            max_hours=_hours(quantities),
+            eval_episodes=_whole(counts.get("eval_episodes")),
+            not_understood=tuple(sorted(self.not_understood, key=lambda part: part.start)),
+        )
+
+    def _take_out(self, spans: Sequence[tuple[int, int]]) -> None:
+        for start, end in spans:
+            self.rest = self.rest[:start] + " " * (end - start) + self.rest[end:]
+
+    def _take_environment(self, parts: Sequence[Part]) -> None:
+        self.not_understood.extend(parts)
+        self._take_out([(part.start, part.end) for part in parts])
+
+    def _read_compared_at(self) -> ComparedAt | None:
+        found = find_compared_at(self.rest)
+        for unit, match in found[1:]:
+            remedy = f"arms are compared at equal {found[0][0]} or at equal {unit}, not at both: leave one of them out"
+            self.not_understood.append(Part(match.group().strip(), match.start(), Kind.COMPARISON, remedy))
+        self._take_out([match.span() for _, match in found])
+        return found[0][0] if found else None
+
+    def _read_step_levels(self) -> list[Factor]:
+        """"20 or 40 steps" are values, where "40 steps" is how long every arm trains."""
+        match = _SEVERAL_STEPS.search(self.rest)
+        if match is None:
+            return []
+        self._take_out([match.span()])
+        spec = _spec_of("total_steps")
+        numbers = dict.fromkeys(float(number) for number in re.findall(r"\d+", match.group(1)))
+        return [_factor(spec, tuple(number_level(spec, number) for number in numbers), explicit=True)]
+
+    def _read_factors(self, goals: tuple[Goal, ...]) -> list[Factor]:
+        mentions = _find_mentions(self.rest)
+        self._take_out(attach_numbers(self.rest, [mention for mention in mentions if mention.spec.numeric]))
+        self._attach_words(mentions)
+        before = self.rest
+        self._take_out([(mention.start, mention.end) for mention in mentions])
+        by_name: dict[str, list[_Mention]] = {}
+        for mention in mentions:
+            by_name.setdefault(mention.spec.name, []).append(mention)
+        # Both set the same thing; the coefficient says more.
+        if "kl_loss_coef" in by_name:
+            by_name.pop("use_kl_loss", None)
+        made = [self._make_factor(before, same[0].spec, same, goals) for same in by_name.values()]
+        return list({factor.name: factor for factor in reversed(made)}.values())[::-1]
+
+    def _attach_words(self, mentions: list[_Mention]) -> None:
+        """Numbers in words directly before a name, and multiples of its usual value: "10x the learning rate"."""
+        for mention in mentions:
+            head = self.rest[: mention.start]
+            if not mention.spec.numeric or mention.leading or mention.is_plural:
+                continue
+            if (match := _MULTIPLE.search(head)) and mention.spec.default:
+                by = _MULTIPLES.get((match.group("word") or "").lower()) or float(match.group("count"))
+                shrinks = re.search(r"smaller|lower", match.group(), re.IGNORECASE)
+                usual = mention.spec.default
+                mention.leading.extend([usual, float(number_as_text(usual / by if shrinks else usual * by))])
+                self._take_out([match.span()])
+            elif match := _LEADING_WORD.search(head):
+                word = match.group(1).lower()
+                if WORDS_FOR_NUMBERS[word] > 1:
+                    mention.leading.append(float(WORDS_FOR_NUMBERS[word]))
+                    self._take_out([match.span()])
+
+    def _make_factor(self, text: str, spec: FactorSpec, mentions: list[_Mention], goals: tuple[Goal, ...]) -> Factor:
+        numbers = _values(mentions) if spec.numeric else []
+        if numbers and spec.name == "use_kl_loss":
+            spec = _spec_of("kl_loss_coef")
+        if numbers:
+            levels = tuple(number_level(spec, number) for number in numbers)
+            if len(levels) == 1 and spec.default is not None:
+                usual = number_level(spec, spec.default)
+                levels = (usual, *levels) if levels != (usual,) else spec.grid
+            return _factor(spec, levels, explicit=True)
+        if Goal.DIVERGES in goals and spec.ladder:
+            return _climb(spec)
+        if Goal.NEEDED in goals and spec.off is not None and spec.default is not None:
+            return _factor(spec, (number_level(spec, spec.default), number_level(spec, spec.off)), explicit=True)
+        named = self._find_named(text, spec)
+        if len(named) == 1:
+            # A single named value is compared with the usual one.
+            named = (spec.named[0], *named) if named[0] != spec.named[0] else ()
+        return _factor(spec, named or spec.grid, explicit=bool(named))
+
+    def _find_named(self, text: str, spec: FactorSpec) -> tuple[Level, ...]:
+        found: list[Level] = []
+        for level in spec.named:
+            for match in re.finditer(rf"(?<![\w-]){re.escape(level.name)}(?![\w-])", text, re.IGNORECASE):
+                self._take_out([match.span()])
+                found.append(level)
+        return tuple(level for level in spec.named if level in found)
+
+    def _read_algorithms(self, factors: list[Factor]) -> tuple[list[Factor], Level | None]:
+        algorithms = self._find_algorithms()
+        if len(algorithms) > 1 or (len(algorithms) == 1 and not factors and algorithms[0].name != "grpo"):
+            levels = algorithms if len(algorithms) > 1 else [algorithm_level("grpo"), *algorithms]
+            factors = [factor for factor in factors if factor.name != "algorithm"]
+            return [*factors, Factor(name="algorithm", levels=tuple(levels), explicit=True)], None
+        return factors, algorithms[0] if algorithms else None
+
+    def _find_algorithms(self) -> list[Level]:
+        """The algorithms named, in order; longer names first, so that Dr.GRPO is not GRPO."""
+        found: list[tuple[int, str]] = []
+        for name, pattern in ALGORITHMS:
+            for match in re.finditer(rf"(?<![\w+]){pattern}(?![\w+])", self.rest, re.IGNORECASE):
+                found.append((match.start(), name))
+                self._take_out([match.span()])
+        return [algorithm_level(name) for name in dict.fromkeys(name for _, name in sorted(found))]
+
+
+def _worth_naming(text: str) -> list[Part]:
+    """The foreign parts, without those that only stand beside the name of a factor: "PPO clipping" is a factor."""
+    mentions = [match.span() for spec in FACTORS for match in _matches(spec, text)]
+    return [
+        part
+        for part in find_foreign(text)
+        if not any(start <= part.start and part.end <= end and end - start > len(part.text) for start, end in mentions)
+    ]
+
+
+def _matches(spec: FactorSpec, text: str) -> list[re.Match[str]]:
+    return list(re.finditer(rf"(?<![\w])(?:{spec.pattern})(?!\w)", text, re.IGNORECASE))
+
+
 def _find_mentions(text: str) -> list[_Mention]:
     """Every mention of a factor; where two overlap, the longer one is meant ("KL coefficient", not "KL")."""
     every = [
         _Mention(spec, match.start(), match.end(), bool(_PLURAL.search(match.group())))
         for spec in FACTORS
-        for match in re.finditer(rf"\b(?:{spec.pattern})", text, re.IGNORECASE)
+        for match in _matches(spec, text)
     ]
     every.sort(key=lambda mention: (mention.start - mention.end, mention.start))
     chosen: list[_Mention] = []
@@ -134,36 +279,28 @@ def _find_mentions(text: str) -> list[_Mention]:
     return sorted(chosen, key=lambda mention: mention.start)
 
 
-def _find_factors(text: str) -> Iterator[Factor]:
-    mentions = _find_mentions(text)
-    _assign_numbers(text, mentions)
-    by_name: dict[str, list[_Mention]] = {}
-    for mention in mentions:
-        by_name.setdefault(mention.spec.name, []).append(mention)
-    for name, same in by_name.items():
-        if name == "use_kl_loss" and "kl_loss_coef" in by_name:
-            # Both set the same thing; the coefficient says more.
-            continue
-        yield _make_factor(text, same[0].spec, same)
+def _spec_of(name: str) -> FactorSpec:
+    return next(spec for spec in FACTORS if spec.name == name)
 
 
-def _make_factor(text: str, spec: FactorSpec, mentions: list[_Mention]) -> Factor:
-    numbers = _values(mentions) if spec.numeric else []
-    if numbers and spec.name == "use_kl_loss":
-        spec = next(other for other in FACTORS if other.name == "kl_loss_coef")
-    if numbers:
-        levels = tuple(number_level(spec, number) for number in numbers)
-        if len(levels) == 1 and spec.default is not None:
-            usual = number_level(spec, spec.default)
-            levels = (usual, *levels) if levels != (usual,) else spec.grid
-        return Factor(spec.name, levels, explicit=True, note=spec.note, base=spec.base)
-    named = tuple(
-        level for level in spec.named if re.search(rf"(?<![\w-]){re.escape(level.name)}(?![\w-])", text, re.I)
-    )
-    if len(named) == 1:
-        # A single named value is compared with the usual one.
-        named = (spec.named[0], *named) if named[0] != spec.named[0] else ()
-    return Factor(spec.name, named or spec.grid, explicit=bool(named), note=spec.note, base=spec.base)
+def _factor(spec: FactorSpec, levels: tuple[Level, ...], *, explicit: bool) -> Factor:
+    return Factor(spec.name, levels, explicit, note=spec.note, base=spec.base)
+
+
+def _climb(spec: FactorSpec) -> Factor:
+    """The values that a search for where training diverges goes through."""
+    return _factor(spec, tuple(number_level(spec, value) for value in spec.ladder), explicit=False)
+
+
+def _take_for_granted(factors: list[Factor], text: str) -> tuple[list[Factor], str | None]:
+    """A model that is named beside other factors is what they are studied with, unless two are named."""
+    named = next((factor for factor in factors if factor.name == "model"), None)
+    if named is None or len(factors) == 1:
+        return factors, None
+    said = [level for level in named.levels if re.search(rf"\b{level.name}\b", text, re.IGNORECASE)]
+    if len(said) != 1:
+        return factors, None
+    return [replace(factor) for factor in factors if factor is not named], said[0].name
 
 
 def _values(mentions: list[_Mention]) -> list[float]:
@@ -174,37 +311,13 @@ def _values(mentions: list[_Mention]) -> list[float]:
     return list(dict.fromkeys(following if is_count else leading + following))
 
 
-def _assign_numbers(text: str, mentions: list[_Mention]) -> None:
-    """A list belongs to the mention it directly precedes, else to the last one before it, else to the next."""
-    counted = [match.span() for pattern in (_SEEDS, _STEPS) for match in pattern.finditer(text)]
-    numeric = [mention for mention in mentions if mention.spec.numeric]
-    for match in _NUMBERS.finditer(text):
-        if any(start <= match.start() < end for start, end in counted):
-            continue
-        numbers = [_parse_number(item) for item in re.findall(_NUMBER, match.group())]
-        before = next((mention for mention in reversed(numeric) if mention.end <= match.start()), None)
-        after = next((mention for mention in numeric if mention.start >= match.end()), None)
-        touches_before = before is not None and _LINK.fullmatch(text[before.end : match.start()]) is not None
-        touches_after = after is not None and not text[match.end() : after.start].strip()
-        if after is not None and (before is None or (touches_after and not touches_before)):
-            after.leading.extend(numbers)
-        elif before is not None:
-            before.following.extend(numbers)
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
-def _parse_number(text: str) -> float:
-    text = text.replace("−", "-")
-    if power := re.fullmatch(r"(-?)10(?:\^|\*\*)(-?\d+)", text):
-        return float(f"{power.group(1)}1e{power.group(2)}")
-    return float(text)
+def _hours(quantities: Sequence[Quantity]) -> float | None:
+    hours = [item.value / (60 if item.name == "minutes" else 1) for item in quantities if item.name in ("hours", "minutes")]
+    return sum(hours) if hours else None
 
 
-def _find_algorithms(text: str) -> list[Level]:
-    """The algorithms named, in order; longer names first, so that Dr.GRPO is not GRPO."""
-    found: list[tuple[int, str]] = []
-    rest = text
-    for name, pattern in ALGORITHMS:
-        for match in re.finditer(rf"(?<![\w+]){pattern}(?![\w+])", rest, re.IGNORECASE):
-            found.append((match.start(), name))
-            rest = rest[: match.start()] + " " * len(match.group()) + rest[match.end() :]
-    return [algorithm_level(name) for name in dict.fromkeys(name for _, name in sorted(found))]
+__all__ = ["LONGEST_TOPIC", "REMEDIES", "ParsedTopic", "parse_topic"]

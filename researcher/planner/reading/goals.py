@@ -1,0 +1,84 @@
+"""What a topic wants to know of its factors, and at what the arms are to be equal.
+
+Place in the flow: topic.py asks for both; designs.py lays arms out by them, and the charter keeps them. This module
+knows the words alone, neither factors nor jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+
+class Goal(StrEnum):
+    """What is asked of the factors. Without any of these, it is which difference each of them makes."""
+
+    BEST = "best"
+    MATTERS_MORE = "matters_more"
+    INTERACTION = "interaction"
+    DIVERGES = "diverges"
+    NEEDED = "needed"
+
+
+class ComparedAt(StrEnum):
+    """What every arm gets the same amount of."""
+
+    EPISODES = "episodes"
+    STEPS = "steps"
+    TOKENS = "tokens"
+    TIME = "time"
+
+
+_GOALS: tuple[tuple[Goal, str], ...] = (
+    (
+        Goal.BEST,
+        r"\b(?:best|optimal|optimum|ideal)\b(?! of\b)(?!-of)|\bright (?:settings?|values?|choice|size)|\bhow (?:large|big|small|high|low|many|much) should",
+    ),
+    (
+        Goal.MATTERS_MORE,
+        r"\bmatters? (?:the )?(?:more|most)\b|\b(?:more|most) (?:important|influential|sensitive)\b"
+        r"|\b(?:bigger|biggest|larger|largest|stronger|strongest) (?:effect|impact|influence)\b",
+    ),
+    (Goal.INTERACTION, r"\binteract\w*|\binterplay\b|\bdepends? (?:up)?on\b|\bdependence (?:up)?on\b"),
+    (
+        Goal.DIVERGES,
+        r"\bdiverg\w*|\b(?:becomes?|gets?|is|goes) unstable\b|\binstabilit\w+|\bblows? up\b|\bexplod\w*|\bcollaps\w*",
+    ),
+    (
+        Goal.NEEDED,
+        r"\b(?:needed|necessary|required)\b|\bdo (?:we|i|you) (?:really )?need\b|\bget rid of\b|\bworks? without\b",
+    ),
+)
+
+_SAME = r"(?:equal|same|matched|fixed|identical|constant)"
+_UNITS: tuple[tuple[ComparedAt, str], ...] = (
+    (ComparedAt.TOKENS, r"tokens?(?: budgets?| counts?)?"),
+    (
+        ComparedAt.TIME,
+        r"(?:wall[- ]?clock|training|run(?:ning)?)?[- ]?time(?: budgets?)?|wall[- ]?clock|compute(?: budgets?)?|seconds"
+        r"|minutes|hours",
+    ),
+    (ComparedAt.EPISODES, r"episodes?|rollouts?|samples?|completions?|trajectories|data"),
+    (ComparedAt.STEPS, r"(?:training |optimi[sz]er |gradient )?(?:steps?|updates?|iterations?)"),
+)
+
+
+def _patterns(unit: str) -> str:
+    amount = r"(?:(?:number|amount|budget|count|total)s? of )?"
+    return (
+        rf"(?:\b(?:at|for|with|under|given|on|in) )?(?:an? |the )?\b{_SAME} {amount}(?:training |generated )?(?:{unit})\b"
+        rf"|\b(?:iso|matched)[- ](?:{unit})\b|\b(?:{unit})[- ]matched\b|\bfor (?:an? |the )?(?:given|fixed) (?:{unit})\b"
+    )
+
+
+_COMPARED_AT = tuple((unit, re.compile(_patterns(words), re.IGNORECASE)) for unit, words in _UNITS)
+
+
+def find_goals(text: str) -> tuple[Goal, ...]:
+    """In the order of `Goal`'s table."""
+    return tuple(goal for goal, pattern in _GOALS if re.search(pattern, text, re.IGNORECASE))
+
+
+def find_compared_at(text: str) -> tuple[tuple[ComparedAt, re.Match[str]], ...]:
+    """Every unit at whose equal amount the topic wants arms compared, with the words that say so."""
+    return tuple((unit, match) for unit, pattern in _COMPARED_AT if (match := pattern.search(text)))

@@ -120,6 +120,9 @@ def start(
     llm_price: Annotated[
         str | None, typer.Option(help="INPUT,OUTPUT: the model's price in dollars per million tokens.")
     ] = None,
+    assume: Annotated[
+        bool, typer.Option("--assume", help="Go on without those parts of the topic that cannot be studied.")
+    ] = False,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
     ] = False,
@@ -132,7 +135,13 @@ def start(
 ) -> None:
     """Begin a study and work on it until its report is written."""
     with failures_in_one_line():
-        from researcher.study.settings import check_study, read_job, read_programs, read_settings
+        from researcher.study.settings import (
+            check_study,
+            complete_from_topic,
+            read_job,
+            read_programs,
+            read_settings,
+        )
 
         settings = read_settings(
             {
@@ -154,10 +163,12 @@ def start(
                 "max_llm_tokens": max_llm_tokens,
                 "max_llm_usd": max_llm_usd,
                 "llm_price": None if llm_price is None else llm_price.split(","),
+                "assume": assume,
                 "unsafe_no_sandbox": unsafe_no_sandbox,
                 "engine": engine,
             }
         )
+        settings = complete_from_topic(topic, settings)
         check_study(topic, settings)
         with _open(home, db) as store:
             from researcher.study.requests import create_study, resume_command

@@ -2,6 +2,7 @@
 
 ResearchError            1
 ├── TopicInvalid         2   empty topic, unknown task, contradicting flags
+│   └── TopicNotUnderstood   2   parts of the topic that no setting, environment or option stands for
 ├── StudyNotFound        3
 ├── ServerProblem        5   a swarm server cannot be reached or started
 ├── StudyBusy           75   another process works on this study
@@ -22,6 +23,15 @@ class ResearchError(Exception):
 
 class TopicInvalid(ResearchError):
     exit_code = 2
+
+
+class TopicNotUnderstood(TopicInvalid):
+    """`parts` are those parts of the topic, as they stand there. The message has several lines: each part with what to
+    do about it, what would be understood, and the nearest study as a command."""
+
+    def __init__(self, message: str, parts: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.parts = parts
 
 
 class StudyNotFound(ResearchError):

@@ -66,7 +66,9 @@ class Charter:
 
     `task` is the name of the environment, `environment` what opens it (empty in older studies: then `task` does), and
     `environment_digest` changes with its tasks and its grader. `assumptions` lists, one sentence each, what the topic
-    did not say and was filled in.
+    did not say and was filled in; `not_studied` the parts of the topic that nothing stands for and that a person let go
+    with `--assume`. `asks` is what the topic wants to know of its factors (`Goal`), `compared_at` what every arm gets
+    the same amount of (`ComparedAt`); both are empty in studies of older versions and where a planner says nothing.
     """
 
     topic: str
@@ -84,6 +86,9 @@ class Charter:
     assumptions: tuple[str, ...] = ()
     environment: str = ""
     environment_digest: str = ""
+    not_studied: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    compared_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ class ArmProgram:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One reason why `check` rejects a program: `stage` is parse, lint, imports, job, functions,
-    preflight, twin or environment."""
+    preflight, twin, promise or environment."""
 
     stage: str
     message: str
@@ -202,7 +207,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class FrameRequest:
-    """What a planner gets to frame a study. Values a person fixed by flags are not None and must be kept."""
+    """What a planner gets to frame a study. Values a person fixed by flags are not None and must be kept.
+
+    `assume` says to go on without the parts of the topic that cannot be studied, which are refused otherwise.
+    """
 
     topic: str
     task: str | None = None
@@ -211,3 +219,4 @@ class FrameRequest:
     steps: int | None = None
     eval_episodes: int | None = None
     budget: Budget = field(default_factory=Budget)
+    assume: bool = False

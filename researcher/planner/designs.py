@@ -56,15 +56,17 @@ def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dic
     return {**job, "total_steps": steps or base.get("total_steps") or STEPS.get(task, DEFAULT_STEPS)}
 
 
-def lay_out(factors: Sequence[Factor], job: Mapping[str, Any]) -> tuple[Arm, ...]:
+def lay_out(factors: Sequence[Factor], job: Mapping[str, Any], *, is_crossed: bool = False) -> tuple[Arm, ...]:
     """Exactly the levels of one factor; of several, all combinations if they are few, else one factor at a time.
+
+    `is_crossed` asks for the combinations of factors whose values the topic does not give as well.
 
     The baseline is the arm whose levels are all the usual ones, or the first arm.
     """
     job = dict(job)
     for factor in factors:
         job |= factor.base
-    crossed = len(factors) > 1 and all(factor.explicit or len(factor.levels) == 2 for factor in factors)
+    crossed = is_crossed or all(factor.explicit or len(factor.levels) == 2 for factor in factors)
     count = 1
     for factor in factors:
         count *= len(factor.levels)

@@ -3,12 +3,14 @@
 Place in the flow: one of the planners of base.py, the default where no language model is configured. topic.py reads the
 topic, designs.py lays out the arms; this module decides in which order that happens and says what it assumed.
 
-A topic that names values or a factor gets one iteration with exactly those arms. A topic that names nothing known gets
-three: one factor at a time, then the kept changes combined, then the best arm confirmed on fresh seeds.
+A topic that names values or a factor gets one iteration with exactly those arms. A topic that names nothing at all gets
+three: one factor at a time, then the kept changes combined, then the best arm confirmed on fresh seeds. A topic with
+parts that nothing stands for is refused by name, unless a person says to go on without them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,6 +20,7 @@ from pydantic import ValidationError
 
 from prompts import load
 from researcher.errors import PlannerError, TopicInvalid
+from researcher.planner.asked import fit_levels, needs_combinations, state_question
 from researcher.planner.designs import (
     combine_kept,
     confirm_best,
@@ -26,7 +29,12 @@ from researcher.planner.designs import (
     lay_out,
     repeat_inconclusive,
 )
+from researcher.planner.equal_amounts import HELD, hold_equal, usual_comparison
 from researcher.planner.factors import Factor, Level
+from researcher.planner.reading.account import asks_of_something
+from researcher.planner.reading.foreign import Kind, Part
+from researcher.planner.reading.goals import ComparedAt
+from researcher.planner.reading.refusal import nearest_topic, refuse
 from researcher.planner.topic import ParsedTopic, parse_topic
 from researcher.types import (
     Action,
@@ -53,6 +61,11 @@ PROGRAM, ENVIRONMENT = "program", "train_env"
 DEFAULT_SEEDS = 3
 """The fewest that give an interval worth printing; on the bundled model they separate the usual settings."""
 
+RESPONSE_LENGTH = "max_response_length"
+"""Name of the factor whose levels are limits on a reply, which a program asks the model for."""
+_HERE = "GPUs here: leave the number out, or name servers that have them with --servers"
+_ON = re.compile(r"\b(?:on|in|for|with|of|from)(?:\s+(?:the|our|my|a|an))?\s+$", re.IGNORECASE)
+
 EXTRA_SEEDS = 3
 EVAL_EPISODES = 200
 """Standard error at most 0.035 per run, below the differences between settings that matter."""
@@ -63,7 +76,7 @@ class RulesPlanner:
 
     `base_job` are settings of every job: engine `fake` tries the whole loop without a model. `programs` are compared
     by name with the first of them as the baseline; one alone is what every arm runs. `train_envs` likewise, by what
-    they are called: the environments to train on.
+    they are called: the environments to train on. `gpus` is how many there are; None where that cannot be told here.
     """
 
     name = "rules"
@@ -76,42 +89,54 @@ class RulesPlanner:
         base_job: Mapping[str, Any] = MappingProxyType({}),
         programs: Mapping[str, str] = MappingProxyType({}),
         train_envs: Mapping[str, str] = MappingProxyType({}),
+        gpus: int | None = None,
     ) -> None:
         self._seeds = seeds
         self._steps = steps
         self._base_job = base_job
         self._programs = programs
         self._train_envs = train_envs
+        self._gpus = gpus
 
     def frame(self, request: FrameRequest) -> Charter:
         topic = self._read(request.topic)
         task = request.environment.name if request.environment else self._choose_task(topic, request.task)
-        arms = self._first_arms(topic, task)
+        missing = self._find_missing(topic, request)
+        if missing and not request.assume:
+            parts = [(part.text, part.remedy) for part in missing]
+            raise refuse(parts, nearest_topic(topic, topic.factors, task), request)
+        compared_at = self._compared_at(topic)
+        arms = self._first_arms(topic, task, compared_at)
         for arm in arms:
             _check_job(arm)
         baseline = next(arm.name for arm in arms if arm.is_baseline)
         seeds = self._count_seeds(topic)
         return Charter(
             topic=topic.text,
-            question=_question(topic, task),
+            question=state_question(topic.factors, topic.goals, task),
             task=task,
             metric="mean reward of held-out episodes",
             direction="maximize",
             baseline=baseline,
             search_split="validation",
             sealed_split="test",
-            eval_episodes=request.eval_episodes or EVAL_EPISODES,
+            eval_episodes=request.eval_episodes or topic.eval_episodes or EVAL_EPISODES,
             rule=DecisionRule(),
             budget=request.budget,
             brain=self.name,
             assumptions=self._assumptions(topic, task, request, seeds),
+            not_studied=tuple(dict.fromkeys(part.text for part in missing)),
+            asks=tuple(topic.goals),
+            compared_at=compared_at,
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
         topic = self._read(charter.topic)
         seeds = tuple(range(self._count_seeds(topic)))
         if not history.plans:
-            arms = self._first_arms(topic, charter.task)
+            # Studies of older versions trained every arm for the same number of steps.
+            compared_at = ComparedAt(charter.compared_at or ComparedAt.STEPS)
+            arms = self._first_arms(topic, charter.task, compared_at)
             return Plan(0, _hypotheses(arms, charter), arms, seeds, _rationale(topic))
         iteration = len(history.plans)
         more_seeds = tuple(range(len(history.plans[-1].seeds) + EXTRA_SEEDS))
@@ -130,6 +155,8 @@ class RulesPlanner:
         alone = next(iter(self._programs)) if len(self._programs) == 1 else None
         name = arm.factors.get(PROGRAM, alone)
         code = load("program") if name is None else self._programs[str(name)]
+        if name is None and RESPONSE_LENGTH in arm.factors:
+            code = load("program_with_limit", limit=str(arm.factors[RESPONSE_LENGTH]))
         return ArmProgram(arm=arm.name, code=code, trusted=True)
 
     def repair_program(
@@ -182,18 +209,61 @@ class RulesPlanner:
             for factor, names in named.items()
             if len(names) > 1
         )
-        return replace(topic, factors=(*factors, *topic.factors))
+        factors = fit_levels((*factors, *_apart(topic.factors)), topic.goals)
+        return replace(topic, factors=factors)
 
     def _choose_task(self, topic: ParsedTopic, fixed: str | None) -> str:
         if fixed is not None and fixed not in TASK_FAMILIES:
             raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
         return fixed or topic.task or DEFAULT_TASK
 
-    def _first_arms(self, topic: ParsedTopic, task: str) -> tuple[Arm, ...]:
-        job = default_job(task, steps=self._steps or topic.steps, base=self._base_job)
+    def _find_missing(self, topic: ParsedTopic, request: FrameRequest) -> tuple[Part, ...]:
+        """The parts of the topic that neither it nor a flag says how to study."""
+        missing = [part for part in topic.not_understood if not self._stands_for(part, topic, request)]
+        if topic.n_gpu is not None and self._gpus is not None and topic.n_gpu > self._gpus:
+            said = next(item for item in topic.quantities if item.name == "n_gpu")
+            missing.append(Part(said.text.strip(), said.start, Kind.MACHINE, f"there are {self._gpus} {_HERE}"))
+        if topic.compared_at is not None and topic.compared_at not in HELD:
+            remedy = "no run can be ended by that; arms can be compared at equal episodes or steps"
+            missing.append(Part(f"equal {topic.compared_at}", 0, Kind.COMPARISON, remedy))
+        if self._programs and any(factor.name == RESPONSE_LENGTH for factor in topic.factors):
+            remedy = "programs of your own say how long a reply may be: compare two of them with --program"
+            missing.append(Part(RESPONSE_LENGTH, 0, Kind.PROGRAM, remedy))
+        if not topic.factors and not missing and asks_of_something(topic.text):
+            missing.append(Part(topic.text, 0, Kind.UNKNOWN, "it names nothing that can be compared"))
+        return tuple(missing)
+
+    def _stands_for(self, part: Part, topic: ParsedTopic, request: FrameRequest) -> bool:
+        """Whether something that a person named by a flag is what a part of the topic speaks of."""
+        is_compared = len(self._programs) > 1 or len(self._train_envs) > 1
+        has_environment = request.environment is not None or request.task is not None
+        match part.kind:
+            case Kind.ENVIRONMENT:
+                return has_environment or bool(self._train_envs)
+            case Kind.PROGRAM:
+                return bool(self._programs)
+            case Kind.MODEL:
+                return "model" in self._base_job
+            case Kind.UNKNOWN | Kind.NUMBER if is_compared:
+                return True
+            case Kind.UNKNOWN:
+                return has_environment and bool(_ON.search(topic.text[: part.start]))
+            case _:
+                return False
+
+    def _compared_at(self, topic: ParsedTopic) -> ComparedAt:
+        if topic.compared_at in HELD:
+            return topic.compared_at
+        return usual_comparison([factor.name for factor in topic.factors])
+
+    def _first_arms(self, topic: ParsedTopic, task: str, compared_at: ComparedAt) -> tuple[Arm, ...]:
+        base = self._base_job if topic.model is None else {"model": topic.model, **self._base_job}
+        job = default_job(task, steps=self._steps or topic.steps, base=base)
         if topic.algorithm is not None:
             job |= topic.algorithm.settings
-        arms = lay_out(topic.factors, job) if topic.factors else default_arms(job)
+        is_crossed = needs_combinations(topic.factors, topic.goals)
+        arms = lay_out(topic.factors, job, is_crossed=is_crossed) if topic.factors else default_arms(job)
+        arms = hold_equal(arms, compared_at)
         return tuple(replace(arm, environment=self._environment_of(arm)) for arm in arms)
 
     def _environment_of(self, arm: Arm) -> str | None:
@@ -210,11 +280,11 @@ class RulesPlanner:
         is_free = request.task is None and request.environment is None
         if is_free and topic.task is None:
             said.append(f"The topic names no known task: {task} is used (others: {', '.join(TASK_FAMILIES)}).")
-        if is_free and topic.other_tasks:
-            said.append(f"The topic names several tasks: this study is on {task}, not {', '.join(topic.other_tasks)}.")
+        if not is_free and topic.task not in (None, task):
+            said.append(f"The topic names {topic.task}, a flag names {task}: this study is on {task}.")
         if not topic.factors:
             said.append(
-                "The topic names no known setting: the default design is used, which varies learning rate, group size "
+                "The topic names no setting: the default design is used, which varies learning rate, group size "
                 "and KL one at a time, then combines what helped, then confirms it."
             )
         said.extend(f"{factor.name}: {factor.note}." for factor in topic.factors if factor.note)
@@ -224,6 +294,7 @@ class RulesPlanner:
             for factor in topic.factors
             if not factor.explicit
         )
+        said.append(f"{HELD[self._compared_at(topic)]}.")
         if seeds < DecisionRule().min_seeds:
             said.append(f"With {seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
         if topic.factors and request.budget.max_runs is None:
@@ -257,11 +328,18 @@ def _has_room(budget: Budget, runs: int) -> bool:
     return budget.max_runs is not None and runs <= budget.max_runs
 
 
-def _question(topic: ParsedTopic, task: str) -> str:
-    if not topic.factors:
-        return f"Which change to the default settings trains {task} best?"
-    names = " and ".join(factor.name for factor in topic.factors)
-    return f"How {'does' if len(topic.factors) == 1 else 'do'} {names} change what is learned on {task}?"
+def _apart(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
+    """Where the batch size is compared as well, a group size says nothing of it."""
+    if not any(factor.name == "batch_size" for factor in factors):
+        return factors
+    return tuple(
+        factor
+        if factor.name != "num_repeat"
+        else replace(
+            factor, levels=tuple(replace(level, settings=dict(level.factors)) for level in factor.levels), note=""
+        )
+        for factor in factors
+    )
 
 
 def _rationale(topic: ParsedTopic) -> str:

@@ -18,7 +18,7 @@ from researcher.errors import TopicInvalid
 from researcher.planner.factors import ALGORITHMS, FACTORS, Factor, FactorSpec, Level, algorithm_level, number_level
 from researcher.planner.reading.account import find_unread
 from researcher.planner.reading.environments import find_environments
-from researcher.planner.reading.foreign import REMEDIES, Kind, Part, find_foreign
+from researcher.planner.reading.foreign import Kind, Part, find_foreign
 from researcher.planner.reading.goals import ComparedAt, Goal, find_compared_at, find_goals
 from researcher.planner.reading.numbers import attach_numbers
 from researcher.planner.reading.quantities import WORDS_FOR_NUMBERS, Quantity, find_quantities
@@ -66,13 +66,37 @@ class ParsedTopic:
     model: str | None
     goals: tuple[Goal, ...]
     compared_at: ComparedAt | None
-    seeds: int | None
-    steps: int | None
-    n_gpu: int | None
-    max_runs: int | None
-    max_hours: float | None
-    eval_episodes: int | None
+    quantities: tuple[Quantity, ...]
     not_understood: tuple[Part, ...]
+
+    @property
+    def seeds(self) -> int | None:
+        return self._count("seeds")
+
+    @property
+    def steps(self) -> int | None:
+        return self._count("steps")
+
+    @property
+    def n_gpu(self) -> int | None:
+        return self._count("n_gpu")
+
+    @property
+    def max_runs(self) -> int | None:
+        return self._count("runs")
+
+    @property
+    def eval_episodes(self) -> int | None:
+        return self._count("eval_episodes")
+
+    @property
+    def max_hours(self) -> float | None:
+        hours_of = {"hours": 1.0, "minutes": 1 / 60}
+        hours = [item.value * hours_of[item.name] for item in self.quantities if item.name in hours_of]
+        return sum(hours) if hours else None
+
+    def _count(self, name: str) -> int | None:
+        return next((int(item.value) for item in self.quantities if item.name == name), None)
 
 
 def parse_topic(text: str) -> ParsedTopic:
@@ -126,7 +150,6 @@ class _Reader:
         if not factors and Goal.DIVERGES in goals:
             factors = [_climb(_spec_of("lr"))]
         self.not_understood += find_unread(self.rest, self.text)
-        counts = {item.name: item.value for item in reversed(quantities)}
         return ParsedTopic(
             text=self.text,
             task=places.task,
@@ -136,12 +159,7 @@ class _Reader:
             model=model,
             goals=goals,
             compared_at=compared_at,
-            seeds=_whole(counts.get("seeds")),
-            steps=_whole(counts.get("steps")),
-            n_gpu=_whole(counts.get("n_gpu")),
-            max_runs=_whole(counts.get("runs")),
-            max_hours=_hours(quantities),
-            eval_episodes=_whole(counts.get("eval_episodes")),
+            quantities=tuple(quantities),
             not_understood=tuple(sorted(self.not_understood, key=lambda part: part.start)),
         )
 
@@ -309,15 +327,3 @@ def _values(mentions: list[_Mention]) -> list[float]:
     leading = [number for mention in mentions for number in mention.leading]
     is_count = len(leading) == 1 and mentions[0].is_plural
     return list(dict.fromkeys(following if is_count else leading + following))
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _hours(quantities: Sequence[Quantity]) -> float | None:
-    hours = [item.value / (60 if item.name == "minutes" else 1) for item in quantities if item.name in ("hours", "minutes")]
-    return sum(hours) if hours else None
-
-
-__all__ = ["LONGEST_TOPIC", "REMEDIES", "ParsedTopic", "parse_topic"]

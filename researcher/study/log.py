@@ -95,7 +95,8 @@ def charter_from_json(document: Mapping[str, Any]) -> Charter:
     values = dict(document)
     values["rule"] = DecisionRule(**values["rule"])
     values["budget"] = Budget(**values["budget"])
-    values["assumptions"] = tuple(values["assumptions"])
+    for name in ("assumptions", "not_studied", "asks"):
+        values[name] = tuple(values.get(name, ()))
     return Charter(**values)
 
 

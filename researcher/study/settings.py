@@ -17,6 +17,7 @@ from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
+from researcher.planner.topic import parse_topic
 from researcher.types import Budget, FrameRequest
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
@@ -70,6 +71,7 @@ class StudySettings(BaseModel):
     max_llm_tokens: int | None = Field(default=None, ge=1)
     max_llm_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     llm_price: tuple[float, float] | None = None
+    assume: bool = False
     unsafe_no_sandbox: bool = False
     engine: Literal["auto", "local", "verl", "fake"] | None = None
 
@@ -114,6 +116,7 @@ class StudySettings(BaseModel):
             steps=self.steps,
             eval_episodes=self.eval_episodes,
             budget=self.budget(),
+            assume=self.assume,
         )
 
 
@@ -155,6 +158,36 @@ def read_job(path: Path) -> dict[str, Any]:
     return {name: job.model_dump(mode="json")[name] for name in job.model_fields_set - own}
 
 
+def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
+    """The settings with what the topic says of machines, budget and environment and no flag says otherwise.
+
+    Only the `rules` planner reads topics by itself; a language model is asked later. Raises TopicInvalid.
+    """
+    if settings.brain != "rules" or not topic.strip():
+        return settings
+    said = parse_topic(topic)
+    found: dict[str, Any] = {"max_hours": said.max_hours, "max_runs": said.max_runs}
+    here = _count_gpus(settings)
+    if said.n_gpu is not None and "n_gpu" not in settings.job and (here is None or said.n_gpu <= here):
+        found["n_gpu"] = said.n_gpu
+        if settings.engine is None and "engine" not in settings.job:
+            found["engine"] = "auto"
+    if said.environment is not None and settings.task is None and settings.env is None:
+        source, mark, options = said.environment.partition("?")
+        path = Path(source).expanduser()
+        found["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else said.environment
+    missing = {name: value for name, value in found.items() if value is not None and getattr(settings, name) is None}
+    return read_settings(settings.model_dump() | missing) if missing else settings
+
+
+def _count_gpus(settings: StudySettings) -> int | None:
+    """How many GPUs own servers would find; None where runs are on other machines, or on none."""
+    on_ray, _ = cluster_from_environment()
+    if settings.servers or on_ray is not None or settings.base_job().get("engine") == "fake":
+        return None
+    return sum(1 for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdigit())
+
+
 def check_study(topic: str, settings: StudySettings) -> None:
     """Everything that can be checked without a run, before anything is stored.
 
@@ -180,7 +213,17 @@ def check_study(topic: str, settings: StudySettings) -> None:
             look_at(settings.env)
         _check_language_model(settings)
     sandbox_of(settings)
+    _check_programs(settings)
     check_servers(settings.servers)
+
+
+def _check_programs(settings: StudySettings) -> None:
+    """Two programs that are the same under two names would compare a thing with itself. Raises TopicInvalid."""
+    names: dict[str, str] = {}
+    for program in settings.programs:
+        if program.code in names:
+            raise TopicInvalid(f"--program: {names[program.code]} and {program.name} are the same program: change one")
+        names[program.code] = program.name
 
 
 def _check_model(job: Mapping[str, Any]) -> None:
@@ -219,6 +262,7 @@ def rules_brain(settings: StudySettings) -> RulesPlanner:
         base_job=settings.base_job(),
         programs=programs,
         train_envs=name_environments(settings.train_envs),
+        gpus=_count_gpus(settings),
     )
 
 

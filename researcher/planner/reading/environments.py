@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from researcher.planner.reading.foreign import REMEDIES, Kind, Part
+from researcher.planner.reading.foreign import Kind, Part
 from swarm.environments.registry import LIBRARIES
-from swarm.tasks import TASK_FAMILIES
 
 # An unambiguous name of a family is looked for first: "adding a KL term to word reversal" is about reversal.
 CLEAR_NAMES = (
@@ -117,6 +116,3 @@ def _without(text: str, spans: list[tuple[int, int]]) -> str:
     for start, end in spans:
         text = text[:start] + " " * (end - start) + text[end:]
     return text
-
-
-__all__ = ["CLEAR_NAMES", "LOOSE_NAMES", "REMEDIES", "TASK_FAMILIES", "NamedEnvironments", "find_environments"]

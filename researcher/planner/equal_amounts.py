@@ -1,0 +1,63 @@
+"""At what the arms of a study are equal, and the number of steps that each of them gets for it.
+
+Place in the flow: rules.py asks when it has laid out arms. Group size, batch size, steps, response length and model
+change how much an arm computes, so an arm could win by having more. What is held equal is said by the topic, or else by
+the factors: equal *episodes*, but for the number of steps, which is the amount itself. Every arm's record shows episodes,
+tokens and seconds of training. This module knows neither topics nor scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from researcher.planner.factors import FACTORS
+from researcher.planner.reading.goals import ComparedAt
+from researcher.types import Arm
+from swarm import TrainJob
+
+HELD: Mapping[ComparedAt, str] = {
+    ComparedAt.EPISODES: "Every arm trains on the same number of episodes: one with fewer of them per step gets more steps",
+    ComparedAt.STEPS: "Every arm trains for the number of steps that its settings say, however many episodes those have",
+}
+"""What can be held equal before a run. Tokens and seconds are known only while it trains."""
+
+
+def usual_comparison(factors: Sequence[str]) -> ComparedAt:
+    """What arms that differ in these factors are compared at where the topic does not say."""
+    wanted = {spec.compared_at for spec in FACTORS if spec.name in factors}
+    return ComparedAt.STEPS if ComparedAt.STEPS in wanted else ComparedAt.EPISODES
+
+
+def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[Arm, ...]:
+    """The arms with the numbers of steps that give each as many episodes as the baseline has, to the nearest step.
+
+    Compared at steps they stay as they are.
+    """
+    if compared_at is not ComparedAt.EPISODES:
+        return tuple(arms)
+    baseline = next((arm for arm in arms if arm.is_baseline), arms[0])
+    episodes = count_episodes(baseline.job)
+    return tuple(replace(arm, job={**arm.job, "total_steps": _steps_for(episodes, arm.job)}) for arm in arms)
+
+
+def count_episodes(job: Mapping[str, Any]) -> int:
+    """Episodes that a run of this job trains on, if no group of it is lost."""
+    return int(job["total_steps"]) * episodes_per_step(job)
+
+
+def episodes_per_step(job: Mapping[str, Any]) -> int:
+    return int(_present(job, "batch_size")) * int(_present(job, "num_repeat"))
+
+
+def _steps_for(episodes: int, job: Mapping[str, Any]) -> int:
+    try:
+        return max(1, round(episodes / episodes_per_step(job)))
+    except (ValueError, ZeroDivisionError):
+        # A size that no job can have is refused by name when the job is checked.
+        return int(job["total_steps"])
+
+
+def _present(job: Mapping[str, Any], name: str) -> Any:
+    return job.get(name, TrainJob.model_fields[name].default)

@@ -356,7 +356,8 @@ def _print_result(store: Any, study: Any, home: Path, db: str | None, as_json: b
 
         found = summarize(store, study.id)
         explorer = f"researcher ui{home_option(home)}{_database_option(db)}"
-        values = {"answer": found.answer, "verdicts": list(found.verdicts)} | values | {"explorer": explorer}
+        left_out = {"not_studied": found.not_studied} if found.not_studied else {}
+        values = left_out | {"answer": found.answer, "verdicts": list(found.verdicts)} | values | {"explorer": explorer}
     _print_paths(values, as_json)
 
 

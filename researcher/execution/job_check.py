@@ -1,4 +1,6 @@
-"""Whether an arm's job may be given to a server: it is a job at all, and it names no code or file that no person named.
+"""Whether an arm's job may be given to a server, and is what the arm's name says it is.
+
+It has to be a job at all, and to name no code or file that no person named.
 
 Place in the flow: preflight.py asks it among the stages of a check. A server reads the model's directory and, with the
 verl engine, imports what some settings name, as the user who runs it; so what of this kind an arm's job says must be
@@ -13,7 +15,7 @@ from typing import Any, cast
 
 from researcher.types import Problem
 from swarm.errors import JobInvalid
-from swarm.job import BUNDLED_MODEL, build_job
+from swarm.job import BUNDLED_MODEL, LR_OF_BUNDLED_MODELS, TrainJob, build_job
 
 _NAMES_CODE = re.compile(
     r"(^|_)(path|paths|dir|directory|file|files|lib|cls|class|classes|function|module|modules|command|entrypoint|env"
@@ -22,6 +24,8 @@ _NAMES_CODE = re.compile(
 """The last part of a setting's name that stands for code, a file or a place."""
 _WORD = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,63}")
 """A choice among names, as most settings that are no number are."""
+_PROMISE = re.compile(r"(?<![\w.])([a-z_]+)=([^\s,]+?)(?=$|[\s,]|\+[a-z_])")
+"""A setting and its value in the name of an arm; a plus sign may join two of them."""
 
 
 def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Problem, ...]:
@@ -33,9 +37,25 @@ def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Problem
     return tuple(Problem("job", message) for message in _objections(checked.model, checked.verl, given))
 
 
+def contradict_name(name: str, job: Mapping[str, Any]) -> str | None:
+    """Where a name gives a setting, as in "lr=0.01", that the job has otherwise; None if it says nothing wrong."""
+    own = build_job(dict(job)).resolve()
+    for setting, value in _PROMISE.findall(name):
+        if setting not in TrainJob.model_fields:
+            continue
+        try:
+            promised = getattr(build_job({**job, setting: value}).resolve(), setting)
+        except JobInvalid:
+            # What is no value of the setting promises nothing.
+            continue
+        if promised != getattr(own, setting):
+            return f"its name says {setting}={value}, and its job has {setting} {getattr(own, setting)}"
+    return None
+
+
 def _objections(model: str, verl: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     own = given.get("model", BUNDLED_MODEL)
-    if model not in (BUNDLED_MODEL, own):
+    if model not in (*LR_OF_BUNDLED_MODELS, own):
         yield f"model: an arm starts from the study's own model, {own}, not from {model!r}"
     said = dict(_leaves(given.get("verl") or {}))
     for name, value in _leaves(verl):

@@ -18,6 +18,9 @@ from researcher.execution.servers import PROJECT
 from researcher.types import Plan
 from swarm.job import build_job
 
+TRAINING_SECONDS = "training/seconds"
+"""Metric of a step: seconds from the end of the step before it, or from when the program was started, to its end. It
+holds the episodes and the update, and no evaluation."""
 MAX_FAILURES = 2
 """A run that failed is tried once more; what fails twice is the arm's own fault often enough."""
 

@@ -36,7 +36,8 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class ActiveRun:
-    """A run that this process works on. `copied_step` is the last step whose metrics are in the database.
+    """A run that this process works on. `copied_step` is the last step whose metrics are in the database, `copied_at`
+    when it was done, or when training began, in seconds since the epoch.
 
     `diagnosis` is set where the run was ended early.
     """
@@ -50,6 +51,7 @@ class ActiveRun:
     phase: Phase = Phase.PREPARING
     child: Child | None = None
     copied_step: int = 0
+    copied_at: float = 0.0
     diagnosis: Diagnosis | None = None
 
 

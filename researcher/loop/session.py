@@ -28,6 +28,8 @@ from researcher.execution.orphaned_runs import leave, reconcile
 from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
+from researcher.loop.nodes.frame import frame
+from researcher.loop.state import first_state
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
 from researcher.study.lease import StudyLease
@@ -136,6 +138,9 @@ class _Worker:
             limits=self.limits,
         )
         try:
+            if self.settings.brain == "llm":
+                # What a language model finds that cannot be studied is said before any server is started.
+                frame(deps, first_state(self.study.id), request)
             pool.start()
             urls = ", ".join(str(slot.url) for slot in pool.slots)
             log.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")

@@ -32,11 +32,22 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class InfeasibleAnswer(Answer):
+    what: Line
+    why: Line
+
+
 class FrameAnswer(Answer):
-    question: Line
-    task: Line
-    baseline: ArmName
+    """Either a framed question, or what of the topic cannot be studied and the nearest topic that can; both where a
+    person said to go on without it."""
+
+    question: Line | None = None
+    task: Line | None = None
+    baseline: ArmName | None = None
+    compared_at: Literal["episodes", "steps"] = "episodes"
     assumptions: Annotated[list[Line], Field(max_length=10)] = []
+    infeasible: Annotated[list[InfeasibleAnswer], Field(max_length=10)] = []
+    nearest: Annotated[str, StringConstraints(strip_whitespace=True, max_length=600)] = ""
 
 
 class HypothesisAnswer(Answer):

@@ -2,8 +2,8 @@
 
 Place in the flow: rules.py asks when it has laid out arms. Group size, batch size, steps, response length and model
 change how much an arm computes, so an arm could win by having more. What is held equal is said by the topic, or else by
-the factors: equal *episodes*, but for the number of steps, which is the amount itself. Every arm's record shows episodes,
-tokens and seconds of training. This module knows neither topics nor scores.
+the factors: equal *episodes*, but for the number of steps, which is the amount itself. The report shows episodes,
+tokens and seconds of training of every arm. This module knows neither topics nor scores.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from researcher.types import Arm
 from swarm import TrainJob
 
 HELD: Mapping[ComparedAt, str] = {
-    ComparedAt.EPISODES: "Every arm trains on the same number of episodes: one with fewer of them per step gets more steps",
-    ComparedAt.STEPS: "Every arm trains for the number of steps that its settings say, however many episodes those have",
+    ComparedAt.EPISODES: "Every arm trains on as many episodes: one with fewer of them per step gets more steps",
+    ComparedAt.STEPS: "Every arm trains for the steps that its settings say, however many episodes those have",
 }
 """What can be held equal before a run. Tokens and seconds are known only while it trains."""
 
@@ -38,8 +38,12 @@ def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[Arm, ...]:
     if compared_at is not ComparedAt.EPISODES:
         return tuple(arms)
     baseline = next((arm for arm in arms if arm.is_baseline), arms[0])
-    episodes = count_episodes(baseline.job)
-    return tuple(replace(arm, job={**arm.job, "total_steps": _steps_for(episodes, arm.job)}) for arm in arms)
+    return tuple(replace(arm, job=give_episodes_of(baseline.job, arm.job)) for arm in arms)
+
+
+def give_episodes_of(baseline: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+    """The job with the number of steps that has as many episodes as the baseline's job, to the nearest step."""
+    return {**job, "total_steps": _steps_for(count_episodes(baseline), job)}
 
 
 def count_episodes(job: Mapping[str, Any]) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from prompts import load
 from researcher.errors import TopicInvalid
+from researcher.execution.job_check import contradict_name
 from researcher.planner.answers import (
     MAX_ARMS,
     ArmAnswer,
@@ -39,6 +40,9 @@ from researcher.planner.briefing import (
 )
 from researcher.planner.chat import Chat
 from researcher.planner.designs import default_job
+from researcher.planner.equal_amounts import HELD, give_episodes_of
+from researcher.planner.reading.goals import ComparedAt
+from researcher.planner.reading.refusal import refuse
 from researcher.planner.rules import DEFAULT_SEEDS, EVAL_EPISODES, PROGRAM
 from researcher.types import (
     Action,
@@ -67,6 +71,16 @@ MAX_EPISODES_PER_STEP = 2_048
 """Tasks times repeats: sixteen times the usual, beyond which an arm would simply buy its score with data."""
 
 UNCHANGED = "UNCHANGED"
+REFUSED = (
+    "Then give no question: the person is told what cannot be studied, and nothing is run. Never put another task or "
+    "setting in its place."
+)
+LEFT_OUT = (
+    "The person has agreed to go on without it: give question, task family and baseline for the rest of the topic as "
+    "well. The report says first what was left out."
+)
+"""What the prompt of frame says of a topic that cannot be studied as asked."""
+DEFAULT_TOPIC = "Which settings train reverse best?"
 PLAIN_PROGRAM = "nothing"
 """What an arm's program does differently where an arm changes settings alone."""
 
@@ -109,8 +123,14 @@ class LLMPlanner:
             tasks=list_tasks(self._environment),
             settings=list_settings(),
             fixed=list_fixed(request),
+            left_out=LEFT_OUT if request.assume else REFUSED,
         )
-        answer = self._chat.ask("frame", question, partial(_parse_frame, task=self._fixed_task(request)))
+        parse = partial(_parse_frame, task=self._fixed_task(request), assume=request.assume)
+        answer = self._chat.ask("frame", question, parse)
+        if answer.infeasible and not request.assume:
+            parts = [(item.what, item.why) for item in answer.infeasible]
+            raise refuse(parts, answer.nearest or DEFAULT_TOPIC, request, comparable=(*TUNABLE, PROGRAM))
+        assert answer.question and answer.task and answer.baseline, "_parse_frame asks for all three"
         return Charter(
             topic=topic,
             question=answer.question,
@@ -124,7 +144,9 @@ class LLMPlanner:
             rule=DecisionRule(),
             budget=request.budget,
             brain=self.name,
-            assumptions=tuple(answer.assumptions),
+            assumptions=(*answer.assumptions, f"{HELD[ComparedAt(answer.compared_at)]}."),
+            not_studied=tuple(item.what for item in answer.infeasible),
+            compared_at=answer.compared_at,
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -222,6 +244,8 @@ class LLMPlanner:
         jobs = {item.name: self._parse_job(item, charter) for item in answer.arms}
         if charter.baseline in earlier:
             jobs = {charter.baseline: {}} | jobs | {charter.baseline: dict(earlier[charter.baseline].job)}
+        if charter.compared_at == ComparedAt.EPISODES and charter.baseline in jobs:
+            jobs = {name: give_episodes_of(jobs[charter.baseline], job) for name, job in jobs.items()}
         programs = {item.name: item.program or PLAIN_PROGRAM for item in answer.arms}
         programs = {name: programs.get(name, _program_of(earlier.get(name))) for name in jobs}
         _check_arms(jobs, programs, earlier, charter.baseline)
@@ -277,8 +301,12 @@ def _check_request(topic: str, task: str | None) -> None:
         raise TopicInvalid(f"unknown task {task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
 
 
-def _parse_frame(text: str, task: str | None) -> FrameAnswer:
+def _parse_frame(text: str, task: str | None, *, assume: bool) -> FrameAnswer:
     answer = parse_answer(text, FrameAnswer)
+    if answer.infeasible and not assume:
+        return answer
+    if missing := [name for name in ("question", "task", "baseline") if getattr(answer, name) is None]:
+        raise Unusable("; ".join(f"{name}: Field required" for name in missing))
     if task is None and answer.task not in TASK_FAMILIES:
         raise Unusable(f"there is no task family {answer.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     if task is not None and answer.task != task:
@@ -304,6 +332,9 @@ def _check_arms(
                 f"arm {name!r} has run with other settings: use another name, or its settings and program as they were"
             )
     everything = {**{name: arm.job for name, arm in earlier.items()}, **jobs}
+    for name, job in jobs.items():
+        if problem := contradict_name(name, job):
+            raise Unusable(f"arm {name!r}: {problem}")
     seen: dict[str, str] = {}
     for name, job in everything.items():
         settings = json.dumps(build_job(dict(job)).resolve().model_dump(mode="json"), sort_keys=True)

@@ -101,6 +101,7 @@ class RulesPlanner:
     def frame(self, request: FrameRequest) -> Charter:
         topic = self._read(request.topic)
         task = request.environment.name if request.environment else self._choose_task(topic, request.task)
+        self._refuse_contradictions(topic)
         missing = self._find_missing(topic, request)
         if missing and not request.assume:
             parts = [(part.text, part.remedy) for part in missing]
@@ -217,6 +218,14 @@ class RulesPlanner:
             raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
         return fixed or topic.task or DEFAULT_TASK
 
+    def _refuse_contradictions(self, topic: ParsedTopic) -> None:
+        """Raises TopicInvalid where a flag fixes what the topic wants to vary."""
+        flags = {"total_steps": ("--steps", self._steps), "model": ("--train-model", self._base_job.get("model"))}
+        for factor in topic.factors:
+            flag, value = flags.get(factor.name, ("", None))
+            if value is not None:
+                raise TopicInvalid(f"{flag} {value} fixes {factor.name}, which the topic varies: leave {flag} out")
+
     def _find_missing(self, topic: ParsedTopic, request: FrameRequest) -> tuple[Part, ...]:
         """The parts of the topic that neither it nor a flag says how to study."""
         missing = [part for part in topic.not_understood if not self._stands_for(part, topic, request)]
@@ -231,7 +240,7 @@ class RulesPlanner:
             missing.append(Part(RESPONSE_LENGTH, 0, Kind.PROGRAM, remedy))
         if not topic.factors and not missing and asks_of_something(topic.text):
             missing.append(Part(topic.text, 0, Kind.UNKNOWN, "it names nothing that can be compared"))
-        return tuple(missing)
+        return tuple(sorted(missing, key=lambda part: part.start))
 
     def _stands_for(self, part: Part, topic: ParsedTopic, request: FrameRequest) -> bool:
         """Whether something that a person named by a flag is what a part of the topic speaks of."""
@@ -252,7 +261,7 @@ class RulesPlanner:
                 return False
 
     def _compared_at(self, topic: ParsedTopic) -> ComparedAt:
-        if topic.compared_at in HELD:
+        if topic.compared_at is not None and topic.compared_at in HELD:
             return topic.compared_at
         return usual_comparison([factor.name for factor in topic.factors])
 

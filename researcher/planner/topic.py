@@ -38,13 +38,11 @@ _WARMUP_STEPS = re.compile(r"(warm[-_ ]?up[^.?!;]{0,20}?\d)(\s+(?:training )?ste
 """The unit of a warmup is no number of training steps."""
 _MULTIPLES = {"twice": 2.0, "double": 2.0, "triple": 3.0, "half": 0.5}
 _LEADING_WORD = re.compile(rf"\b({'|'.join(WORDS_FOR_NUMBERS)})\s+$", re.IGNORECASE)
-_CITED = re.compile(
-    rf"(?:the )?(?<![\w+])(?:{'|'.join(pattern for _, pattern in ALGORITHMS)})(?:'s)? (?:papers?|authors?|reports?|blog)\b",
-    re.IGNORECASE,
-)
-"""An algorithm that is named for what was written about it, not to be trained with."""
+_CITED = re.compile(r"(?<![\w+])[A-Z][\w.+-]+(?:'s)? (?:papers?|authors?|reports?|blog(?: post)?)\b")
+"""A name that stands for what was written about it: nothing is to be trained with it."""
 _SEVERAL_STEPS = re.compile(
-    r"(?<!up )(?<!ups )(?<!up of )(?<!up for )(?<![\w.])(\d+(?:(?:\s*,\s*(?:or |and )?|\s+(?:or|and|vs\.?|versus|to|against)\s+)\d+)+)[\s-](?:training )?steps?\b",
+    r"(?<!up )(?<!ups )(?<!up of )(?<!up for )(?<![\w.])"
+    r"(\d+(?:(?:\s*,\s*(?:or |and )?|\s+(?:or|and|vs\.?|versus|to|against)\s+)\d+)+)[\s-](?:training )?steps?\b",
     re.IGNORECASE,
 )
 
@@ -180,7 +178,7 @@ class _Reader:
         return found[0][0] if found else None
 
     def _read_step_levels(self) -> list[Factor]:
-        """"20 or 40 steps" are values, where "40 steps" is how long every arm trains."""
+        """ "20 or 40 steps" are values, where "40 steps" is how long every arm trains."""
         match = _SEVERAL_STEPS.search(self.rest)
         if match is None:
             return []

@@ -31,6 +31,7 @@ from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD
 from researcher.judge import summarize_arm
+from researcher.report.amounts import Amounts, gather_amounts
 from researcher.study.log import charter_from_json
 from researcher.types import ArmSummary, Charter
 
@@ -59,7 +60,8 @@ class RunFacts:
 @dataclass(frozen=True, slots=True)
 class ArmFacts:
     """One arm. `search` are its scores on the search split, `base` the means before training, `sealed` those on the
-    sealed split (None unless it was opened for this arm). `finding` compares it with the baseline."""
+    sealed split (None unless it was opened for this arm). `finding` compares it with the baseline, `amounts` are what
+    its runs trained with."""
 
     experiment: Experiment
     search: ArmSummary
@@ -68,6 +70,7 @@ class ArmFacts:
     finding: Finding | None
     runs: tuple[RunFacts, ...]
     curves: Mapping[str, Curve]
+    amounts: Amounts
 
     @property
     def name(self) -> str:
@@ -221,6 +224,7 @@ def _gather_arm(
         finding=finding,
         runs=runs,
         curves=_gather_curves(store, [item.run.id for item in counted]),
+        amounts=gather_amounts(store, [item.run.id for item in counted]),
     )
 
 

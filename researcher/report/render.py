@@ -93,6 +93,16 @@ def format_time(seconds: float | None) -> str:
     return MISSING if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def format_amount(value: float | None) -> str:
+    return MISSING if value is None else f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
+def not_studied(facts: StudyFacts) -> str:
+    """What the topic asked and the study leaves out, in one sentence; empty where it leaves nothing out."""
+    named = ", ".join(facts.charter.not_studied)
+    return f"Not studied, though the topic asks for it: {named}." if named else ""
+
+
 def answer(facts: StudyFacts) -> str:
     """The judge's verdict in one sentence; it follows from the findings alone."""
     baseline, rule = facts.baseline, facts.charter.rule
@@ -142,6 +152,8 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "facts": facts,
         "charter": facts.charter,
         "answer": answer(facts),
+        "not_studied": not_studied(facts),
+        "compared_at": facts.charter.compared_at,
         "comparisons": _count_comparisons(facts),
         "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
@@ -224,7 +236,12 @@ def _environment(*, autoescape: bool) -> Environment:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters.update(
-        score=format_score, difference=format_difference, p=format_p, value=format_value, time=format_time
+        score=format_score,
+        difference=format_difference,
+        amount=format_amount,
+        p=format_p,
+        value=format_value,
+        time=format_time,
     )
     environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]
     return environment

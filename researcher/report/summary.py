@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
 from researcher.report.facts import ArmFacts, StudyFacts, gather
-from researcher.report.render import answer, format_difference, format_interval, format_p, format_score
+from researcher.report.render import answer, format_difference, format_interval, format_p, format_score, not_studied
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`verdicts` has one line per arm, best first."""
+    """`verdicts` has one line per arm, best first. `not_studied` is what the topic asked and the study leaves out."""
 
+    not_studied: str
     answer: str
     verdicts: tuple[str, ...]
 
@@ -24,7 +25,7 @@ class Summary:
 def summarize(store: ExperimentStore, study_id: str) -> Summary:
     """Raises StudyNotFound for a study without a charter."""
     facts = gather(store, study_id)
-    return Summary(answer(facts), tuple(_verdict(facts, arm) for arm in facts.arms))
+    return Summary(not_studied(facts), answer(facts), tuple(_verdict(facts, arm) for arm in facts.arms))
 
 
 def _verdict(facts: StudyFacts, arm: ArmFacts) -> str:

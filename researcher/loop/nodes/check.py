@@ -9,10 +9,12 @@ from dataclasses import replace
 from experiments_db import Experiment, ExperimentStatus
 from researcher.errors import BudgetExceeded, PlannerError
 from researcher.execution.environments import find_held_out, trained_on
+from researcher.execution.job_check import contradict_name
 from researcher.execution.preflight import check_program
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
 from researcher.loop.state import ResearchState
+from researcher.planner.rules import PROGRAM
 from researcher.types import Arm, ArmProgram, Problem
 from swarm.job import build_job
 
@@ -26,7 +28,7 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         needs_preflight = not _passed_before(deps, program)
         with _preflight_server(deps, needed=needs_preflight) as url:
             problems = _check_and_repair(deps, arm, experiment, program, url)
-        problems = problems or _find_twin(deps, arm) or _find_leak(deps, experiment)
+        problems = problems or _find_twin(deps, arm) or _find_broken_promise(deps, arm) or _find_leak(deps, experiment)
         if problems:
             note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
@@ -83,6 +85,27 @@ def _find_twin(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
         is_same = (other.program_code, other.train_environment) == (own.program_code, own.train_environment)
         if is_ready and is_same and build_job(other.job) == build_job(own.job):
             return (Problem("twin", f"its settings and its program are those of {other.name}: change one of them"),)
+    return ()
+
+
+def _find_broken_promise(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
+    """An arm whose name gives a setting that its job has not, or whose program is to do something else than another's
+    and is that one's to the last byte, would be reported as what it is not."""
+    experiments = deps.store.list_experiments(deps.study_id)
+    own = next(item for item in experiments if item.name == arm.name)
+    if problem := contradict_name(own.name, own.job):
+        return (Problem("promise", problem),)
+    told = own.factors.get(PROGRAM)
+    for other in experiments:
+        has_program = other.id != own.id and other.status is ExperimentStatus.READY and PROGRAM in other.factors
+        if has_program and other.factors[PROGRAM] != told and other.program_code == own.program_code:
+            return (
+                Problem(
+                    "promise",
+                    f"its program is to differ from that of {other.name} ({told!r}, {other.factors[PROGRAM]!r}) and is "
+                    "the same to the last byte: write what it does differently, or say that it is the same",
+                ),
+            )
     return ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,7 +12,7 @@ from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.run_record import RunRejected
-from researcher.execution.runs import job_of
+from researcher.execution.runs import TRAINING_SECONDS, job_of
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.state import ResearchState
 from researcher.study.log import DIAGNOSED
@@ -42,6 +43,7 @@ def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
         active.child = task.result()
         active.phase = Phase.TRAINING
         active.early_stopping.begin()
+        active.copied_at = time.time()
         deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
     else:
         fail_with(deps, active, error)
@@ -77,7 +79,12 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
 def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:
     if not points:
         return
-    deps.store.record_metrics(active.run_id, {point.step: point.metrics for point in points})
+    values: dict[int, dict[str, float]] = {}
+    for point in points:
+        # The clock of a server elsewhere may be behind; a step takes no time then, never less.
+        values[point.step] = {**point.metrics, TRAINING_SECONDS: max(0.0, point.at - active.copied_at)}
+        active.copied_at = point.at
+    deps.store.record_metrics(active.run_id, values)
     for point in points:
         active.early_stopping.observe(point.step, point.metrics)
     active.copied_step = points[-1].step

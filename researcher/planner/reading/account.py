@@ -21,25 +21,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from researcher.planner.reading.english import FUNCTION_WORDS, QUESTION_WORDS, is_ordinary
+from researcher.planner.reading.english import FUNCTION_WORDS, QUESTION_WORDS, is_ordinary, word_set
 from researcher.planner.reading.foreign import REMEDIES, Kind, Part
 from researcher.planner.reading.quantities import find_harmless_numbers
 
 _TOKEN = re.compile(r"[^\W_](?:[\w'’.+*^−-]*[\w+])?")
 _NUMBER = re.compile(r"[-−]?[\d.]+(?:[eE][-−+]?\d+)?")
 _NAME = re.compile(r"(?=.*[A-Za-z])(?:.*\d.*|.+[A-Z].*|.*_.*)", re.DOTALL)
-_ARTICLES = frozenset({"a", "an", "the", "this", "that", "these", "those", "my", "our", "your", "their", "its", "any", "some"})
-_TAKES_A_THING = frozenset("""
+_ARTICLES = frozenset(
+    {"a", "an", "the", "this", "that", "these", "those", "my", "our", "your", "their", "its", "any", "some"}
+)
+_TAKES_A_THING = word_set("""
 of on in for with without using about regarding between than versus vs or against via like unlike into onto by under
 compare comparing test testing try trying vary varying tune tuning sweep sweeping ablate ablating study studying
 investigate investigating examine examining evaluate evaluating add adding use using apply applying introduce
 introducing explore remove removing train training replace replacing
-""".split())  # fmt: skip
-_AUXILIARIES = frozenset("does do did is are was were can could should would will may might".split())
-_ASKED_OF = frozenset("""
+""")
+_AUXILIARIES = word_set("does do did is are was were can could should would will may might")
+_ASKED_OF = word_set("""
 help helps hurt hurts matter matters affect affects improve improves influence influences impact impacts vs versus
 needed necessary worth worthwhile beat beats outperform outperforms
-""".split())  # fmt: skip
+""")
 _JOINED = re.compile(r"\s*(?:,|/|&|\b(?:and|or|vs\.?|versus|plus)\b)\s*", re.IGNORECASE)
 _NAMES_SOMETHING = re.compile(
     r"(?:^|[.?!;,:]\s*)(?:does|do|is|are|can|should|will|would|could)\b"
@@ -72,9 +74,7 @@ def find_unread(rest: str, text: str) -> list[Part]:
     ]
     nothing_was_read = not any(was_read(text, rest, index) for index in range(len(text)))
     unknown = [
-        (index, word)
-        for index, word in enumerate(words)
-        if _NUMBER.fullmatch(word.text) or not is_ordinary(word.text)
+        (index, word) for index, word in enumerate(words) if _NUMBER.fullmatch(word.text) or not is_ordinary(word.text)
     ]
     asked = {
         index

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-QUESTION_WORDS = _words("""
+QUESTION_WORDS = word_set("""
 what which who whose when where why how whether does do did is are was were can could should would will may might must
 compare comparison compared versus vs against find determine measure test check study investigate explore examine
 evaluate assess identify quantify determine show tell explain answer question ask wonder curious understand know learn
@@ -29,7 +29,7 @@ variation ablate ablation tune tuning sweep search scan grid try experiment tria
 """)
 """They make a topic a question or a task; docs/research-method.md names them by what they ask for."""
 
-FUNCTION_WORDS = _words("""
+FUNCTION_WORDS = word_set("""
 a an the this that these those it its itself they them their theirs he she his her him we us our ours you your yours i
 me my mine one ones oneself who whom and or nor but yet so if then else than as at by for from in into of off on onto
 out over under up down to toward towards upon with within without about above across after again along among around
@@ -45,12 +45,12 @@ what's ll ve re d t s m who's whether versus whatever whichever whenever whereve
 t a.k.a aka cf resp respectively anyway back away ago apart aside whole
 """)
 
-NUMERALS = _words("""
+NUMERALS = word_set("""
 zero one two three four five six seven eight nine ten eleven twelve dozen hundred thousand million first second third
 fourth fifth last next once twice half quarter double triple single couple several pair multiple
 """)
 
-ORDINARY = _words("""
+ORDINARY = word_set("""
 able accept achieve actually add additional admit agree aim allow amount any apparently apply appear argue aspect assume
 assumption author available average avoid aware base basic because become begin behave behavior behaviour believe big
 boss brief bring broad build buy call care careful case cause certain chance cheap claim class clear close coffee
@@ -97,7 +97,7 @@ young assistant supervisor advisor reviewer colleague blog article author author
 website documentation docs tutorial lecture class course homework thesis deadline conference workshop talk slide
 """)
 
-FIELD_WORDS = _words("""
+FIELD_WORDS = word_set("""
 rl rlhf rlvr llm llms lm lms ai ml nlp slm slms model models policy policies agent agents agentic train training trained
 trainer learner learning learn reinforcement fine-tuning finetuning finetune fine-tune post-training posttraining
 optimizer optimiser optimization optimisation hyperparameter hyperparameters parameter parameters hyper-parameter
@@ -115,11 +115,14 @@ language verifiable verifier verifiers multi-turn multiturn turn turns single-tu
 conversations dialogue dialog policy-gradient algorithm algorithms method methods estimator estimators penalty
 regularization regularisation regularizer regularizers regularizing entropy clip clipping clipped ratio ratios range
 coefficient coefficients schedule-free from-scratch starting-point small-scale toy signal supervision long-run
+chatgpt openai github huggingface arxiv pytorch trl vllm verl deepmind youtube linkedin reddit macbook
 bundled game games skill skills letter letters digit digits number numbers string strings word words
 """)
 """They name what every study has, so that they choose nothing."""
 
-_ENDINGS = ("'s", "’s", "s'", "n't", "n’t", "ers", "er", "est", "ies", "ied", "es", "s", "ings", "ing", "ed", "d", "ly", "ally")
+_ENDINGS = (
+    "'s", "s'", "n't", "ers", "er", "est", "ies", "ied", "es", "s", "ings", "ing", "ed", "d", "ly", "ally",
+)  # fmt: skip
 _MANNER = re.compile(r".{3,}(?:ly|wise|ful|less|able|ible|ous|ish|ically|lessly)$")
 """Adverbs and adjectives by their endings: they say how, never what."""
 

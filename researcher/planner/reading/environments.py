@@ -17,8 +17,8 @@ from swarm.environments.registry import LIBRARIES
 CLEAR_NAMES = (
     (
         "calc",
-        r"calc|calculators?(?: tools?)?|tool[- ]?(?:use|using|calls?|calling)|tools|function[- ]calling|multiplication"
-        r"|multiplying",
+        r"calc|calculators?(?: tools?)?|tool[- ]?(?:use|using|calls?|calling)|tools|function[- ]calling"
+        r"|multiplication|multiplying",
     ),
     (
         "guess",
@@ -72,7 +72,7 @@ def find_environments(text: str) -> NamedEnvironments:
 
 
 def _further(text: str, named: list[tuple[tuple[int, int], str]], first: str) -> list[Part]:
-    remedy = f"a study is judged on one environment, here {first}: begin another one for this, or train on it with --train-env"
+    remedy = f"a study is judged on one environment, here {first}: begin another study for this one"
     return [Part(text[start:end], start, Kind.ENVIRONMENT, remedy) for (start, end), _ in named]
 
 
@@ -82,7 +82,9 @@ def _find_bundled(text: str) -> list[tuple[tuple[int, int], str]]:
         found = [
             (match.span(), name)
             for name, pattern in table
-            for match in re.finditer(rf"(?<!\w)(?:{pattern}|(?<=on )the {name}|(?<=on ){name})(?!\w)", text, re.IGNORECASE)
+            for match in re.finditer(
+                rf"(?<!\w)(?:{pattern}|(?<=on )the {name}|(?<=on ){name})(?!\w)", text, re.IGNORECASE
+            )
         ]
         chosen: list[tuple[tuple[int, int], str]] = []
         for span, name in sorted(found, key=lambda item: (item[0][0] - item[0][1], item[0][0])):

@@ -1,7 +1,7 @@
-"""What people ask for by name and nothing in a study stands for, with the way to say it where there is one.
+"""What people ask for by name and nothing in a study stands for, with the way to say it if there is one.
 
-Place in the flow: topic.py takes these out of a topic before it looks for settings, so that a "LoRA learning rate" is no
-learning rate. A name that is missing here is found all the same: account.py finds every word that nothing stands for.
+Place in the flow: topic.py takes these out of a topic before it looks for settings, so that a "LoRA learning rate" is
+no learning rate. A name that is missing here is found all the same: account.py finds every word that nothing stands for.
 The table only gives such a name its whole length and a remedy of its own.
 """
 
@@ -57,26 +57,30 @@ _FAMILIES = r"(?:qwen|llama|mistral|mixtral|gemma|phi|smollm|pythia|gpt|deepseek
 FOREIGN: tuple[tuple[Kind, str], ...] = (
     (Kind.SETTING, r"q?lora(?:[- ](?:ranks?|alphas?|adapters?|dropout|learning rates?))?|adapter ranks?|peft"),
     (Kind.SETTING, r"drop-?out(?:[- ]rates?)?|quanti[sz](?:ation|ed)|(?:b?f(?:loat|p)|int)[- ]?(?:4|8|16|32)\b"),
-    (Kind.SETTING, r"(?:(?:learning[- ]rate|lr) )?(?:cosine|linear)(?:[- ](?:decay|schedule|annealing))*"),
+    (Kind.SETTING, r"(?:(?:learning[- ]rate|lr) )?(?:cosine|linear)(?:[- ](?:decay|schedule|annealing))+|cosine"),
     (Kind.SETTING, r"(?:learning[- ]rate|lr|temperature|entropy|kl)[- ](?:schedul\w*|decay|anneal\w*)"),
     (Kind.SETTING, r"sgd|muon|lion optimi[sz]er|adafactor|rmsprop|momentum|(?:choice of |which )optimi[sz]ers?"),
     (Kind.SETTING, r"top[-_ ]?[pk]\b|nucleus(?: sampling)?|min[-_ ]p\b|repetition penalt(?:y|ies)"),
-    (Kind.SETTING, r"(?:attention|layer|hidden|network|model) (?:depths?|widths?)|number of (?:layers|parameters|heads)"),
+    (Kind.SETTING, r"(?:attention|layer|hidden|network|model) (?:depths?|widths?)"),
+    (Kind.SETTING, r"number of (?:layers|parameters|heads)"),
     (Kind.SETTING, r"dpo|ipo|kto|orpo|simpo|sft|supervised fine-?tuning|distillation|dynamic sampling"),
     (Kind.SETTING, r"gae|value (?:function|network|model)s?|critics?|actor[- ]critic|td[- ]lambda|ppo(?:-style)?"),
     (Kind.PROGRAM, r"(?:process |step[- ]wise |dense |sparse )?reward[- ](?:shaping|models?|functions?|design)"),
-    (Kind.PROGRAM, r"(?:process|dense|sparse|length|format|partial)[- ](?:rewards?|penalt(?:y|ies)|credit)|shap(?:ing|ed)"),
-    (Kind.PROGRAM, r"curricul(?:um|a)(?: learning)?|replay buffers?|task order(?:ing)?"),
-    (Kind.PROGRAM, r"chain[- ]of[- ]thoughts?|\bcot\b|few[- ]shot(?: examples?| prompts?)?|(?:system )?prompt (?:\w+ing|templates?)"),
-    (Kind.PROGRAM, r"system prompts?|self[- ](?:consistency|reflection|correction|play)|reflection|majority vot(?:e|ing)"),
-    (Kind.PROGRAM, r"(?:two|three|multi|\d+)[- ]?agents?(?: (?:workflows?|systems?|debate))?|workflows?|debate|scaffolds?"),
+    (Kind.PROGRAM, r"(?:process|dense|sparse|length|format|partial)[- ](?:rewards?|penalt(?:y|ies)|credit)"),
+    (Kind.PROGRAM, r"shap(?:ing|ed)|curricul(?:um|a)(?: learning)?|replay buffers?|task order(?:ing)?"),
+    (Kind.PROGRAM, r"chain[- ]of[- ]thoughts?|cot|few[- ]shot(?: examples?| prompts?)?"),
+    (Kind.PROGRAM, r"(?:system )?prompt (?:\w+ing|templates?)|system prompts?|majority vot(?:e|ing)|reflection"),
+    (Kind.PROGRAM, r"self[- ](?:consistency|reflection|correction|play)|workflows?|debate|scaffolds?"),
+    (Kind.PROGRAM, r"(?:two|three|multi|\d+)[- ]?agents?(?: (?:workflows?|systems?|debate))?"),
     (Kind.PROGRAM, r"(?:number of|max(?:imum)?) (?:turns|tool calls|retries|attempts)|best[- ]of[- ]n\b"),
-    (Kind.ENVIRONMENT, r"gsm-?8k|math-?500|mmlu(?:-pro)?|humaneval|mbpp|aime(?: ?20\d\d)?|swe-?bench(?:[- ]\w+)?|hotpotqa"),
-    (Kind.ENVIRONMENT, r"arc(?:-agi)?\b|gpqa|livecodebench|countdown|sudoku|wordle|alfworld|webshop|frozen ?lake|blackjack"),
+    (Kind.ENVIRONMENT, r"gsm-?8k|math-?500|mmlu(?:-pro)?|humaneval|mbpp|aime(?: ?20\d\d)?|hotpotqa|gpqa"),
+    (Kind.ENVIRONMENT, r"swe-?bench(?:[- ]\w+)?|arc(?:-agi)?|livecodebench|countdown|sudoku|wordle|alfworld"),
+    (Kind.ENVIRONMENT, r"webshop|frozen ?lake|blackjack"),
     (Kind.ENVIRONMENT, r"(?:my|our) (?:own )?(?:\w+ )?(?:data(?: ?sets?)?|tasks?|environments?|benchmarks?|logs)"),
     (Kind.COMPARISON, r"reward hacking|(?:catastrophic )?forgetting|choice of (?:the |a )?(?:random )?seeds?"),
-    (Kind.COMPARISON, r"(?:seed|prompt) (?:choice|sensitivity|variance)|transfer(?:s|red)?(?: to)?|generali[sz]\w+ to"),
-    (Kind.MODEL, rf"(?:(?:an?|the) )?{_SIZE}(?:[- ]{_FAMILIES}[\w.-]*)?|\b{_FAMILIES}[- ]?[\w.-]*(?:[- ]{_SIZE})?"),
+    (Kind.COMPARISON, r"(?:seed|prompt) (?:choice|sensitivity|variance)|transfer(?:s|red)?(?: to)?"),
+    (Kind.COMPARISON, r"generali[sz]\w+ to"),
+    (Kind.MODEL, rf"(?:(?:an?|the) )?{_SIZE}(?:[- ]{_FAMILIES}[\w.-]*)?|{_FAMILIES}[- ]?[\w.-]*(?:[- ]{_SIZE})?"),
 )  # fmt: skip
 """Patterns by what would have to stand for them; matched without regard to case, at word boundaries."""
 

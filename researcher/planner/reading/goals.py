@@ -32,7 +32,8 @@ class ComparedAt(StrEnum):
 _GOALS: tuple[tuple[Goal, str], ...] = (
     (
         Goal.BEST,
-        r"\b(?:best|optimal|optimum|ideal)\b(?! of\b)(?!-of)|\bright (?:settings?|values?|choice|size)|\bhow (?:large|big|small|high|low|many|much) should",
+        r"\b(?:best|optimal|optimum|ideal)\b(?! of\b)(?!-of)|\bright (?:settings?|values?|choice|size)"
+        r"|\bhow (?:large|big|small|high|low|many|much) should",
     ),
     (
         Goal.MATTERS_MORE,
@@ -64,10 +65,11 @@ _UNITS: tuple[tuple[ComparedAt, str], ...] = (
 
 
 def _patterns(unit: str) -> str:
-    amount = r"(?:(?:number|amount|budget|count|total)s? of )?"
+    place = r"(?:\b(?:at|for|with|under|given|on|in) )?(?:an? |the )?"
+    amount = r"(?:(?:number|amount|budget|count|total)s? of )?(?:training |generated )?"
     return (
-        rf"(?:\b(?:at|for|with|under|given|on|in) )?(?:an? |the )?\b{_SAME} {amount}(?:training |generated )?(?:{unit})\b"
-        rf"|\b(?:iso|matched)[- ](?:{unit})\b|\b(?:{unit})[- ]matched\b|\bfor (?:an? |the )?(?:given|fixed) (?:{unit})\b"
+        rf"{place}\b{_SAME} {amount}(?:{unit})\b|\b(?:iso|matched)[- ](?:{unit})\b|\b(?:{unit})[- ]matched\b"
+        rf"|\bfor (?:an? |the )?given (?:{unit})\b"
     )
 
 

@@ -15,9 +15,7 @@ from typing import Protocol
 from researcher.planner.reading.english import FUNCTION_WORDS, QUESTION_WORDS
 
 _POWER = r"10\s?(?:\^|\*\*)\s?[-−]?\d+"
-_NUMBER = (
-    rf"(?<![\w.^])[-−]?(?:{_POWER}|(?:\d+\.?\d*|\.\d+)(?:\s?[×x*·]\s?{_POWER}|[eE][-−+]?\d+)?)(?![\w^]|\.\d|\s?%)"
-)
+_NUMBER = rf"(?<![\w.^])[-−]?(?:{_POWER}|(?:\d+\.?\d*|\.\d+)(?:\s?[×x*·]\s?{_POWER}|[eE][-−+]?\d+)?)(?![\w^]|\.\d|\s?%)"
 _JOINT = r"[\s,;/&]*(?:\b(?:or|and|versus|to|against)\b|\bvs\b\.?)?[\s,;/&]*"
 _NUMBERS = re.compile(rf"{_NUMBER}(?:{_JOINT}{_NUMBER})*")
 _LINK = re.compile(
@@ -25,7 +23,9 @@ _LINK = re.compile(
     r"|e\.g\.|say|either)(?![\w]))*",
     re.IGNORECASE,
 )
-_LINK_BACK = re.compile(r"\s*(?:(?:as|for|of)\s+)?(?:an?\s+|the\s+|my\s+|our\s+)?(?:(?:better|best|right)\s+)?", re.IGNORECASE)
+_LINK_BACK = re.compile(
+    r"\s*(?:(?:as|for|of)\s+)?(?:an?\s+|the\s+|my\s+|our\s+)?(?:(?:better|best|right)\s+)?", re.IGNORECASE
+)
 _SET_OFF = re.compile(r"(?:[,:;(–—-]|\b(?:e\.g\.|say|either|namely|among|of|between))\s*$", re.IGNORECASE)
 _COMPARED = re.compile(
     r"(?:\b(?:than|to|against|versus|vs\.?|or|and|with|instead of|over))\s*$", re.IGNORECASE

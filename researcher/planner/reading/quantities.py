@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from researcher.planner.reading.english import FUNCTION_WORDS, QUESTION_WORDS, is_ordinary
+from researcher.planner.reading.english import FUNCTION_WORDS, QUESTION_WORDS, is_ordinary, word_set
 
 WORDS_FOR_NUMBERS = MappingProxyType(
     {
@@ -25,12 +25,19 @@ _COUNT = rf"(?<![\w.-])(?P<count>\d+(?:\.\d+)?|(?:{_SEVERAL})(?=[\s-]))"
 _COUNT_OR_ONE = rf"(?<![\w.-])(?P<count>\d+(?:\.\d+)?|(?:{_SEVERAL}|{'|'.join(_ARTICLES)})(?=[\s-]))"
 """A study, a step and a run are mostly one of their kind by grammar alone; a GPU or an hour is a quantity."""
 
-GPU_NAMES = r"(?:(?:nvidia |amd )?(?:[ahblv]\d{2,3}|rtx[ -]?\d{4}|t4|l40s?|mi\d{3}x?|gh200|gb200)s?(?: gpus?)?|gpus?|graphics cards?)"
+GPU_NAMES = (
+    r"(?:(?:nvidia |amd )?(?:[ahblv]\d{2,3}|rtx[ -]?\d{4}|t4|l40s?|mi\d{3}x?|gh200|gb200)s?(?: gpus?)?|gpus?"
+    r"|graphics cards?)"
+)
 
 _KINDS: tuple[tuple[str, str], ...] = (
     ("seeds", rf"{_COUNT}[\s-](?:random )?seeds?\b(?: (?:each|per arm))?"),
     ("seeds", r"\bseeds? ?[=:] ?(?P<count>\d+)"),
-    ("steps", rf"(?<!up )(?<!up of )(?<!up for )(?<!up over ){_COUNT}[\s-](?:training |optimi[sz]er |gradient )?steps?\b(?! sizes?)"),
+    (
+        "steps",
+        rf"(?<!up )(?<!up of )(?<!up for )(?<!up over ){_COUNT}[\s-](?:training |optimi[sz]er |gradient )?steps?\b"
+        r"(?! sizes?)",
+    ),
     ("steps", r"\b(?:total_)?steps ?[=:] ?(?P<count>\d+)"),
     ("n_gpu", rf"{_COUNT_OR_ONE}\s?(?:[x×]\s?)?(?:{GPU_NAMES})\b"),
     ("n_gpu", r"\b(?:n_gpu|gpus) ?[=:] ?(?P<count>\d+)"),
@@ -38,14 +45,17 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("minutes", rf"{_COUNT}[\s-]?(?:min|minutes?)\b"),
     ("runs", rf"(?:at most |max(?:imum)? (?:of )?|up to |budget of ){_COUNT} (?:training )?runs?\b"),
     ("runs", rf"{_COUNT} runs? (?:at most|in all|in total|budget)\b"),
-    ("eval_episodes", rf"{_COUNT} (?:held-?out|eval(?:uation)?|test|validation) (?:episodes|tasks|problems|questions)\b"),
+    (
+        "eval_episodes",
+        rf"{_COUNT} (?:held-?out|eval(?:uation)?|test|validation) (?:episodes|tasks|problems|questions)\b",
+    ),
 )  # fmt: skip
 
 _HARMLESS = re.compile(
     r"(?<![\w.])(?:"
     r"(?:19|20)\d\d(?:\s?[-–/]\s?(?:19|20)?\d\d)?(?!\.?\d|\w|e)"
-    r"|(?:section|figure|fig\.?|table|tab\.?|chapter|version|appendix|page|p\.|eq\.?|equation|part|idea|option|arxiv[: ]?)"
-    r"\s?\d+(?:\.\d+)*(?:v\d+)?"
+    r"|(?:section|figure|fig\.?|table|tab\.?|chapter|version|appendix|page|p\.|eq\.?|equation|part|idea|option"
+    r"|arxiv[: ]?)\s?\d+(?:\.\d+)*(?:v\d+)?"
     r"|\d+(?:\.\d+)?\s?(?:%|percent(?:age points)?\b|percent\b|times\b|x\b|-?fold\b|points?\b)"
     r"|\d+(?:st|nd|rd|th)\b|\bv\d+(?:\.\d+)*|[(\[]\d{1,2}[)\]](?=\s+[A-Za-z])|#\d+"
     r")",
@@ -55,10 +65,10 @@ _HARMLESS = re.compile(
 
 _COUNTED = re.compile(r"(?<![\w.])\d+(?:\.\d+)?\s+(?P<noun>[A-Za-z][\w-]*)")
 
-_CHOOSES = frozenset("""
+_CHOOSES = word_set("""
 letter letters word words digit digits character characters turn turns number numbers string strings attempt attempts
 tool tools question questions token tokens model models agent agents layer layers parameter parameters
-""".split())  # fmt: skip
+""")
 """Nouns whose number would change the tasks, the model or the program: a study has no say in that."""
 
 

@@ -16,19 +16,31 @@ from researcher.planner.topic import ParsedTopic
 from researcher.types import FrameRequest
 from swarm.tasks import TASK_FAMILIES
 
-_TITLES = {"use_kl_loss": "KL", "policy_loss": "policy loss", "loss_agg_mode": "loss aggregation", "model": "the models"}
+_TITLES = {
+    "use_kl_loss": "KL",
+    "policy_loss": "policy loss",
+    "loss_agg_mode": "loss aggregation",
+    "model": "the models",
+}
 _PLAIN_TOPIC = "Which settings train {task} best?"
 
 
-def refuse(parts: Sequence[tuple[str, str]], nearest_topic: str, request: FrameRequest) -> TopicNotUnderstood:
-    """The error for `parts` of a topic, each with what to do about it. `nearest_topic` can be studied."""
+def refuse(
+    parts: Sequence[tuple[str, str]],
+    nearest_topic: str,
+    request: FrameRequest,
+    *,
+    comparable: Sequence[str] = (*(spec.name for spec in FACTORS), *(name for name, _ in ALGORITHMS)),
+) -> TopicNotUnderstood:
+    """The error for `parts` of a topic, each with what to do about it. `nearest_topic` can be studied, `comparable` is
+    what the planner can vary."""
     named = list(dict(parts))
     lines = [
-        f"not understood in the topic: {', '.join(repr(name) for name in named)}",
+        f"the topic asks for what cannot be studied: {', '.join(repr(name) for name in named)}",
         *(f"  {name}: {remedy}" for name, remedy in dict(parts).items()),
-        f"what can be compared: {', '.join(spec.name for spec in FACTORS)}; {', '.join(name for name, _ in ALGORITHMS)}",
-        f"what can be trained on: {', '.join(TASK_FAMILIES)}, and more with --env; programs, models, GPUs and settings of "
-        "every arm: --program, --train-model, --n-gpu, --job (docs/research-method.md, What a topic can say)",
+        f"what can be compared: {', '.join(comparable)}",
+        f"what can be trained on: {', '.join(TASK_FAMILIES)}, and more with --env; programs, models, GPUs and settings "
+        "of every arm: --program, --train-model, --n-gpu, --job (docs/research-method.md, What a topic can say)",
         f"nearest study: {nearest_command(nearest_topic, request)}",
         "to study the topic without these parts, which the report then says first: --assume",
     ]

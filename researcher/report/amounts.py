@@ -1,0 +1,43 @@
+"""How much an arm was given to train with: episodes, tokens and seconds, from the curves of its runs.
+
+Place in the flow: facts.py gathers these for every arm, and the report shows them beside the scores, so that a reader
+sees what was equal and what was not. This module judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments_db import ExperimentStore
+from researcher.execution.runs import TRAINING_SECONDS
+
+EPISODES = "batch/episodes"
+TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
+"""Metrics of a step: episodes of its batch, and tokens that the model wrote in them, which engine `fake` calls
+otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What one run of an arm trained with, on average over its runs. None where no run recorded it."""
+
+    episodes: float | None = None
+    tokens: float | None = None
+    seconds: float | None = None
+
+
+def gather_amounts(store: ExperimentStore, run_ids: Sequence[str]) -> Amounts:
+    """Sums over the steps of each run, then the mean over the runs."""
+    names = (EPISODES, *TOKENS, TRAINING_SECONDS)
+    sums: dict[str, dict[str, float]] = {name: defaultdict(float) for name in names}
+    for point in store.list_metrics(run_ids, names=names):
+        if point.value is not None:
+            sums[point.name][point.run_id] += point.value
+    tokens = next((sums[name] for name in TOKENS if sums[name]), {})
+    return Amounts(*(_mean(each) for each in (sums[EPISODES], tokens, sums[TRAINING_SECONDS])))
+
+
+def _mean(sums: dict[str, float]) -> float | None:
+    return sum(sums.values()) / len(sums) if sums else None

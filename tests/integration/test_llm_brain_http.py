@@ -13,7 +13,7 @@ import pytest
 from llm_replies.server import LEARNING_RATE, ReplyServer
 
 from experiments_db import BudgetKind, ExperimentStore, open_store
-from researcher.errors import BudgetExceeded, PlannerError, TopicInvalid
+from researcher.errors import BudgetExceeded, PlannerError, TopicInvalid, TopicNotUnderstood
 from researcher.execution.preflight import check_program
 from researcher.planner.briefing import TUNABLE
 from researcher.planner.chat import Chat, Price
@@ -104,6 +104,49 @@ ANALYSIS = Analysis(
     ranking=("lr=0.01", "lr=0.001"),
     failed={},
 )
+
+
+def test_a_model_may_say_that_a_topic_cannot_be_studied(store, study_id, write_replies):
+    reply = {
+        "infeasible": [{"what": "LoRA rank", "why": "no setting of a job stands for it"}],
+        "nearest": "Does the learning rate matter on addition?",
+    }
+    with ReplyServer(write_replies(frame=[json.dumps(reply)])) as replies:
+        with pytest.raises(TopicNotUnderstood) as refusal:
+            make_brain(store, study_id, replies.url).frame(FrameRequest("Does LoRA rank matter on addition?"))
+        assert replies.asked["frame"] == 1
+
+    assert refusal.value.exit_code == 2 and refusal.value.parts == ("LoRA rank",)
+    assert "nearest study: researcher start --topic 'Does the learning rate matter on addition?'" in str(refusal.value)
+
+
+def test_with_assume_a_model_frames_the_rest_and_the_charter_says_what_is_left_out(store, study_id, write_replies):
+    infeasible = {"infeasible": [{"what": "LoRA rank", "why": "no setting stands for it"}]}
+    whole = json.loads((LEARNING_RATE / "frame.1.md").read_text().strip("`json\n")) | infeasible
+    with ReplyServer(write_replies(frame=[json.dumps(infeasible), json.dumps(whole)])) as replies:
+        charter = make_brain(store, study_id, replies.url).frame(FrameRequest(TOPIC, assume=True))
+        assert replies.asked["frame"] == 2
+        told = replies.requests[1]["messages"][-1]["content"]
+
+    assert "question: Field required" in told
+    assert charter.not_studied == ("LoRA rank",) and charter.task == "reverse"
+
+
+def test_arm_whose_name_promises_another_setting_is_told_to_the_model(store, study_id, write_replies, charter):
+    arms = [arm("lr=0.001", lr=0.001), arm("lr=0.01", lr=0.02)]
+    with ReplyServer(write_replies(plan=[plan_reply(arms=arms, hypotheses=[]), plan_reply()])) as replies:
+        make_brain(store, study_id, replies.url).plan(charter, History())
+        told = replies.requests[1]["messages"][-1]["content"]
+
+    assert "its name says lr=0.01, and its job has lr 0.02" in told
+
+
+def test_arms_of_a_model_train_on_as_many_episodes_as_the_baseline(store, study_id, write_replies, charter):
+    arms = [arm("lr=0.001", lr=0.001), arm("larger", batch_size=32)]
+    with ReplyServer(write_replies(plan=[plan_reply(arms=arms, hypotheses=[])])) as replies:
+        plan = make_brain(store, study_id, replies.url, steps=10).plan(charter, History())
+
+    assert [(item.job["batch_size"], item.job["total_steps"]) for item in plan.arms] == [(16, 10), (32, 5)]
 
 
 def test_the_charter_keeps_what_a_model_may_not_choose(charter):

@@ -22,8 +22,8 @@ CLEAR_NAMES = (
     ),
     (
         "guess",
-        r"guessing(?:[- ](?:games?|tasks?|(?:secret )?numbers?))?|guess (?:games?|tasks?)|number[- ]guessing(?: games?)?"
-        r"|number game|higher[ -](?:or|and)[ -]lower(?: games?)?",
+        r"guessing(?:[- ](?:games?|tasks?|(?:secret )?numbers?))?|guess (?:games?|tasks?)"
+        r"|number[- ]guessing(?: games?)?|number game|higher[ -](?:or|and)[ -]lower(?: games?)?",
     ),
     (
         "chain",

@@ -1,8 +1,8 @@
 """What people ask for by name and nothing in a study stands for, with the way to say it if there is one.
 
 Place in the flow: topic.py takes these out of a topic before it looks for settings, so that a "LoRA learning rate" is
-no learning rate. A name that is missing here is found all the same: account.py finds every word that nothing stands for.
-The table only gives such a name its whole length and a remedy of its own.
+no learning rate. A name that is missing here is found all the same: account.py finds every word that nothing stands
+for. The table only gives such a name its whole length and a remedy of its own.
 """
 
 from __future__ import annotations

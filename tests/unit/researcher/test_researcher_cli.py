@@ -45,6 +45,73 @@ def test_bad_start_is_one_line_and_stores_nothing(home: Path, arguments: list[st
     assert not home.exists()
 
 
+@pytest.mark.parametrize(
+    ("topic", "named"),
+    [
+        ("Does LoRA rank matter on GSM8K?", ["LoRA rank", "GSM8K"]),
+        ("effect of dropout on counting letters", ["dropout"]),
+        ("Compare a 7B and a 1.5B model on sorting", ["7B", "1.5B model"]),
+        ("Does reward shaping help on chain?", ["reward shaping"]),
+        ("Compare sorting and copying: which learns faster with a higher lr?", ["copying"]),
+    ],
+)
+def test_topic_that_cannot_be_studied_ends_before_a_server_and_stores_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, topic: str, named: list[str]
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("researcher.execution.servers.ServerPool.start", started.append)
+
+    result = CliRunner().invoke(app, ["start", "--topic", topic])
+
+    assert result.exit_code == 2
+    for part in named:
+        assert f"\n  {part}: " in result.stderr
+    assert "nearest study: researcher start --topic" in result.stderr and "--assume" in result.stderr
+    assert result.stdout == "" and not home.exists() and not started
+
+
+@pytest.mark.parametrize(
+    ("topic", "flags"),
+    [
+        ("Does group size matter on GSM8K?", ["--env", "sort"]),
+        ("Does group size matter for a 7B model on sorting?", ["--train-model", "micro"]),
+        ("Compare GRPO and RLOO on sorting with 8 GPUs", []),
+        ("Does dropout matter? lr 1e-3 or 3e-3 on sorting", ["--assume"]),
+    ],
+)
+def test_what_a_flag_stands_for_is_understood(home: Path, topic: str, flags: list[str]) -> None:
+    # The address of a server is looked at last: that it fails says that the topic was understood.
+    result = CliRunner().invoke(app, ["start", "--topic", topic, "--servers", "http://127.0.0.1:9", *flags])
+
+    assert result.exit_code == 5, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("topic", "flags", "message"),
+    [
+        ("20 or 40 steps on copy", ["--steps", "10"], "--steps 10 fixes total_steps"),
+        ("nano or micro on sorting?", ["--train-model", "micro"], "--train-model micro fixes model"),
+    ],
+)
+def test_flag_that_fixes_what_the_topic_varies_is_refused(
+    home: Path, topic: str, flags: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(app, ["start", "--topic", topic, *flags])
+
+    assert result.exit_code == 2 and message in result.stderr and not home.exists()
+
+
+def test_two_programs_that_are_the_same_are_refused(home: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("plain.py", "two_agents.py")]
+    for path in paths:
+        path.write_text("from swarm.program import answer_in_turn as agent\n")
+    flags = [word for path in paths for word in ("--program", str(path))]
+
+    result = CliRunner().invoke(app, ["start", "--topic", "Do two agents help on sorting?", *flags])
+
+    assert result.exit_code == 2 and "plain and two_agents are the same program" in result.stderr
+
+
 def test_start_says_which_brain_and_why(home: Path) -> None:
     result = CliRunner().invoke(app, ["start", "--topic", ""])
 

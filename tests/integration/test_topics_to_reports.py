@@ -1,0 +1,100 @@
+"""What a topic asks, from the command line to the first line of the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from llm_replies.server import ReplyServer
+from typer.testing import CliRunner
+
+from experiments_db import StudyStatus, open_store
+from researcher.cli import app
+from researcher.loop.session import ServerPool
+
+pytestmark = pytest.mark.timeout(280)
+
+SMALL = ["--engine", "fake", "--brain", "rules", "--seeds", "1", "--eval-episodes", "6"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWARM_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return tmp_path / "runs"
+
+
+def test_report_and_summary_say_first_what_was_not_studied(home: Path) -> None:
+    topic = "Does dropout matter more than the batch size, 2 or 4, on copying?"
+
+    done = CliRunner().invoke(app, ["start", "--topic", topic, "--assume", "--steps", "4", *SMALL])
+
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "not_studied: Not studied, though the topic asks for it: dropout."
+    [report] = home.glob("studies/*/report/report.md")
+    lines = report.read_text().splitlines()
+    assert lines[0] == "**Not studied, though the topic asks for it: dropout.**"
+    assert "Not studied, though the topic asks for it: dropout." in report.with_name("report.html").read_text()
+    with open_store(home / "research.db") as store:
+        [study] = store.list_studies()
+        charter = store.find_charter(study.id)
+        jobs = {item.name: item.job for item in store.list_experiments(study.id)}
+    assert charter is not None and charter.document["not_studied"] == ["dropout"]
+    # The arms are compared at equal episodes, which the report shows with tokens and seconds.
+    steps = {name: job["total_steps"] * job["batch_size"] for name, job in jobs.items()}
+    assert charter.document["compared_at"] == "episodes" and len(set(steps.values())) == 1
+    rows = [line.split("|")[1:-1] for line in lines if line.startswith("| batch")]
+    shown = {row[0].strip().replace("\\", ""): [cell.strip() for cell in row[1:]] for row in rows if len(row) == 5}
+    for name, job in jobs.items():
+        told, episodes, tokens, seconds = shown[name]
+        assert told == str(job["total_steps"])
+        assert float(episodes.replace(",", "")) == job["total_steps"] * job["batch_size"] * job["num_repeat"]
+        assert float(tokens.replace(",", "")) > 0 and float(seconds) > 0
+
+
+def test_limit_of_a_reply_is_what_the_arms_differ_in(home: Path) -> None:
+    topic = "max tokens 1 or 3 on copying"
+
+    done = CliRunner().invoke(app, ["start", "--topic", topic, "--steps", "2", *SMALL, "--json"])
+
+    assert done.exit_code == 0, done.stderr
+    with open_store(home / "research.db") as store:
+        study = json.loads(done.stdout)["study"]
+        arms = {item.id: item for item in store.list_experiments(study)}
+        runs = {
+            run.id: arms[run.experiment_id].factors["max_response_length"] for run in store.list_runs(study_id=study)
+        }
+        tokens = [
+            (runs[point.run_id], point.value)
+            for point in store.list_metrics(list(runs), names=["actor/trained_tokens"])
+            if point.value is not None
+        ]
+        episodes = {item.job["batch_size"] * item.job["num_repeat"] for item in arms.values()}
+    assert {item.program_code.count("max_tokens=LIMIT") for item in arms.values()} == {1}
+    # A word to copy has at least three letters, so that a limit of one token cuts every reply.
+    assert {limit for limit, _ in tokens} == {1, 3}
+    assert all(count <= limit * episodes.copy().pop() for limit, count in tokens)
+
+
+def test_topic_that_a_language_model_cannot_study_ends_before_a_server(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[ServerPool] = []
+    monkeypatch.setattr(ServerPool, "start", started.append)
+    reply = {"infeasible": [{"what": "GSM8K", "why": "it is none of the families"}], "nearest": "lr on addition"}
+    (tmp_path / "frame.1.md").write_text(json.dumps(reply))
+    with ReplyServer(tmp_path) as replies:
+        monkeypatch.setenv("OPENAI_API_KEY", "any")
+        monkeypatch.setenv("OPENAI_BASE_URL", replies.url)
+        words = ["--topic", "Does the lr matter on GSM8K?", "--brain", "llm", "--model", "recorded"]
+        done = CliRunner().invoke(app, ["start", *words, "--engine", "fake", "--unsafe-no-sandbox"])
+
+    assert done.exit_code == 2 and "\n  GSM8K: it is none of the families" in done.stderr
+    assert "nearest study: researcher start --topic 'lr on addition'" in done.stderr
+    assert not started
+    with open_store(home / "research.db") as store:
+        [study] = store.list_studies()
+        # The call was paid for, so it is on record.
+        assert study.status is StudyStatus.FAILED and store.sum_llm_usage(study.id).calls == 1
+        assert store.find_charter(study.id) is None and not store.list_runs(study_id=study.id)

@@ -31,7 +31,8 @@ from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
-from researcher.execution.runs import engine_of, job_of, total_steps
+from researcher.execution.runs import TRAINING_SECONDS, engine_of, job_of, total_steps
+from researcher.planner.reading.goals import ComparedAt
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
@@ -333,6 +334,7 @@ class Evaluator:
             reference = self.environments.reference(trained_on(experiment, self.charter))
             # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
             arguments = ["-m", "swarm.program", *arguments, "--env", reference, "--run", run.id]
+            arguments += self._end_of(run)
             arguments += ["--sandbox"] if is_foreign else []
             command = plain_command([sys.executable, *arguments], server_url=url, token=token)
         elif is_foreign:
@@ -344,6 +346,18 @@ class Evaluator:
             command = plain_command([sys.executable, *arguments], server_url=url, token=token)
         log = folder / "train.log"
         return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)
+
+    def _end_of(self, run: Run) -> list[str]:
+        """The options that end a run at its share, where arms are compared at equal tokens or time. What a run has
+        trained before it is taken up again counts."""
+        match self.charter.compared_at:
+            case ComparedAt.TOKENS:
+                return ["--until-tokens", str(self.charter.amount)]
+            case ComparedAt.TIME:
+                points = self.store.list_metrics([run.id], names=[TRAINING_SECONDS])
+                return ["--until-seconds", str(self.charter.amount - sum(point.value or 0.0 for point in points))]
+            case _:
+                return []
 
     def _keep_episodes(self, client: SwarmClient, run: Run, sampled: list[tuple[Task, str]], version: int) -> None:
         records: list[EpisodeSample] = []

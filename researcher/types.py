@@ -69,6 +69,7 @@ class Charter:
     did not say and was filled in; `not_studied` the parts of the topic that nothing stands for and that a person let go
     with `--assume`. `asks` is what the topic wants to know of its factors (`Goal`), `compared_at` what every arm gets
     the same amount of (`ComparedAt`); both are empty in studies of older versions and where a planner says nothing.
+    `amount` is how much of it ends a run, where that is tokens or seconds; 0 where the job's steps do.
     """
 
     topic: str
@@ -89,6 +90,7 @@ class Charter:
     not_studied: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     compared_at: str = ""
+    amount: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

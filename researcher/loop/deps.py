@@ -39,7 +39,8 @@ class ActiveRun:
     """A run that this process works on. `copied_step` is the last step whose metrics are in the database, `copied_at`
     when it was done, or when training began, in seconds since the epoch.
 
-    `diagnosis` is set where the run was ended early.
+    `diagnosis` is set where the run was ended early, `has_its_share` where it ended at the tokens or seconds at which
+    the charter compares arms.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class ActiveRun:
     copied_step: int = 0
     copied_at: float = 0.0
     diagnosis: Diagnosis | None = None
+    has_its_share: bool = False
 
 
 class ActiveRuns:

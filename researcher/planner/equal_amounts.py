@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from researcher.planner.factors import FACTORS
@@ -21,7 +22,14 @@ HELD: Mapping[ComparedAt, str] = {
     ComparedAt.EPISODES: "Every arm trains on as many episodes: one with fewer of them per step gets more steps",
     ComparedAt.STEPS: "Every arm trains for the steps that its settings say, however many episodes those have",
 }
-"""What can be held equal before a run. Tokens and seconds are known only while it trains."""
+"""What the number of steps holds equal, before a run."""
+
+TOKENS_PER_REPLY = 0.5
+"""Of the bound on a reply, where the topic names no number of tokens: about what a reply is long."""
+SECONDS_PER_STEP = 2.0
+"""Where the topic names no time: what a step of the bundled models takes on a busy laptop."""
+MOST_STEPS_IN_TIME = 1000
+"""Times the usual number of steps: a run that time ends never gets there."""
 
 
 def usual_comparison(factors: Sequence[str]) -> ComparedAt:
@@ -30,13 +38,38 @@ def usual_comparison(factors: Sequence[str]) -> ComparedAt:
     return ComparedAt.STEPS if ComparedAt.STEPS in wanted else ComparedAt.EPISODES
 
 
-def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[Arm, ...]:
+def usual_amount(compared_at: ComparedAt, job: Mapping[str, Any], max_tokens: int) -> float:
+    """The share of a run where the topic names none, by the usual job and the bound on a reply of its environment; 0
+    where the number of steps is the share."""
+    match compared_at:
+        case ComparedAt.TOKENS:
+            return float(max(1, round(count_episodes(job) * max_tokens * TOKENS_PER_REPLY)))
+        case ComparedAt.TIME:
+            return SECONDS_PER_STEP * int(job["total_steps"])
+        case _:
+            return 0.0
+
+
+def say_what_is_equal(compared_at: ComparedAt, amount: float) -> str:
+    """One sentence for the charter."""
+    if compared_at in HELD:
+        return f"{HELD[compared_at]}."
+    share = f"{amount:,.0f} tokens" if compared_at is ComparedAt.TOKENS else f"{amount:,.0f} seconds of training"
+    return f"Every run ends with the step that reaches {share}; the report shows what each arm had."
+
+
+def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt, amount: float = 0.0) -> tuple[Arm, ...]:
     """The arms with the numbers of steps that give each as many episodes as the baseline has, to the nearest step.
 
-    Compared at steps they stay as they are.
+    Compared at steps they stay as they are. Compared at tokens or time, `amount` ends a run, and its steps are more
+    than it can make of that: an episode has at least one token.
     """
-    if compared_at is not ComparedAt.EPISODES:
+    if compared_at is ComparedAt.STEPS:
         return tuple(arms)
+    if compared_at is not ComparedAt.EPISODES:
+        return tuple(
+            replace(arm, job={**arm.job, "total_steps": _most_steps(arm.job, compared_at, amount)}) for arm in arms
+        )
     baseline = next((arm for arm in arms if arm.is_baseline), arms[0])
     return tuple(replace(arm, job=give_episodes_of(baseline.job, arm.job)) for arm in arms)
 
@@ -53,6 +86,12 @@ def count_episodes(job: Mapping[str, Any]) -> int:
 
 def episodes_per_step(job: Mapping[str, Any]) -> int:
     return int(_present(job, "batch_size")) * int(_present(job, "num_repeat"))
+
+
+def _most_steps(job: Mapping[str, Any], compared_at: ComparedAt, amount: float) -> int:
+    if compared_at is ComparedAt.TIME:
+        return MOST_STEPS_IN_TIME * int(job["total_steps"])
+    return max(1, ceil(amount / max(1, episodes_per_step(job))))
 
 
 def _steps_for(episodes: int, job: Mapping[str, Any]) -> int:

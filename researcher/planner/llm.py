@@ -40,7 +40,7 @@ from researcher.planner.briefing import (
 )
 from researcher.planner.chat import Chat
 from researcher.planner.designs import default_job
-from researcher.planner.equal_amounts import HELD, give_episodes_of
+from researcher.planner.equal_amounts import give_episodes_of, say_what_is_equal
 from researcher.planner.reading.goals import ComparedAt
 from researcher.planner.reading.refusal import refuse
 from researcher.planner.rules import DEFAULT_SEEDS, EVAL_EPISODES, PROGRAM
@@ -144,7 +144,7 @@ class LLMPlanner:
             rule=DecisionRule(),
             budget=request.budget,
             brain=self.name,
-            assumptions=(*answer.assumptions, f"{HELD[ComparedAt(answer.compared_at)]}."),
+            assumptions=(*answer.assumptions, say_what_is_equal(ComparedAt(answer.compared_at), 0)),
             not_studied=tuple(item.what for item in answer.infeasible),
             compared_at=answer.compared_at,
         )

@@ -29,7 +29,7 @@ from researcher.planner.designs import (
     lay_out,
     repeat_inconclusive,
 )
-from researcher.planner.equal_amounts import HELD, hold_equal, usual_comparison
+from researcher.planner.equal_amounts import hold_equal, say_what_is_equal, usual_amount, usual_comparison
 from researcher.planner.factors import Factor, Level
 from researcher.planner.reading.account import asks_of_something
 from researcher.planner.reading.foreign import Kind, Part
@@ -61,6 +61,9 @@ PROGRAM, ENVIRONMENT = "program", "train_env"
 DEFAULT_SEEDS = 3
 """The fewest that give an interval worth printing; on the bundled model they separate the usual settings."""
 
+TOTAL_STEPS = "total_steps"
+DEFAULT_MAX_TOKENS = 256
+"""The bound on a reply of an environment that sets none."""
 RESPONSE_LENGTH = "max_response_length"
 """Name of the factor whose levels are limits on a reply, which a program asks the model for."""
 _HERE = "GPUs here: leave the number out, or name servers that have them with --servers"
@@ -106,8 +109,8 @@ class RulesPlanner:
         if missing and not request.assume:
             parts = [(part.text, part.remedy) for part in missing]
             raise refuse(parts, nearest_topic(topic, topic.factors, task), request)
-        compared_at = self._compared_at(topic)
-        arms = self._first_arms(topic, task, compared_at)
+        compared_at, amount = self._share(topic, task)
+        arms = self._first_arms(topic, task, compared_at, amount)
         for arm in arms:
             _check_job(arm)
         baseline = next(arm.name for arm in arms if arm.is_baseline)
@@ -129,6 +132,7 @@ class RulesPlanner:
             not_studied=tuple(dict.fromkeys(part.text for part in missing)),
             asks=tuple(topic.goals),
             compared_at=compared_at,
+            amount=amount,
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -137,7 +141,7 @@ class RulesPlanner:
         if not history.plans:
             # Studies of older versions trained every arm for the same number of steps.
             compared_at = ComparedAt(charter.compared_at or ComparedAt.STEPS)
-            arms = self._first_arms(topic, charter.task, compared_at)
+            arms = self._first_arms(topic, charter.task, compared_at, charter.amount)
             return Plan(0, _hypotheses(arms, charter), arms, seeds, _rationale(topic))
         iteration = len(history.plans)
         more_seeds = tuple(range(len(history.plans[-1].seeds) + EXTRA_SEEDS))
@@ -232,8 +236,8 @@ class RulesPlanner:
         if topic.n_gpu is not None and self._gpus is not None and topic.n_gpu > self._gpus:
             said = next(item for item in topic.quantities if item.name == "n_gpu")
             missing.append(Part(said.text.strip(), said.start, Kind.MACHINE, f"there are {self._gpus} {_HERE}"))
-        if topic.compared_at is not None and topic.compared_at not in HELD:
-            remedy = "no run can be ended by that; arms can be compared at equal episodes or steps"
+        if topic.compared_at not in (None, ComparedAt.STEPS) and TOTAL_STEPS in [each.name for each in topic.factors]:
+            remedy = "where the number of steps is compared, nothing else ends a run: leave one of both out"
             missing.append(Part(f"equal {topic.compared_at}", 0, Kind.COMPARISON, remedy))
         if self._programs and any(factor.name == RESPONSE_LENGTH for factor in topic.factors):
             remedy = "programs of your own say how long a reply may be: compare two of them with --program"
@@ -260,19 +264,27 @@ class RulesPlanner:
             case _:
                 return False
 
-    def _compared_at(self, topic: ParsedTopic) -> ComparedAt:
-        if topic.compared_at is not None and topic.compared_at in HELD:
-            return topic.compared_at
-        return usual_comparison([factor.name for factor in topic.factors])
+    def _share(self, topic: ParsedTopic, task: str) -> tuple[ComparedAt, float]:
+        """At what the arms are compared, and how much of it ends a run, if not its steps."""
+        names = [factor.name for factor in topic.factors]
+        compared_at = usual_comparison(names)
+        if topic.compared_at is not None and TOTAL_STEPS not in names:
+            compared_at = topic.compared_at
+        bound = TASK_FAMILIES[task].max_tokens if task in TASK_FAMILIES else DEFAULT_MAX_TOKENS
+        usual = usual_amount(compared_at, self._job(topic, task), bound)
+        return compared_at, topic.amount or usual if usual else 0.0
 
-    def _first_arms(self, topic: ParsedTopic, task: str, compared_at: ComparedAt) -> tuple[Arm, ...]:
+    def _job(self, topic: ParsedTopic, task: str) -> dict[str, Any]:
         base = self._base_job if topic.model is None else {"model": topic.model, **self._base_job}
-        job = default_job(task, steps=self._steps or topic.steps, base=base)
+        return default_job(task, steps=self._steps or topic.steps, base=base)
+
+    def _first_arms(self, topic: ParsedTopic, task: str, compared_at: ComparedAt, amount: float) -> tuple[Arm, ...]:
+        job = self._job(topic, task)
         if topic.algorithm is not None:
             job |= topic.algorithm.settings
         is_crossed = needs_combinations(topic.factors, topic.goals)
         arms = lay_out(topic.factors, job, is_crossed=is_crossed) if topic.factors else default_arms(job)
-        arms = hold_equal(arms, compared_at)
+        arms = hold_equal(arms, compared_at, amount)
         return tuple(replace(arm, environment=self._environment_of(arm)) for arm in arms)
 
     def _environment_of(self, arm: Arm) -> str | None:
@@ -303,7 +315,7 @@ class RulesPlanner:
             for factor in topic.factors
             if not factor.explicit
         )
-        said.append(f"{HELD[self._compared_at(topic)]}.")
+        said.append(say_what_is_equal(*self._share(topic, task)))
         if seeds < DecisionRule().min_seeds:
             said.append(f"With {seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
         if topic.factors and request.budget.max_runs is None:

@@ -19,7 +19,7 @@ from researcher.planner.factors import ALGORITHMS, FACTORS, Factor, FactorSpec, 
 from researcher.planner.reading.account import find_unread
 from researcher.planner.reading.environments import find_environments
 from researcher.planner.reading.foreign import Kind, Part, find_foreign
-from researcher.planner.reading.goals import ComparedAt, Goal, find_compared_at, find_goals
+from researcher.planner.reading.goals import ComparedAt, Goal, find_compared_at, find_goals, find_share
 from researcher.planner.reading.numbers import attach_numbers
 from researcher.planner.reading.quantities import WORDS_FOR_NUMBERS, Quantity, find_quantities
 
@@ -53,7 +53,8 @@ class ParsedTopic:
     `factors` is empty where it says nothing known.
 
     `algorithm` and `model` are taken for granted while something else is compared. `compared_at` is None where the
-    topic leaves it open. `not_understood` are the parts that nothing stands for.
+    topic leaves it open, `amount` is how many tokens or seconds of it each run gets. `not_understood` are the parts
+    that nothing stands for.
     """
 
     text: str
@@ -64,6 +65,7 @@ class ParsedTopic:
     model: str | None
     goals: tuple[Goal, ...]
     compared_at: ComparedAt | None
+    amount: float | None
     quantities: tuple[Quantity, ...]
     not_understood: tuple[Part, ...]
 
@@ -134,7 +136,7 @@ class _Reader:
         places = find_environments(self.rest)
         self._take_environment(places.unknown)
         self._take_out(places.read)
-        compared_at = self._read_compared_at()
+        compared_at, amount = self._read_compared_at()
         self._take_out([match.span(2) for match in _WARMUP_STEPS.finditer(self.rest)])
         step_levels = self._read_step_levels()
         for part in _worth_naming(self.rest):
@@ -157,6 +159,7 @@ class _Reader:
             model=model,
             goals=goals,
             compared_at=compared_at,
+            amount=amount,
             quantities=tuple(quantities),
             not_understood=tuple(sorted(self.not_understood, key=lambda part: part.start)),
         )
@@ -169,13 +172,18 @@ class _Reader:
         self.not_understood.extend(parts)
         self._take_out([(part.start, part.end) for part in parts])
 
-    def _read_compared_at(self) -> ComparedAt | None:
+    def _read_compared_at(self) -> tuple[ComparedAt | None, float | None]:
+        """At what arms are to be equal, and how much of it each run gets, where the topic says that."""
+        share = find_share(self.rest)
+        if share is not None:
+            self._take_out([share.span])
         found = find_compared_at(self.rest)
         for unit, match in found[1:]:
             remedy = f"arms are compared at equal {found[0][0]} or at equal {unit}, not at both: leave one of them out"
             self.not_understood.append(Part(match.group().strip(), match.start(), Kind.COMPARISON, remedy))
         self._take_out([match.span() for _, match in found])
-        return found[0][0] if found else None
+        unit = found[0][0] if found else share.unit if share else None
+        return unit, share.amount if share is not None and share.unit is unit else None
 
     def _read_step_levels(self) -> list[Factor]:
         """ "20 or 40 steps" are values, where "40 steps" is how long every arm trains."""

@@ -23,6 +23,7 @@ otherwise."""
 class Amounts:
     """What one run of an arm trained with, on average over its runs. None where no run recorded it."""
 
+    steps: float | None = None
     episodes: float | None = None
     tokens: float | None = None
     seconds: float | None = None
@@ -32,11 +33,13 @@ def gather_amounts(store: ExperimentStore, run_ids: Sequence[str]) -> Amounts:
     """Sums over the steps of each run, then the mean over the runs."""
     names = (EPISODES, *TOKENS, TRAINING_SECONDS)
     sums: dict[str, dict[str, float]] = {name: defaultdict(float) for name in names}
+    steps: dict[str, float] = defaultdict(float)
     for point in store.list_metrics(run_ids, names=names):
         if point.value is not None:
             sums[point.name][point.run_id] += point.value
+            steps[point.run_id] = max(steps[point.run_id], point.step)
     tokens = next((sums[name] for name in TOKENS if sums[name]), {})
-    return Amounts(*(_mean(each) for each in (sums[EPISODES], tokens, sums[TRAINING_SECONDS])))
+    return Amounts(*(_mean(each) for each in (steps, sums[EPISODES], tokens, sums[TRAINING_SECONDS])))
 
 
 def _mean(sums: dict[str, float]) -> float | None:

@@ -15,9 +15,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from swarm.client import SwarmClient
 from swarm.environments.server import open_environment
 from swarm.errors import SwarmError
 from swarm.processes.child import own_name
+from swarm.program.amount import AmountGate
 from swarm.program.base import Program, load_program
 from swarm.program.hosted.key_router import KeyRouter
 from swarm.program.hosted.process import ProgramProcess, place_program
@@ -61,8 +63,17 @@ def _run(program: Path, options: argparse.Namespace) -> None:
             client.auto_sync_train_config_and_start_engine(jobs[role])
         for role, client in clients.items():
             watches.enter_context(watch_steps(client, _printer(f"{role} " if role else "")))
-        done = train(servers, environment, next(iter(jobs.values())), opened, max_workers=options.workers)
+        job = next(iter(jobs.values()))
+        gate = _gate(options, next(iter(clients.values())), job.batch_size)
+        done = train(servers, environment, job, opened, max_workers=options.workers, gate=gate)
     sys.stdout.write(f"done: {done.steps} steps, {done.failures} episodes failed\n")
+
+
+def _gate(options: argparse.Namespace, client: SwarmClient, batch_size: int) -> Callable[[int], int] | None:
+    if options.until_tokens is None and options.until_seconds is None:
+        return None
+    bounds = AmountGate(client, tokens=options.until_tokens, seconds=options.until_seconds, batch_size=batch_size)
+    return bounds.gate
 
 
 @contextmanager
@@ -101,6 +112,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True, action="append", help="a job.yaml, or ROLE=FILE for that of one role")
     parser.add_argument("--seed", type=int, help="of the job and of the order of tasks (default: the job's)")
     parser.add_argument("--workers", type=int, default=32, help="episodes at the same time")
+    parser.add_argument("--until-tokens", type=float, help="end with the step that reaches so many trained tokens")
+    parser.add_argument(
+        "--until-seconds", type=float, help="end with the first step that is done after so many seconds"
+    )
     parser.add_argument("--run", help="name of this run, which the server's records of its episodes begin with")
     parser.add_argument("--sandbox", action="store_true", help="run the program's functions in a sandbox")
     return parser.parse_args(argv)

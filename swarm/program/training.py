@@ -61,7 +61,8 @@ def train(
 
     With a team, which has a client for each role, every attempt is an episode on each server, and counts on all of them
     or on none; `job` is that of the first role. The job's seed decides the order of tasks. `gate` is asked how many of
-    the next so many tasks may run, while none does, and may take its time (evaluation.py).
+    the next so many tasks may run, while none does, and may take its time (evaluation.py); 0 ends the training
+    (amount.py).
 
     Raises EnvironmentInvalid without `total_steps`, EngineFailure if nearly all episodes fail, and what ends a run of
     the client library.
@@ -79,6 +80,8 @@ def train(
         while (status := first.status()).step < job.total_steps:
             number = min(order.chunk, _lacking(status, job.total_steps, job.batch_size))
             number = gate(number) if gate else number
+            if not number:
+                break
             chosen = order.take(number, status.step / job.total_steps)
             by_id = {each.task.task_id: each for each in chosen}
 

@@ -9,7 +9,7 @@ import pytest
 from llm_replies.server import ReplyServer
 from typer.testing import CliRunner
 
-from experiments_db import StudyStatus, open_store
+from experiments_db import RunStatus, StudyStatus, open_store
 from researcher.cli import app
 from researcher.loop.session import ServerPool
 
@@ -51,6 +51,27 @@ def test_report_and_summary_say_first_what_was_not_studied(home: Path) -> None:
         assert told == str(job["total_steps"])
         assert float(episodes.replace(",", "")) == job["total_steps"] * job["batch_size"] * job["num_repeat"]
         assert float(tokens.replace(",", "")) > 0 and float(seconds) > 0
+
+
+def test_runs_at_equal_tokens_end_with_the_step_that_reaches_them(home: Path) -> None:
+    topic = "batch size 2 or 4 on copying with 300 tokens each"
+
+    done = CliRunner().invoke(app, ["start", "--topic", topic, *SMALL, "--json"])
+
+    assert done.exit_code == 0, done.stderr
+    with open_store(home / "research.db") as store:
+        study = json.loads(done.stdout)["study"]
+        charter = store.find_charter(study)
+        runs = store.list_runs(study_id=study)
+        points = store.list_metrics([run.id for run in runs], names=["actor/trained_tokens"])
+    assert charter is not None
+    assert (charter.document["compared_at"], charter.document["amount"]) == ("tokens", 300)
+    assert {run.status for run in runs} == {RunStatus.FINISHED} and len(runs) == 2
+    for run in runs:
+        counts = [point.value or 0.0 for point in points if point.run_id == run.id]
+        assert sum(counts) >= 300 > sum(counts[:-1])
+        assert run.final_weight_version == len(counts) < run.job["total_steps"]
+        assert (run.exit_reason or "").startswith("ended at its share")
 
 
 def test_limit_of_a_reply_is_what_the_arms_differ_in(home: Path) -> None:

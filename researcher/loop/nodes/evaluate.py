@@ -31,7 +31,7 @@ def _begin_measuring(deps: Deps, active: ActiveRun) -> None:
     assert active.slot.url is not None, "a run in training has a server"
     run = deps.store.update_run(active.run_id, status=RunStatus.EVALUATING)
     active.phase = Phase.MEASURING
-    is_complete = active.diagnosis is None
+    is_complete = active.diagnosis is None and not active.has_its_share
     deps.background.submit(
         active.run_id,
         partial(deps.evaluator().measure, run, active.slot.url, active.child, is_complete=is_complete),
@@ -41,6 +41,8 @@ def _begin_measuring(deps: Deps, active: ActiveRun) -> None:
 def _finish(deps: Deps, active: ActiveRun) -> None:
     """An early end that is the arm's own doing counts with the score of what had been learned."""
     reason, diagnosis = f"all {active.steps} steps done", None
+    if active.has_its_share:
+        reason = f"ended at its share: {active.copied_step} steps"
     if active.diagnosis is not None:
         reason = f"stopped early: {active.diagnosis.sentence}"
         diagnosis = {"kind": active.diagnosis.kind, "sentence": active.diagnosis.sentence, "is_retried": False}

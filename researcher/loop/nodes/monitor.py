@@ -15,6 +15,7 @@ from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import TRAINING_SECONDS, job_of
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.state import ResearchState
+from researcher.planner.reading.goals import ComparedAt
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
 from swarm.processes.child import tail
@@ -69,11 +70,19 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         active.phase = Phase.TRAINED
     elif status.state in ("FAILED", "OFFLINE"):
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
+    elif code == 0 and _ends_at_a_share(deps):
+        # The program ends by itself with the step that reaches the share, and only then.
+        active.has_its_share = True
+        active.phase = Phase.TRAINED
     elif code is not None and (code != 0 or status.state == "ROLLING"):
         words = " | ".join(tail(deps.evaluator().folder(active.run_id) / "train.log").splitlines()[-LAST_LINES:])
         fail(deps, active, f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}")
     else:
         _act_on(deps, active, active.early_stopping.diagnose())
+
+
+def _ends_at_a_share(deps: Deps) -> bool:
+    return deps.log.charter().compared_at in (ComparedAt.TOKENS, ComparedAt.TIME)
 
 
 def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:

@@ -7,6 +7,7 @@ knows the words alone, neither factors nor jobs.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -74,6 +75,35 @@ def _patterns(unit: str) -> str:
 
 
 _COMPARED_AT = tuple((unit, re.compile(_patterns(words), re.IGNORECASE)) for unit, words in _UNITS)
+
+
+_SHARE = re.compile(
+    r"(?:\b(?:at|for|with|of) )?(?<![\w.])(?P<number>\d[\d,]*(?:\.\d+)?)\s?(?P<factor>k|m|thousand|million)?\s?"
+    r"(?P<unit>tokens?|seconds?|s|minutes?|min|hours?|h)\b (?:of training )?(?:each|per run|per arm|for each|a run)\b",
+    re.IGNORECASE,
+)
+_FACTORS = {"": 1.0, "k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What each run gets: so many tokens, or so many seconds of training. `span` is where the topic says it."""
+
+    unit: ComparedAt
+    amount: float
+    span: tuple[int, int]
+
+
+def find_share(text: str) -> Share | None:
+    match = _SHARE.search(text)
+    if match is None:
+        return None
+    number = float(match.group("number").replace(",", "")) * _FACTORS[(match.group("factor") or "").lower()]
+    unit = match.group("unit").lower()
+    if unit.startswith("token"):
+        return Share(ComparedAt.TOKENS, number, match.span())
+    return Share(ComparedAt.TIME, number * _SECONDS[unit[0]], match.span())
 
 
 def find_goals(text: str) -> tuple[Goal, ...]:

@@ -1,0 +1,63 @@
+"""Training that ends when a run has had its share: so many tokens, or so many seconds.
+
+Place in the flow: `train` (training.py) asks the gate of an `AmountGate` before each chunk of tasks. A chunk is at most
+one step, so that the server is at rest when the share is counted: a run ends with the first step that reaches it, and
+never has a step more. This module knows nothing of programs, tasks or graders.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from swarm.client import SwarmClient
+from swarm.program.evaluation import until_rest
+
+TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
+"""Metric of a step: tokens that the model wrote in its episodes. Engine `fake` has the second name."""
+
+
+class AmountGate:
+    """Give `gate` to `train`. `tokens` counts all steps of the job, also those before this process; `seconds` begin
+    when the gate is made. None bounds nothing."""
+
+    def __init__(
+        self,
+        client: SwarmClient,
+        *,
+        tokens: float | None,
+        seconds: float | None,
+        batch_size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._tokens = tokens
+        self._end = None if seconds is None else clock() + seconds
+        self._batch_size = batch_size
+        self._clock = clock
+        self._granted = 0
+        self._step = 0
+        self._spent = 0.0
+
+    def gate(self, number: int) -> int:
+        """How many of the next `number` tasks may run before this is asked again; 0 ends the training. Call it while
+        no episode runs."""
+        if self._granted == 0:
+            until_rest(self._client)
+            if self._is_reached():
+                return 0
+            self._granted = self._batch_size
+        granted = min(number, self._granted)
+        self._granted -= granted
+        return granted
+
+    def _is_reached(self) -> bool:
+        if self._end is not None and self._clock() >= self._end:
+            return True
+        return self._tokens is not None and self._count_tokens() >= self._tokens
+
+    def _count_tokens(self) -> float:
+        while points := self._client.metrics(self._step):
+            self._spent += sum(next((p.metrics[name] for name in TOKENS if name in p.metrics), 0.0) for p in points)
+            self._step = points[-1].step
+        return self._spent

@@ -44,6 +44,10 @@ from swarm.sandbox.sandbox import Sandbox, plain_command
 from swarm.tasks import Split
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
+AT_STEP = "step-"
+"""What the phase of a score in mid-training begins with; the number of steps follows."""
+CHECKPOINTS = "checkpoints"
+"""Where in a run's external ids the paths of what is scored in mid-training stand, by step."""
 
 EVAL_WORKERS = 32
 SAMPLED_EPISODES = 4
@@ -153,6 +157,8 @@ class Evaluator:
             if is_complete and version != total_steps(run.job):
                 raise RunBroken(f"the server serves weight version {version}, expected {total_steps(run.job)}")
             external = {**self.store.get_run(run.id).external_ids, "checkpoint": saved.path}
+            if self.charter.eval_every:
+                external[CHECKPOINTS] = self._kept_checkpoints(client, run, version)
             self.store.update_run(run.id, external_ids=external, final_weight_version=version)
             sampled = self._score(client, run, FINAL, self.charter.search_split, url=url, version=version)
             self._keep_episodes(client, run, sampled, version)
@@ -161,17 +167,24 @@ class Evaluator:
 
     def measure_sealed(self, run: Run, url: str) -> None:
         """Score a finished run's checkpoint on the sealed split. Raises RunBroken if it has none."""
-        checkpoint = run.external_ids.get("checkpoint")
+        self._measure_checkpoint(run, url, run.external_ids.get("checkpoint"), SEALED, self.charter.sealed_split)
+
+    def measure_at_step(self, run: Run, url: str, step: int) -> None:
+        """Score what a finished run had learned by a step, on the search split. Raises RunBroken if it was not kept."""
+        checkpoint = run.external_ids.get(CHECKPOINTS, {}).get(str(step))
+        self._measure_checkpoint(run, url, checkpoint, f"{AT_STEP}{step}", self.charter.search_split)
+
+    def _measure_checkpoint(self, run: Run, url: str, checkpoint: str | None, phase: str, split: str) -> None:
         if not checkpoint:
             raise RunBroken("no checkpoint was saved")
-        name = f"{run.job['experiment_name']}/sealed"[-200:]
+        name = f"{run.job['experiment_name']}/{phase}"[-200:]
         job = {**run.job, "model": checkpoint, "experiment_name": name}
         with self.connect(url) as client:
             status = client.auto_sync_train_config_and_start_engine(
                 job, force_restart=True, boot_timeout=boot_timeout_s(job)
             )
             self._check_stop()
-            self._score(client, run, SEALED, self.charter.sealed_split, url=url, version=status.weight_version)
+            self._score(client, run, phase, split, url=url, version=status.weight_version)
             client.stop_engine()
 
     def _score(
@@ -309,6 +322,20 @@ class Evaluator:
             held_out_of({task.task_id: task.main_query for task in held_out}),
             run.id if is_program(self._experiment(run).program_code) else None,
         )
+
+    def _kept_checkpoints(self, client: SwarmClient, run: Run, steps: int) -> dict[str, str]:
+        """Paths by step, of those that are to be scored: the base and the end are scored as it is."""
+        stored = self.store.get_run(run.id).external_ids.get(RECORD)
+        kept = {
+            int(event.detail["step"]): str(event.detail["path"])
+            for event in client.past_events(int(stored[0]) if stored else 0)
+            if event.kind == "checkpoint.saved" and event.detail.get("kept")
+        }
+        return {
+            str(step): kept[step]
+            for step in range(self.charter.eval_every, steps, self.charter.eval_every)
+            if step in kept
+        }
 
     def _experiment(self, run: Run) -> Experiment:
         return next(item for item in self.store.list_experiments(run.study_id) if item.id == run.experiment_id)

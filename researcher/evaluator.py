@@ -9,8 +9,6 @@ knows no plans, verdicts or brains.
 from __future__ import annotations
 
 import platform
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -19,19 +17,20 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
-
-import yaml
 
 import swarm
 from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, RunStatus, hash_json
 from prompts import load
+from researcher.base_scores import KEY, MEASURED_ON, find_base_score, key_of
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
+from researcher.execution.training_process import start_training
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
@@ -40,7 +39,7 @@ from swarm.program import Program, is_program, measure
 from swarm.program.base import PLAIN
 from swarm.program.hosted.process import ProgramProcess, place_program
 from swarm.program.training import EVAL_TEMPERATURE
-from swarm.sandbox.sandbox import Sandbox, plain_command
+from swarm.sandbox.sandbox import Sandbox
 from swarm.tasks import Split
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
@@ -117,14 +116,13 @@ class Evaluator:
             )
             self._check_stop()
             run = self._mark(client, run, job, is_fresh=is_fresh)
+            resolved = client.job().resolved or job
             if self.store.find_evaluation(run.id, BASE, self.charter.search_split) is None:
                 if status.step:
                     raise RunBroken("training has begun and the base weights were never scored")
-                split = self.charter.search_split
-                self._score(client, run, BASE, split, url=url, version=status.weight_version)
-            resolved = client.job().resolved or job
+                self._score_base(client, run, experiment, resolved, url=url, version=status.weight_version)
         self._check_stop()
-        child = self._start_client(run, experiment, job, url, is_trusted=is_trusted)
+        child = self._start_training(run, experiment, job, url, is_trusted=is_trusted)
         self.store.update_run(
             run.id,
             status=RunStatus.RUNNING,
@@ -137,6 +135,31 @@ class Evaluator:
             base_weight_version=0,
         )
         return child
+
+    def _score_base(
+        self, client: SwarmClient, run: Run, experiment: Experiment, job: Mapping[str, Any], *, url: str, version: int
+    ) -> None:
+        """Once for all runs of a study that begin with the same weights and are played by the same agent."""
+        split = self.charter.search_split
+        plays = experiment.program_code if is_program(experiment.program_code) else ""
+        key = key_of(job, plays, self.evaluator_hash(split))
+        known = find_base_score(self.store, run.study_id, phase=BASE, split=split, key=key, weight_version=version)
+        if known is None:
+            self._score(client, run, BASE, split, url=url, version=version, details={KEY: key})
+            return
+        self.store.record_evaluation(
+            run.id,
+            phase=BASE,
+            split=split,
+            metric=known.metric,
+            weight_version=version,
+            episodes=known.episodes,
+            successes=known.successes,
+            mean=known.mean,
+            stderr=known.stderr,
+            evaluator_hash=known.evaluator_hash,
+            details={MEASURED_ON: known.run_id, **known.details},
+        )
 
     def measure(self, run: Run, url: str, child: Child | None, *, is_complete: bool) -> int:
         """End the client, save the weights, score them; returns their version.
@@ -188,7 +211,15 @@ class Evaluator:
             client.stop_engine()
 
     def _score(
-        self, client: SwarmClient, run: Run, phase: str, split: str, *, url: str, version: int
+        self,
+        client: SwarmClient,
+        run: Run,
+        phase: str,
+        split: str,
+        *,
+        url: str,
+        version: int,
+        details: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[tuple[Task, str]]:
         """Measure with the agent of the arm's program and store; returns some of the tasks with the ids of their
         episodes."""
@@ -217,7 +248,7 @@ class Evaluator:
                 f"the program broke {process.broken_off} {phase} attempts off after its first reply, so that they were "
                 "made again: a score of attempts that a program may choose is none"
             )
-        self._record(run, phase, split, result, version=version)
+        self._record(run, phase, split, result, version=version, details=details)
         return sampled
 
     def _environment(self) -> Environment:
@@ -244,7 +275,9 @@ class Evaluator:
             with process as program:
                 yield program, process
 
-    def _record(self, run: Run, phase: str, split: str, result: Evaluation, *, version: int) -> None:
+    def _record(
+        self, run: Run, phase: str, split: str, result: Evaluation, *, version: int, details: Mapping[str, Any]
+    ) -> None:
         if result.failures or result.mean is None:
             first = result.failures[0].error if result.failures else "no reason given"
             total = result.n + len(result.failures)
@@ -263,7 +296,7 @@ class Evaluator:
             mean=result.mean,
             stderr=result.stderr or 0.0,
             evaluator_hash=self.evaluator_hash(split),
-            details={"temperature": EVAL_TEMPERATURE, "rewards": [round(reward, 6) for reward in rewards]},
+            details={**details, "temperature": EVAL_TEMPERATURE, "rewards": [round(reward, 6) for reward in rewards]},
         )
 
     def evaluator_hash(self, split: str) -> str:
@@ -340,37 +373,25 @@ class Evaluator:
     def _experiment(self, run: Run) -> Experiment:
         return next(item for item in self.store.list_experiments(run.study_id) if item.id == run.experiment_id)
 
-    def _start_client(
+    def _start_training(
         self, run: Run, experiment: Experiment, job: Mapping[str, Any], url: str, *, is_trusted: bool
     ) -> Child:
-        folder = self.folder(run.id).resolve()
-        # The client may write where it runs, so the log and the files on record lie outside: a link planted in their
-        # place would make the researcher read or overwrite what it points to.
-        work = folder / "work"
-        if work.exists():
-            shutil.rmtree(work)
-        work.mkdir(parents=True)
-        for place in (folder, work):
-            (place / "program.py").write_text(experiment.program_code, encoding="utf-8")
-            (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
-        is_foreign = not is_trusted and self.sandbox is not None
-        arguments = ["program.py", "--server", url, "--job", "job.yaml", "--seed", str(run.seed)]
-        token = self.token_of(url)
-        if is_program(experiment.program_code):
-            reference = self.environments.reference(trained_on(experiment, self.charter))
-            # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
-            arguments = ["-m", "swarm.program", *arguments, "--env", reference, "--run", run.id]
-            arguments += ["--sandbox"] if is_foreign else []
-            command = plain_command([sys.executable, *arguments], server_url=url, token=token)
-        elif is_foreign:
+        is_driven = is_program(experiment.program_code)
+        if not is_driven and not is_trusted and self.sandbox is not None:
             raise RunBroken(
                 "the client of this arm drives itself, as an earlier version let a language model write it, and would "
                 "hold the token of its server: start the study anew"
             )
-        else:
-            command = plain_command([sys.executable, *arguments], server_url=url, token=token)
-        log = folder / "train.log"
-        return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)
+        return start_training(
+            self.folder(run.id).resolve(),
+            experiment.program_code,
+            job,
+            run_id=run.id,
+            environment=self.environments.reference(trained_on(experiment, self.charter)) if is_driven else "",
+            url=url,
+            token=self.token_of(url),
+            is_sandboxed=not is_trusted and self.sandbox is not None,
+        )
 
     def _keep_episodes(self, client: SwarmClient, run: Run, sampled: list[tuple[Task, str]], version: int) -> None:
         records: list[EpisodeSample] = []

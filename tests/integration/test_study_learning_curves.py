@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments_db import open_store
+from researcher.base_scores import MEASURED_ON
 from researcher.cli import app
 from researcher.learning_curves import area_under, curve_of
 
@@ -66,3 +67,28 @@ def test_what_cannot_be_scored_is_refused_before_anything_is_stored(home: Path, 
     assert done.exit_code == 2
     assert said in done.output
     assert not (home / "runs").exists()
+
+
+def test_base_weights_are_scored_once_for_all_runs_that_begin_with_them(home: Path) -> None:
+    (home / "twice.py").write_text(
+        "def agent(task, model, session):\n    model.chat(session.messages)\n    return model.chat(session.messages)\n"
+    )
+    (home / "plain.py").write_text("from swarm.program import answer_in_turn as agent\n")
+    done = start("--parallel", "1", "--program", "plain.py", "--program", "twice.py")
+    assert done.exit_code == 0, done.output
+    with open_store(home / "runs" / "research.db") as store:
+        study = json.loads(done.stdout)["study"]
+        arms = {item.id: item.name for item in store.list_experiments(study)}
+        arm_of = {run.id: arms[run.experiment_id] for run in store.list_runs(study_id=study)}
+        scored = [item for item in store.list_evaluations(study_id=study, phase="base")]
+    assert len(scored) == len(arm_of) == 4
+    measured = [arm_of[item.run_id] for item in scored if MEASURED_ON not in item.details]
+    assert sorted(name.split()[0] for name in measured) == ["plain", "twice"]
+    for item in scored:
+        if (source := item.details.get(MEASURED_ON)) is not None:
+            [first] = [each for each in scored if each.run_id == source]
+            assert (item.mean, item.stderr, item.details["rewards"]) == (
+                first.mean,
+                first.stderr,
+                first.details["rewards"],
+            )

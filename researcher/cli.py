@@ -109,6 +109,12 @@ def start(
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per arm.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.")] = None,
     eval_episodes: Annotated[int | None, typer.Option(min=1, help="Held-out episodes per score.")] = None,
+    eval_every: Annotated[
+        int | None, typer.Option(min=1, help="Score held-out tasks every so many steps of training as well.")
+    ] = None,
+    judged_by: Annotated[
+        str, typer.Option(help="What arms are compared by: final, or area (the mean score over all steps).")
+    ] = "final",
     servers: Annotated[
         list[str] | None, typer.Option(help="Swarm servers to use, separated by commas (default: own local ones).")
     ] = None,
@@ -156,6 +162,8 @@ def start(
                 "seeds": seeds,
                 "steps": steps,
                 "eval_episodes": eval_episodes,
+                "eval_every": eval_every,
+                "judged_by": judged_by,
                 "servers": [url.strip() for entry in servers or [] for url in entry.split(",") if url.strip()],
                 "parallel": parallel,
                 "max_runs": max_runs,

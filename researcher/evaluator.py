@@ -9,8 +9,6 @@ knows no plans, verdicts or brains.
 from __future__ import annotations
 
 import platform
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -19,20 +17,21 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
-
-import yaml
 
 import swarm
 from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, RunStatus, hash_json
 from prompts import load
+from researcher.base_scores import KEY, MEASURED_ON, find_base_score, key_of
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
-from researcher.execution.runs import TRAINING_SECONDS, engine_of, job_of, total_steps
-from researcher.planner.reading.goals import ComparedAt
+from researcher.execution.runs import engine_of, job_of, total_steps
+from researcher.execution.shares import share_options
+from researcher.execution.training_process import start_training
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
@@ -41,10 +40,14 @@ from swarm.program import Program, is_program, measure
 from swarm.program.base import PLAIN
 from swarm.program.hosted.process import ProgramProcess, place_program
 from swarm.program.training import EVAL_TEMPERATURE
-from swarm.sandbox.sandbox import Sandbox, plain_command
+from swarm.sandbox.sandbox import Sandbox
 from swarm.tasks import Split
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
+AT_STEP = "step-"
+"""What the phase of a score in mid-training begins with; the number of steps follows."""
+CHECKPOINTS = "checkpoints"
+"""Where in a run's external ids the paths of what is scored in mid-training stand, by step."""
 
 EVAL_WORKERS = 32
 SAMPLED_EPISODES = 4
@@ -114,14 +117,13 @@ class Evaluator:
             )
             self._check_stop()
             run = self._mark(client, run, job, is_fresh=is_fresh)
+            resolved = client.job().resolved or job
             if self.store.find_evaluation(run.id, BASE, self.charter.search_split) is None:
                 if status.step:
                     raise RunBroken("training has begun and the base weights were never scored")
-                split = self.charter.search_split
-                self._score(client, run, BASE, split, url=url, version=status.weight_version)
-            resolved = client.job().resolved or job
+                self._score_base(client, run, experiment, resolved, url=url, version=status.weight_version)
         self._check_stop()
-        child = self._start_client(run, experiment, job, url, is_trusted=is_trusted)
+        child = self._start_training(run, experiment, job, url, is_trusted=is_trusted)
         self.store.update_run(
             run.id,
             status=RunStatus.RUNNING,
@@ -134,6 +136,31 @@ class Evaluator:
             base_weight_version=0,
         )
         return child
+
+    def _score_base(
+        self, client: SwarmClient, run: Run, experiment: Experiment, job: Mapping[str, Any], *, url: str, version: int
+    ) -> None:
+        """Once for all runs of a study that begin with the same weights and are played by the same agent."""
+        split = self.charter.search_split
+        plays = experiment.program_code if is_program(experiment.program_code) else ""
+        key = key_of(job, plays, self.evaluator_hash(split))
+        known = find_base_score(self.store, run.study_id, phase=BASE, split=split, key=key, weight_version=version)
+        if known is None:
+            self._score(client, run, BASE, split, url=url, version=version, details={KEY: key})
+            return
+        self.store.record_evaluation(
+            run.id,
+            phase=BASE,
+            split=split,
+            metric=known.metric,
+            weight_version=version,
+            episodes=known.episodes,
+            successes=known.successes,
+            mean=known.mean,
+            stderr=known.stderr,
+            evaluator_hash=known.evaluator_hash,
+            details={MEASURED_ON: known.run_id, **known.details},
+        )
 
     def measure(self, run: Run, url: str, child: Child | None, *, is_complete: bool) -> int:
         """End the client, save the weights, score them; returns their version.
@@ -154,6 +181,8 @@ class Evaluator:
             if is_complete and version != total_steps(run.job):
                 raise RunBroken(f"the server serves weight version {version}, expected {total_steps(run.job)}")
             external = {**self.store.get_run(run.id).external_ids, "checkpoint": saved.path}
+            if self.charter.eval_every:
+                external[CHECKPOINTS] = self._kept_checkpoints(client, run, version)
             self.store.update_run(run.id, external_ids=external, final_weight_version=version)
             sampled = self._score(client, run, FINAL, self.charter.search_split, url=url, version=version)
             self._keep_episodes(client, run, sampled, version)
@@ -162,21 +191,36 @@ class Evaluator:
 
     def measure_sealed(self, run: Run, url: str) -> None:
         """Score a finished run's checkpoint on the sealed split. Raises RunBroken if it has none."""
-        checkpoint = run.external_ids.get("checkpoint")
+        self._measure_checkpoint(run, url, run.external_ids.get("checkpoint"), SEALED, self.charter.sealed_split)
+
+    def measure_at_step(self, run: Run, url: str, step: int) -> None:
+        """Score what a finished run had learned by a step, on the search split. Raises RunBroken if it was not kept."""
+        checkpoint = run.external_ids.get(CHECKPOINTS, {}).get(str(step))
+        self._measure_checkpoint(run, url, checkpoint, f"{AT_STEP}{step}", self.charter.search_split)
+
+    def _measure_checkpoint(self, run: Run, url: str, checkpoint: str | None, phase: str, split: str) -> None:
         if not checkpoint:
             raise RunBroken("no checkpoint was saved")
-        name = f"{run.job['experiment_name']}/sealed"[-200:]
+        name = f"{run.job['experiment_name']}/{phase}"[-200:]
         job = {**run.job, "model": checkpoint, "experiment_name": name}
         with self.connect(url) as client:
             status = client.auto_sync_train_config_and_start_engine(
                 job, force_restart=True, boot_timeout=boot_timeout_s(job)
             )
             self._check_stop()
-            self._score(client, run, SEALED, self.charter.sealed_split, url=url, version=status.weight_version)
+            self._score(client, run, phase, split, url=url, version=status.weight_version)
             client.stop_engine()
 
     def _score(
-        self, client: SwarmClient, run: Run, phase: str, split: str, *, url: str, version: int
+        self,
+        client: SwarmClient,
+        run: Run,
+        phase: str,
+        split: str,
+        *,
+        url: str,
+        version: int,
+        details: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[tuple[Task, str]]:
         """Measure with the agent of the arm's program and store; returns some of the tasks with the ids of their
         episodes."""
@@ -205,7 +249,7 @@ class Evaluator:
                 f"the program broke {process.broken_off} {phase} attempts off after its first reply, so that they were "
                 "made again: a score of attempts that a program may choose is none"
             )
-        self._record(run, phase, split, result, version=version)
+        self._record(run, phase, split, result, version=version, details=details)
         return sampled
 
     def _environment(self) -> Environment:
@@ -232,7 +276,9 @@ class Evaluator:
             with process as program:
                 yield program, process
 
-    def _record(self, run: Run, phase: str, split: str, result: Evaluation, *, version: int) -> None:
+    def _record(
+        self, run: Run, phase: str, split: str, result: Evaluation, *, version: int, details: Mapping[str, Any]
+    ) -> None:
         if result.failures or result.mean is None:
             first = result.failures[0].error if result.failures else "no reason given"
             total = result.n + len(result.failures)
@@ -251,7 +297,7 @@ class Evaluator:
             mean=result.mean,
             stderr=result.stderr or 0.0,
             evaluator_hash=self.evaluator_hash(split),
-            details={"temperature": EVAL_TEMPERATURE, "rewards": [round(reward, 6) for reward in rewards]},
+            details={**details, "temperature": EVAL_TEMPERATURE, "rewards": [round(reward, 6) for reward in rewards]},
         )
 
     def evaluator_hash(self, split: str) -> str:
@@ -311,53 +357,43 @@ class Evaluator:
             run.id if is_program(self._experiment(run).program_code) else None,
         )
 
+    def _kept_checkpoints(self, client: SwarmClient, run: Run, steps: int) -> dict[str, str]:
+        """Paths by step, of those that are to be scored: the base and the end are scored as it is."""
+        stored = self.store.get_run(run.id).external_ids.get(RECORD)
+        kept = {
+            int(event.detail["step"]): str(event.detail["path"])
+            for event in client.past_events(int(stored[0]) if stored else 0)
+            if event.kind == "checkpoint.saved" and event.detail.get("kept")
+        }
+        return {
+            str(step): kept[step]
+            for step in range(self.charter.eval_every, steps, self.charter.eval_every)
+            if step in kept
+        }
+
     def _experiment(self, run: Run) -> Experiment:
         return next(item for item in self.store.list_experiments(run.study_id) if item.id == run.experiment_id)
 
-    def _start_client(
+    def _start_training(
         self, run: Run, experiment: Experiment, job: Mapping[str, Any], url: str, *, is_trusted: bool
     ) -> Child:
-        folder = self.folder(run.id).resolve()
-        # The client may write where it runs, so the log and the files on record lie outside: a link planted in their
-        # place would make the researcher read or overwrite what it points to.
-        work = folder / "work"
-        if work.exists():
-            shutil.rmtree(work)
-        work.mkdir(parents=True)
-        for place in (folder, work):
-            (place / "program.py").write_text(experiment.program_code, encoding="utf-8")
-            (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
-        is_foreign = not is_trusted and self.sandbox is not None
-        arguments = ["program.py", "--server", url, "--job", "job.yaml", "--seed", str(run.seed)]
-        token = self.token_of(url)
-        if is_program(experiment.program_code):
-            reference = self.environments.reference(trained_on(experiment, self.charter))
-            # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
-            arguments = ["-m", "swarm.program", *arguments, "--env", reference, "--run", run.id]
-            arguments += self._end_of(run)
-            arguments += ["--sandbox"] if is_foreign else []
-            command = plain_command([sys.executable, *arguments], server_url=url, token=token)
-        elif is_foreign:
+        is_driven = is_program(experiment.program_code)
+        if not is_driven and not is_trusted and self.sandbox is not None:
             raise RunBroken(
                 "the client of this arm drives itself, as an earlier version let a language model write it, and would "
                 "hold the token of its server: start the study anew"
             )
-        else:
-            command = plain_command([sys.executable, *arguments], server_url=url, token=token)
-        log = folder / "train.log"
-        return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)
-
-    def _end_of(self, run: Run) -> list[str]:
-        """The options that end a run at its share, where arms are compared at equal tokens or time. What a run has
-        trained before it is taken up again counts."""
-        match self.charter.compared_at:
-            case ComparedAt.TOKENS:
-                return ["--until-tokens", str(self.charter.amount)]
-            case ComparedAt.TIME:
-                points = self.store.list_metrics([run.id], names=[TRAINING_SECONDS])
-                return ["--until-seconds", str(self.charter.amount - sum(point.value or 0.0 for point in points))]
-            case _:
-                return []
+        return start_training(
+            self.folder(run.id).resolve(),
+            experiment.program_code,
+            job,
+            run_id=run.id,
+            environment=self.environments.reference(trained_on(experiment, self.charter)) if is_driven else "",
+            url=url,
+            token=self.token_of(url),
+            is_sandboxed=not is_trusted and self.sandbox is not None,
+            until=share_options(self.charter, self.store, run.id),
+        )
 
     def _keep_episodes(self, client: SwarmClient, run: Run, sampled: list[tuple[Task, str]], version: int) -> None:
         records: list[EpisodeSample] = []

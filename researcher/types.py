@@ -30,6 +30,14 @@ class Action(StrEnum):
     STOP = "stop"
 
 
+class JudgedBy(StrEnum):
+    """The number of a run that arms are compared by: its held-out score at the end, or its mean over all steps of
+    training (the area under the curve), which says who learns sooner."""
+
+    FINAL = "final"
+    AREA = "area"
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionRule:
     """When an arm counts as better: the corrected interval of its paired difference excludes 0 and the mean difference
@@ -67,9 +75,11 @@ class Charter:
     `task` is the name of the environment, `environment` what opens it (empty in older studies: then `task` does), and
     `environment_digest` changes with its tasks and its grader. `assumptions` lists, one sentence each, what the topic
     did not say and was filled in; `not_studied` the parts of the topic that nothing stands for and that a person let go
-    with `--assume`. `asks` is what the topic wants to know of its factors (`Goal`), `compared_at` what every arm gets
-    the same amount of (`ComparedAt`); both are empty in studies of older versions and where a planner says nothing.
-    `amount` is how much of it ends a run, where that is tokens or seconds; 0 where the job's steps do.
+    with `--assume`. Held-out scores are taken every `eval_every` steps of training, or at its end alone if that is 0.
+    `judged_by` says which number of a run arms are compared by. `asks` is what the topic wants to know of its factors
+    (`Goal`), `compared_at` what every arm gets the same amount of (`ComparedAt`); both are empty in studies of older
+    versions and where a planner says nothing. `amount` is how much of it ends a run, where that is tokens or seconds; 0
+    where the job's steps do.
     """
 
     topic: str
@@ -87,6 +97,8 @@ class Charter:
     assumptions: tuple[str, ...] = ()
     environment: str = ""
     environment_digest: str = ""
+    eval_every: int = 0
+    judged_by: JudgedBy = JudgedBy.FINAL
     not_studied: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     compared_at: str = ""
@@ -220,5 +232,7 @@ class FrameRequest:
     seeds: int | None = None
     steps: int | None = None
     eval_episodes: int | None = None
+    eval_every: int | None = None
+    judged_by: JudgedBy = JudgedBy.FINAL
     budget: Budget = field(default_factory=Budget)
     assume: bool = False

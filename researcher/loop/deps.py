@@ -11,10 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from experiments_db import Experiment, ExperimentStore
+from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
+from researcher.execution.early_stopping import WATCHED, Diagnosis, EarlyStopping, Limits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.servers import ServerPool, Slot
@@ -111,7 +111,20 @@ class Deps:
         )
 
     def early_stopping(self, experiment: Experiment) -> EarlyStopping:
-        return EarlyStopping(self.limits, engine_of(experiment.job), total_steps(experiment.job))
+        return EarlyStopping(self._limits(), engine_of(experiment.job), total_steps(experiment.job))
+
+    def _limits(self) -> Limits:
+        """The limits, as the finished runs of the baseline widen them."""
+        baseline = {item.id for item in self.store.list_experiments(self.study_id) if item.is_baseline}
+        runs = [
+            run.id
+            for run in self.store.list_runs(study_id=self.study_id)
+            if run.experiment_id in baseline and run.status is RunStatus.FINISHED and run.diagnosis is None
+        ]
+        steps: dict[tuple[str, int], dict[str, float | None]] = {}
+        for point in self.store.list_metrics(runs, names=WATCHED) if runs else ():
+            steps.setdefault((point.run_id, point.step), {})[point.name] = point.value
+        return self.limits.learned_from([steps[key] for key in sorted(steps) if key[0] == run] for run in runs)
 
     def arm_folder(self, experiment: Experiment) -> Path:
         return self.home / "arms" / experiment.id

@@ -41,6 +41,7 @@ from researcher.loop.nodes.launch import has_work, launch
 from researcher.loop.nodes.monitor import monitor
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
+from researcher.loop.nodes.score_steps import score_steps
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import ResearchState, first_state
 from researcher.types import FrameRequest
@@ -66,6 +67,7 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
         "launch": partial(launch, deps),
         "monitor": partial(monitor, deps),
         "evaluate": partial(evaluate, deps),
+        "score_steps": partial(score_steps, deps),
         "analyze": partial(analyze, deps),
         "decide": partial(decide, deps),
         "seal": partial(final_test, deps),
@@ -81,7 +83,8 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     graph.add_edge("check", "launch")
     graph.add_edge("launch", "monitor")
     graph.add_edge("monitor", "evaluate")
-    graph.add_conditional_edges("evaluate", lambda state: "launch" if has_work(deps, state) else "analyze")
+    graph.add_conditional_edges("evaluate", lambda state: "launch" if has_work(deps, state) else "score_steps")
+    graph.add_edge("score_steps", "analyze")
     graph.add_edge("analyze", "decide")
     graph.add_conditional_edges("decide", lambda state: "seal" if state["is_halted"] else "plan")
     graph.add_edge("seal", "report")

@@ -104,7 +104,7 @@ class RulesPlanner:
     def frame(self, request: FrameRequest) -> Charter:
         topic = self._read(request.topic)
         task = request.environment.name if request.environment else self._choose_task(topic, request.task)
-        self._refuse_contradictions(topic)
+        self._refuse_contradictions(topic, request.eval_every)
         missing = self._find_missing(topic, request)
         if missing and not request.assume:
             parts = [(part.text, part.remedy) for part in missing]
@@ -222,9 +222,13 @@ class RulesPlanner:
             raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
         return fixed or topic.task or DEFAULT_TASK
 
-    def _refuse_contradictions(self, topic: ParsedTopic) -> None:
+    def _refuse_contradictions(self, topic: ParsedTopic, eval_every: int | None) -> None:
         """Raises TopicInvalid where a flag fixes what the topic wants to vary."""
         flags = {"total_steps": ("--steps", self._steps), "model": ("--train-model", self._base_job.get("model"))}
+        if eval_every is not None and topic.compared_at in (ComparedAt.TOKENS, ComparedAt.TIME):
+            raise TopicInvalid(
+                f"--eval-every needs runs of known steps, and equal {topic.compared_at} end them: drop one"
+            )
         for factor in topic.factors:
             flag, value = flags.get(factor.name, ("", None))
             if value is not None:

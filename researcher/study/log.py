@@ -24,6 +24,7 @@ from researcher.types import (
     DecisionRule,
     History,
     Hypothesis,
+    JudgedBy,
     Plan,
     Verdict,
 )
@@ -95,6 +96,7 @@ def charter_from_json(document: Mapping[str, Any]) -> Charter:
     values = dict(document)
     values["rule"] = DecisionRule(**values["rule"])
     values["budget"] = Budget(**values["budget"])
+    values["judged_by"] = JudgedBy(values.get("judged_by", JudgedBy.FINAL))
     for name in ("assumptions", "not_studied", "asks"):
         values[name] = tuple(values.get(name, ()))
     return Charter(**values)

@@ -18,7 +18,7 @@ from researcher.execution.environments import look_at, name_environments
 from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.topic import parse_topic
-from researcher.types import Budget, FrameRequest
+from researcher.types import Budget, FrameRequest, JudgedBy
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
 from swarm.doctor.verl import check_sampler, check_trainer
@@ -64,6 +64,8 @@ class StudySettings(BaseModel):
     seeds: int | None = Field(default=None, ge=1, le=100)
     steps: int | None = Field(default=None, ge=1, le=1_000_000)
     eval_episodes: int | None = Field(default=None, ge=1, le=100_000)
+    eval_every: int | None = Field(default=None, ge=1, le=1_000_000)
+    judged_by: JudgedBy = JudgedBy.FINAL
     servers: tuple[str, ...] = ()
     parallel: int = Field(default=2, ge=1, le=64)
     max_runs: int | None = Field(default=None, ge=1)
@@ -115,6 +117,8 @@ class StudySettings(BaseModel):
             seeds=self.seeds,
             steps=self.steps,
             eval_episodes=self.eval_episodes,
+            eval_every=self.eval_every,
+            judged_by=self.judged_by,
             budget=self.budget(),
             assume=self.assume,
         )
@@ -197,6 +201,10 @@ def check_study(topic: str, settings: StudySettings) -> None:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
     if settings.task is not None and settings.task not in TASK_FAMILIES:
         raise TopicInvalid(f"unknown task {settings.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if settings.judged_by is JudgedBy.AREA and settings.eval_every is None:
+        raise TopicInvalid("--judged-by area needs scores in mid-training: give --eval-every N")
+    if settings.eval_every is not None and "save_freq" in settings.job:
+        raise TopicInvalid("--eval-every says which checkpoints are kept: leave save_freq out of the job")
     try:
         build_job({"engine": "local", **settings.base_job()})
     except JobInvalid as error:

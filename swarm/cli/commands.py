@@ -100,32 +100,43 @@ def start(
         keep_torch_out()
         from swarm.server.http import serve
 
-        resumed: list[tuple[TrainJob, int]] = []
-
-        def announce(url: str) -> None:
-            going_on = next(iter(resumed), None)
-            if as_json:
-                resumes = None if going_on is None else _name_of(going_on[0])
-                shown = {"url": url, "pid": os.getpid(), "home": str(config.home.resolve()), "resumes": resumes}
-                typer.echo(json.dumps(shown))
-            else:
-                typer.echo(f"swarm {__version__} serves {url} (home {config.home}); Ctrl-C stops it", err=True)
-            if going_on is not None:
-                typer.echo(_resume_line(*going_on, config.home), err=True)
-            elif train_job is None and not as_json:
-                typer.echo("it waits for a job: a client sends one, or `swarm start --job job.yaml`", err=True)
-            sys.stdout.flush()
-
+        announcement = _Announcement(config.home, as_json=as_json, has_job=train_job is not None)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(
                 serve(
                     config,
                     train_job,
-                    announce,
+                    announcement.make,
                     resume=not no_resume,
-                    on_resume=lambda interrupted, steps: resumed.append((interrupted, steps)),
+                    on_resume=announcement.note_resumed,
                 )
             )
+
+
+class _Announcement:
+    """What a server says of itself once it serves; the job it goes on with is known by then."""
+
+    def __init__(self, home: Path, *, as_json: bool, has_job: bool) -> None:
+        self._home = home
+        self._as_json = as_json
+        self._has_job = has_job
+        self._resumed: tuple[TrainJob, int] | None = None
+
+    def note_resumed(self, job: TrainJob, steps: int) -> None:
+        self._resumed = job, steps
+
+    def make(self, url: str) -> None:
+        if self._as_json:
+            resumes = None if self._resumed is None else _name_of(self._resumed[0])
+            shown = {"url": url, "pid": os.getpid(), "home": str(self._home.resolve()), "resumes": resumes}
+            typer.echo(json.dumps(shown))
+        else:
+            typer.echo(f"swarm {__version__} serves {url} (home {self._home}); Ctrl-C stops it", err=True)
+        if self._resumed is not None:
+            typer.echo(_resume_line(*self._resumed, self._home), err=True)
+        elif not self._has_job and not self._as_json:
+            typer.echo("it waits for a job: a client sends one, or `swarm start --job job.yaml`", err=True)
+        sys.stdout.flush()
 
 
 def _name_of(job: TrainJob) -> str:

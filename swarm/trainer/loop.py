@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from swarm.sampler import EngineLost
 from swarm.schemas import EngineState
 from swarm.trainer.base import BatchSource, Trainer
 from swarm.trainer.checkpoints import RunCheckpoints
-from swarm.types import StepReport, TrainBatch
+from swarm.types import FinishedEpisode, StepReport, TrainBatch
 
 logger = logging.getLogger(__name__)
 
@@ -255,6 +255,7 @@ class TrainLoop:
             "batch/missing_groups": float(sealed.missing_groups),
             "batch/dropped_episodes": float(len(sealed.dropped)),
             "batch/dropped_tokens": float(lost),
+            **_success_rate(sealed.batch.episodes),
             "timing/drain_s": drain_s,
         }
         await self._persist(lambda: self.ledger.finish_batch(replace(report, metrics=metrics)))
@@ -297,6 +298,12 @@ class TrainLoop:
         except CheckpointError as error:
             # Training does not depend on it; the step itself is already durable in the ledger.
             logger.error("checkpoint of step %d failed: %s", step, error.message)
+
+
+def _success_rate(episodes: Sequence[FinishedEpisode]) -> dict[str, float]:
+    """The share of successes among the episodes whose clients say whether they are one; nothing if none does."""
+    said = [episode.is_success for episode in episodes if episode.is_success is not None]
+    return {"batch/success_rate": sum(said) / len(said)} if said else {}
 
 
 def _headline(metrics: dict[str, float]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from experiments_db import Experiment, ExperimentStatus, Verdict
-from researcher.evaluator import BASE, FINAL
+from experiments_db import Evaluation, Experiment, ExperimentStatus, Verdict
 from researcher.execution.runs import TrialState, list_all_trials
 from researcher.judge import judge
+from researcher.learning_curves import curve_of, judged_score
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import finite
@@ -36,15 +36,15 @@ def judge_study(deps: Deps, charter: Charter) -> Analysis:
         for item in experiments
         if item.status is ExperimentStatus.INVALID
     }
-    measured = {
-        (item.run_id, item.phase): item.mean
-        for item in deps.store.list_evaluations(study_id=deps.study_id, split=charter.search_split)
-    }
+    measured: dict[str, list[Evaluation]] = {}
+    for item in deps.store.list_evaluations(study_id=deps.study_id, split=charter.search_split):
+        measured.setdefault(item.run_id, []).append(item)
     for trial in list_all_trials(deps.store, deps.study_id):
         arm = trial.experiment.name
         if trial.finished is not None:
-            scores[arm][trial.seed] = measured[trial.finished.id, FINAL]
-            base[arm][trial.seed] = measured[trial.finished.id, BASE]
+            curve = curve_of(measured[trial.finished.id], charter.search_split)
+            scores[arm][trial.seed] = judged_score(curve, charter.judged_by)
+            base[arm][trial.seed] = curve[0].mean
             runs[arm][trial.seed] = trial.finished.id
         elif trial.state is TrialState.GIVEN_UP:
             failed[arm] = (*failed.get(arm, ()), f"seed {trial.seed}: {trial.failure}")

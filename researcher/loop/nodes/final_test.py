@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from experiments_db import Run
 from researcher.evaluator import SEALED
 from researcher.execution.runs import list_all_trials
-from researcher.execution.servers import Slot
+from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import judge_study
 from researcher.loop.state import ResearchState
 from researcher.types import Charter
-
-WAIT_S = 1.0
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:
@@ -25,21 +21,8 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
         return state
     deps.store.open_test_split(deps.study_id, f"score {' and '.join(arms)}")
     deps.log.note("test.opened", f"The sealed {charter.sealed_split} split is opened for {' and '.join(arms)}.")
-    busy: dict[str, tuple[Run, Slot]] = {}
-    while pending or busy:
-        while pending and (slot := deps.pool.take()) is not None:
-            run = pending.pop(0)
-            busy[run.id] = (run, slot)
-            deps.background.submit(_key(run), partial(deps.evaluator().measure_sealed, run, str(slot.url)))
-        deps.background.wait(WAIT_S)
-        deps.background.check()
-        for run, slot in list(busy.values()):
-            if (task := deps.background.take(_key(run))) is None:
-                continue
-            del busy[run.id]
-            deps.pool.give_back(slot)
-            if (error := task.exception()) is not None:
-                deps.log.warn("run.unsealed", f"{run.id} has no test score: {error}", run_id=run.id)
+    measure = deps.evaluator().measure_sealed
+    score_checkpoints(deps, [CheckpointScore(f"seal/{run.id}", "test score", run, measure) for run in pending])
     _announce(deps, charter, arms)
     return state
 
@@ -63,7 +46,3 @@ def _announce(deps: Deps, charter: Charter, arms: list[str]) -> None:
         by_arm.setdefault(names[deps.store.get_run(item.run_id).experiment_id], []).append(item.mean)
     means = [f"{arm} {sum(by_arm[arm]) / len(by_arm[arm]):.3f}" for arm in arms if arm in by_arm]
     deps.log.note("test.scored", f"Test split: {', '.join(means) or 'no score'}.")
-
-
-def _key(run: Run) -> str:
-    return f"seal/{run.id}"

@@ -8,7 +8,7 @@ from researcher.execution.environments import count_tasks
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import charter_to_json
-from researcher.types import Charter, FrameRequest
+from researcher.types import Charter, FrameRequest, JudgedBy
 
 
 def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchState:
@@ -34,5 +34,10 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
         environment=reference,
         environment_digest=environment.digest,
         eval_episodes=held_out,
+        eval_every=request.eval_every or 0,
+        judged_by=request.judged_by,
+        metric=charter.metric
+        if request.judged_by is JudgedBy.FINAL
+        else f"{charter.metric}, over all steps of training",
         assumptions=assumptions,
     )

@@ -13,9 +13,9 @@ from researcher.execution.background import Drained
 from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import TRAINING_SECONDS, job_of
+from researcher.execution.shares import ends_at_a_share
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.state import ResearchState
-from researcher.planner.reading.goals import ComparedAt
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
 from swarm.processes.child import tail
@@ -70,7 +70,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         active.phase = Phase.TRAINED
     elif status.state in ("FAILED", "OFFLINE"):
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
-    elif code == 0 and _ends_at_a_share(deps):
+    elif code == 0 and ends_at_a_share(deps.log.charter()):
         # The program ends by itself with the step that reaches the share, and only then.
         active.has_its_share = True
         active.phase = Phase.TRAINED
@@ -79,10 +79,6 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         fail(deps, active, f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}")
     else:
         _act_on(deps, active, active.early_stopping.diagnose())
-
-
-def _ends_at_a_share(deps: Deps) -> bool:
-    return deps.log.charter().compared_at in (ComparedAt.TOKENS, ComparedAt.TIME)
 
 
 def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:

@@ -8,7 +8,7 @@ from experiments_db import Severity
 from researcher.errors import BudgetExceeded
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
-from researcher.types import Charter, History, Plan
+from researcher.types import Arm, Charter, History, Plan
 
 EARLIER_FINDINGS = 20
 """The most findings of other studies that are read: what fits a prompt and a person's patience."""
@@ -26,14 +26,20 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
                 raise
             deps.log.note("budget.spent", f"No further plan: {error}", severity=Severity.WARNING)
             return {**state, "is_halted": True}
-        planned = replace(proposed, iteration=iteration)
-        arms = ", ".join(arm.name for arm in planned.arms)
+        arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
+        planned = replace(proposed, iteration=iteration, arms=arms)
+        names = ", ".join(arm.name for arm in planned.arms)
         count = len(planned.arms) * len(planned.seeds)
         deps.log.write_plan(
-            planned, f"Plan {iteration + 1}: {arms}; seeds {', '.join(map(str, planned.seeds))}; up to {count} runs."
+            planned, f"Plan {iteration + 1}: {names}; seeds {', '.join(map(str, planned.seeds))}; up to {count} runs."
         )
     _store(deps, planned)
     return state
+
+
+def _with_checkpoints(arm: Arm, charter: Charter) -> Arm:
+    """What is scored at a step of training has to be kept there."""
+    return replace(arm, job={**arm.job, "save_freq": charter.eval_every}) if charter.eval_every else arm
 
 
 def _history(deps: Deps, charter: Charter) -> History:

@@ -8,11 +8,18 @@ from collections.abc import Iterable
 import pytest
 
 from researcher.execution.early_stopping import (
+    ENTROPY,
+    GROUPS,
+    KL,
     OVERRUN_FACTOR,
     PACE_STEPS,
     REWARD,
+    SILENT_GROUPS,
+    SPREAD,
     STALL_FACTOR,
+    SUCCESS,
     TIME_LIMITS,
+    Diagnosis,
     EarlyStopping,
     Limits,
 )
@@ -135,3 +142,52 @@ def test_what_came_before_the_training_is_not_counted() -> None:
     clock.now = 2 * TIME_LIMITS["verl"].step_s
     early_stopping.begin()
     assert early_stopping.diagnose() is None
+
+
+def _steps(count: int, **metrics: float) -> list[dict[str, float | None]]:
+    names = {"reward": REWARD, "spread": SPREAD, "success": SUCCESS, "entropy": ENTROPY, "silent": SILENT_GROUPS}
+    return [{GROUPS: 16.0, **{names[name]: value for name, value in metrics.items()}} for _ in range(count)]
+
+
+def _diagnose(steps: Iterable[dict[str, float | None]], limits: Limits | None = None) -> Diagnosis | None:
+    early_stopping = EarlyStopping(limits or Limits(), "local", 100, clock=Clock())
+    for step, metrics in enumerate(steps, start=1):
+        early_stopping.observe(step, metrics)
+    return early_stopping.diagnose()
+
+
+def test_groups_without_a_difference_end_a_run_that_has_not_solved_its_task() -> None:
+    diagnosis = _diagnose([*_steps(3, reward=0.4, silent=4), *_steps(12, reward=0.5, silent=16)])
+    assert diagnosis is not None and diagnosis.kind == "no_signal"
+    assert diagnosis.is_scored and not diagnosis.is_retried
+    assert _diagnose(_steps(15, reward=0.97, silent=16)) is None
+    assert _diagnose(_steps(11, reward=0.5, silent=16)) is None
+    assert _diagnose([*_steps(12, reward=0.5, silent=16), *_steps(1, reward=0.5, silent=12)]) is None
+
+
+def test_a_policy_that_has_settled_on_wrong_answers_is_stopped_and_one_on_right_answers_is_not() -> None:
+    before = _steps(5, reward=0.2, success=0.2, entropy=1.5)
+    diagnosis = _diagnose([*before, *_steps(12, reward=0.3, success=0.3, entropy=0.001)])
+    assert diagnosis is not None and diagnosis.kind == "entropy_collapse" and diagnosis.is_scored
+    assert "1.5" in diagnosis.sentence
+    assert _diagnose([*before, *_steps(12, reward=0.99, success=0.99, entropy=0.001)]) is None
+    assert _diagnose([*before, *_steps(12, reward=0.3, success=0.3, entropy=0.1)]) is None
+
+
+def test_a_training_reward_that_rises_while_fewer_tasks_are_solved_is_a_reward_gap() -> None:
+    before = _steps(5, reward=0.2, spread=0.3, success=0.4)
+    diagnosis = _diagnose([*before, *_steps(5, reward=0.9, spread=0.1, success=0.1)])
+    assert diagnosis is not None and diagnosis.kind == "reward_gap" and diagnosis.is_scored
+    assert "0.200 to 0.900" in diagnosis.sentence and "0.400 to 0.100" in diagnosis.sentence
+    for reward, success in ((0.9, 0.4), (0.3, 0.1), (0.9, 0.35)):
+        assert _diagnose([*before, *_steps(5, reward=reward, spread=0.1, success=success)]) is None
+
+
+def test_limits_are_wider_where_runs_that_went_well_came_close_to_them() -> None:
+    slow = [*_steps(20, reward=0.0, silent=16), *_steps(10, reward=0.5, silent=4)]
+    slow[25] = {**slow[25], KL: -9.0}
+    wider = Limits().learned_from([slow, _steps(5, reward=0.5, silent=2)])
+    assert (wider.dead_steps, wider.silent_steps, wider.kl_limit) == (40, 40, 18.0)
+    assert Limits().learned_from([_steps(5, reward=0.5, silent=2)]) == Limits()
+    assert _diagnose(_steps(20, reward=0.0)) is not None
+    assert _diagnose(_steps(20, reward=0.0), wider) is None

@@ -109,11 +109,20 @@ class _Keeper:
         return self._by_episode.setdefault(episode.calls, _Kept())
 
 
-def responses_router(served: Callable[[], ModelService | None]) -> APIRouter:
+Served = Callable[[], ModelService | None]
+
+
+def responses_router(served: Served) -> APIRouter:
     """Open to the key of a running episode, for that episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
-    endpoint = ModelEndpoint(served)
     keeper = _Keeper()
+    _add_creation(router, served, keeper)
+    _add_stored_responses(router, served, keeper)
+    return router
+
+
+def _add_creation(router: APIRouter, served: Served, keeper: _Keeper) -> None:
+    endpoint = ModelEndpoint(served)
 
     @router.post(
         "/responses",
@@ -128,6 +137,8 @@ def responses_router(served: Callable[[], ModelService | None]) -> APIRouter:
         service, episode = opened(request, served)
         return await endpoint.answer(request, _dialect(service, episode, keeper.of(episode)))
 
+
+def _add_stored_responses(router: APIRouter, served: Served, keeper: _Keeper) -> None:
     @router.get(
         "/responses/{response_id}",
         summary="A stored response of this episode",
@@ -169,8 +180,6 @@ def responses_router(served: Callable[[], ModelService | None]) -> APIRouter:
         _, episode = opened(request, served)
         _found(response_id, episode, keeper.of(episode))
         raise BadRequest("only a background response can be cancelled: close the connection of this one instead")
-
-    return router
 
 
 def _dialect(service: ModelService, episode: RunningEpisode, kept: _Kept) -> Dialect[ResponseRequest]:

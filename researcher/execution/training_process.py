@@ -1,0 +1,55 @@
+"""The process that trains a run: its folder, its command, its log.
+
+Place in the flow: the evaluator starts it once the base weights are scored; monitor watches it and ends it. What the
+program's own functions may do is decided by the process that drives them. This module knows no scores and no database.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from swarm.processes.child import Child
+from swarm.program import is_program
+from swarm.sandbox.sandbox import plain_command
+
+
+def start_training(
+    folder: Path,
+    code: str,
+    job: Mapping[str, Any],
+    *,
+    run_id: str,
+    environment: str,
+    url: str,
+    token: str | None,
+    is_sandboxed: bool,
+    until: tuple[str, ...] = (),
+) -> Child:
+    """Train `code` by a job on the server at `url`, in an absolute folder of its own; `environment` is a reference.
+
+    A program's functions run in the sandbox if `is_sandboxed`; a client that drives itself cannot. `until` are options
+    that end a program's training before the job's steps do (shares.py).
+    """
+    # The client may write where it runs, so the log and the files on record lie outside: a link planted in their place
+    # would make the researcher read or overwrite what it points to.
+    work = folder / "work"
+    if work.exists():
+        shutil.rmtree(work)
+    work.mkdir(parents=True)
+    for place in (folder, work):
+        (place / "program.py").write_text(code, encoding="utf-8")
+        (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
+    arguments = ["program.py", "--server", url, "--job", "job.yaml", "--seed", str(job["seed"])]
+    if is_program(code):
+        # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
+        arguments = ["-m", "swarm.program", *arguments, "--env", environment, "--run", run_id, *until]
+        arguments += ["--sandbox"] if is_sandboxed else []
+    command = plain_command([sys.executable, *arguments], server_url=url, token=token)
+    log = folder / "train.log"
+    return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)

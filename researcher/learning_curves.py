@@ -1,0 +1,86 @@
+"""How fast a run learned: its held-out scores by training step, the area under them, and the steps to a level.
+
+Place in the flow: analyze judges runs by the area where the charter says so, the report shows all of it. The scores are
+those that the evaluator stored; this module knows nothing of arms, seeds or verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from experiments_db import Evaluation
+from researcher.evaluator import AT_STEP, BASE, FINAL
+from researcher.types import JudgedBy
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredStep:
+    """What a run scored after so many steps; `stderr` is that of the mean over the evaluation's episodes."""
+
+    step: int
+    mean: float
+    stderr: float
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """The mean score over all steps of a run, in units of the metric, and its standard error from evaluation alone."""
+
+    mean: float
+    stderr: float
+
+
+def curve_of(evaluations: Iterable[Evaluation], split: str) -> tuple[ScoredStep, ...]:
+    """The scores of one run on a split, by step: the base at 0, those in mid-training, and the end."""
+    points: dict[int, ScoredStep] = {}
+    for item in evaluations:
+        step = _step_of(item)
+        if item.split == split and step is not None:
+            points[step] = ScoredStep(step, item.mean, item.stderr)
+    return tuple(points[step] for step in sorted(points))
+
+
+def judged_score(curve: Sequence[ScoredStep], judged_by: JudgedBy) -> float:
+    """The number of a run that its arm is compared by. Raises ValueError for a run without a score."""
+    if not curve:
+        raise ValueError("the run was never scored")
+    area = area_under(curve) if judged_by is JudgedBy.AREA else None
+    return curve[-1].mean if area is None else area.mean
+
+
+def area_under(curve: Sequence[ScoredStep]) -> Area | None:
+    """By the trapezoidal rule over the steps from the first score to the last; None of fewer than two scores."""
+    if len(curve) < 2:
+        return None
+    weights = [0.0] * len(curve)
+    for index, (left, right) in enumerate(pairwise(curve)):
+        half = (right.step - left.step) / 2 / (curve[-1].step - curve[0].step)
+        weights[index] += half
+        weights[index + 1] += half
+    mean = math.fsum(weight * point.mean for weight, point in zip(weights, curve, strict=True))
+    variance = math.fsum((weight * point.stderr) ** 2 for weight, point in zip(weights, curve, strict=True))
+    return Area(mean, math.sqrt(variance))
+
+
+def steps_to(curve: Sequence[ScoredStep], level: float) -> float | None:
+    """After how many steps the score first reaches a level, by straight lines between scores; None if it never does."""
+    if curve and curve[0].mean >= level:
+        return float(curve[0].step)
+    for left, right in pairwise(curve):
+        if right.mean >= level:
+            share = (level - left.mean) / (right.mean - left.mean)
+            return left.step + share * (right.step - left.step)
+    return None
+
+
+def _step_of(evaluation: Evaluation) -> int | None:
+    if evaluation.phase == BASE:
+        return 0
+    if evaluation.phase == FINAL:
+        return evaluation.weight_version
+    if evaluation.phase.startswith(AT_STEP):
+        return int(evaluation.phase.removeprefix(AT_STEP))
+    return None

@@ -1,0 +1,50 @@
+"""How fast a run learned, from the scores that were stored."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from researcher.learning_curves import ScoredStep, area_under, judged_score, steps_to
+from researcher.types import JudgedBy
+
+CURVE = (ScoredStep(0, 0.2, 0.03), ScoredStep(10, 0.4, 0.03), ScoredStep(30, 0.8, 0.03))
+
+
+def test_the_area_weighs_each_score_by_the_steps_that_it_stands_for() -> None:
+    area = area_under(CURVE)
+    assert area is not None
+    assert area.mean == pytest.approx((10 * 0.3 + 20 * 0.6) / 30)
+    weights = (5 / 30, 15 / 30, 10 / 30)
+    assert area.stderr == pytest.approx(0.03 * math.sqrt(sum(weight**2 for weight in weights)))
+
+
+def test_a_single_score_has_no_area_and_is_judged_by_itself() -> None:
+    assert area_under(CURVE[:1]) is None
+    assert judged_score(CURVE[:1], JudgedBy.AREA) == 0.2
+    assert judged_score(CURVE, JudgedBy.FINAL) == 0.8
+    with pytest.raises(ValueError, match="never scored"):
+        judged_score((), JudgedBy.FINAL)
+
+
+def test_the_steps_to_a_level_lie_on_the_line_between_two_scores() -> None:
+    assert steps_to(CURVE, 0.3) == pytest.approx(5)
+    assert steps_to(CURVE, 0.6) == pytest.approx(20)
+    assert (steps_to(CURVE, 0.1), steps_to(CURVE, 0.9)) == (0.0, None)
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=2, max_size=8),
+    st.floats(0.01, 1),
+)
+def test_a_level_is_reached_no_later_than_a_higher_one_and_the_area_lies_between_the_scores(
+    means: list[float], level: float
+) -> None:
+    curve = [ScoredStep(10 * number, mean, 0.0) for number, mean in enumerate(means)]
+    area = area_under(curve)
+    assert area is not None and min(means) - 1e-9 <= area.mean <= max(means) + 1e-9
+    lower, higher = steps_to(curve, level / 2), steps_to(curve, level)
+    assert higher is None or (lower is not None and lower <= higher)

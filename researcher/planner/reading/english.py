@@ -69,7 +69,8 @@ intend interest interested interesting internal introduce intuition involve issu
 keen keep kind lab laptop large late lately lead lean leave let level life light likely limit limited line link list
 literature little live local long longer look lose loss lower low luck lucky machine main mainly maintain major make
 manager manage margin matter maximum maximal mean meaning mention mere mess method middle mild mind minimum minimal
-minor minute minutes miss mistake mix moderate moment month months morning motivation move myth name namely natural
+minor minute minutes miss mistake mix moderate moment month months morning motivation move mystery myth name namely
+natural
 nature near need negative net new newer nice noise noisy normal note notice number numerous object objective obtain
 obvious occur odd offer often old online open opinion opportunity opposite option order ordinary original out outcome
 outperform overall overlook paper paragraph part particular partner past pay pays people perfect perform performance
@@ -84,7 +85,7 @@ researcher resource respect rest result return review rise risk rough roughly ro
 scenario scale school science scientist score section see seem seen sense sentence separate serious seriously serve set
 setting settings setup shape share short shorter show shown side sign signal significant similar simple simply
 simultaneously situation size skeptical slack slight slow slower slowly small smaller smart smooth solid solution solve
-sort source speak special specific speed spend split spread standard start state statement statistic statistical
+sort source speak special specific speed spend split spread standard start startup state statement statistic statistical
 status stay steady step stick stop story straight strange strategy strength stress strict strong stronger struggle
 student stuff subject substantial succeed success successful sudden sufficient suggestion sum summary super support
 suppose supposed sure surely surprise surprising suspect switch take talk target team teammate technique tend term text
@@ -115,7 +116,7 @@ language verifiable verifier verifiers multi-turn multiturn turn turns single-tu
 conversations dialogue dialog policy-gradient algorithm algorithms method methods estimator estimators penalty
 regularization regularisation regularizer regularizers regularizing entropy clip clipping clipped ratio ratios range
 coefficient coefficients schedule-free from-scratch starting-point small-scale toy signal supervision long-run
-chatgpt openai github huggingface arxiv pytorch trl vllm verl deepmind youtube linkedin reddit macbook
+nan inf chatgpt openai github huggingface arxiv pytorch trl vllm verl deepmind youtube linkedin reddit macbook
 bundled game games skill skills letter letters digit digits number numbers string strings word words
 """)
 """They name what every study has, so that they choose nothing."""

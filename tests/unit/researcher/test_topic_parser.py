@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from researcher.errors import TopicInvalid
+from researcher.planner.factors import FACTORS, FactorSpec
+from researcher.planner.reading.refusal import nearest_topic
 from researcher.planner.topic import LONGEST_TOPIC, parse_topic
+
+TOPICS = Path(__file__).parents[2] / "topics"
 
 
 @pytest.mark.parametrize(
@@ -124,3 +130,142 @@ def test_every_listed_learning_rate_becomes_a_level_in_order(rates: list[float])
     levels = parse_topic(f"Which learning rate is best for sorting: {listed}?").factors[0].levels
 
     assert [level.settings["lr"] for level in levels] == rates
+
+
+@pytest.mark.parametrize("topic", (TOPICS / "ordinary.txt").read_text(encoding="utf-8").splitlines())
+def test_ordinary_english_around_a_question_is_never_refused(topic: str) -> None:
+    assert parse_topic(topic).not_understood == ()
+
+
+@pytest.mark.parametrize(
+    ("topic", "parts"),
+    [
+        ("Does shuffling the letters matter on sorting?", ["shuffling"]),
+        ("Compare Adam and SGD on reverse", ["Adam", "SGD"]),
+        ("Train a 7B model on MATH with PPO", ["7B model", "MATH", "PPO"]),
+        ("Is Llama-3.1-8B easier to train than Qwen2.5?", ["Llama-3.1-8B", "Qwen2.5"]),
+        ("beam width and temperature on sorting", ["beam width"]),
+        ("Does an annealed learning rate help?", ["annealed"]),
+        ("Is curriculum learning better than lr 1e-2 on chain?", ["curriculum learning"]),
+        ("Does group size matter on sorting with 8 kangaroos?", ["8 kangaroos"]),
+        ("learning rate for 5 letter words", ["5 letter"]),
+        ("temperature on /nowhere/tasks.jsonl", ["/nowhere/tasks.jsonl"]),
+        ("lr on sorting and on copying", ["copying"]),
+        ("top_p 0.9 or 1.0 on sorting", ["top_p"]),
+        ("KL on HotpotQA", ["HotpotQA"]),
+        ("Does group size matter at equal tokens and at equal time?", ["at equal time"]),
+        ("Does kangaroo_factor 3 help on sorting?", ["kangaroo_factor 3"]),
+    ],
+)
+def test_parts_that_nothing_stands_for_are_named(topic: str, parts: list[str]) -> None:
+    found = [part.text for part in parse_topic(topic).not_understood]
+
+    assert found[: len(parts)] == parts or set(parts) <= set(found)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "Compare GRPO and RLOO on sorting with 8 GPUs and a learning rate of 1e-3 or 1e-2",
+        "Does the learning rate matter in 2024 with 8 GPUs and 3 students?",
+        "What learning rate, 2 hours, 30 % of the budget, 10 runs at most?",
+        "Does group size matter? I have 4 A100s, 7 days and 12 ideas.",
+        "Which temperature is best according to section 3.2 of the paper from 2019?",
+        "How does lr compare over 5 seeds and 20 steps?",
+    ],
+)
+def test_counts_and_years_and_shares_are_no_levels(topic: str) -> None:
+    for factor in parse_topic(topic).factors:
+        spec = next(spec for spec in FACTORS if spec.name == factor.name) if factor.name != "algorithm" else None
+        allowed = {level.name for level in spec.grid} | {"lr=0.001", "lr=0.01"} if spec else {"grpo", "rloo"}
+        assert {level.name for level in factor.levels} <= allowed
+
+
+NOUNS = st.sampled_from(["GPUs", "students", "kangaroos", "letters", "ideas", "%", "hours", "years", "turns", "A100s"])
+NUMBERS = st.one_of(st.integers(2, 5000).map(str), st.floats(0.01, 99).map(lambda value: f"{value:.3g}"))
+
+
+@given(st.sampled_from([spec for spec in FACTORS if spec.numeric]), NUMBERS, NOUNS, st.booleans())
+def test_number_that_stands_at_no_setting_never_becomes_a_level(
+    spec: FactorSpec, number: str, noun: str, first: bool
+) -> None:
+    told = f"we have {number} {noun}"
+    question = f"does {spec.name} matter on sorting"
+
+    read = parse_topic(f"{told}, {question}?" if first else f"{question}, as {told}?")
+
+    assert [[level.name for level in factor.levels] for factor in read.factors] == [[level.name for level in spec.grid]]
+
+
+@given(st.lists(st.sampled_from([spec.name for spec in FACTORS if spec.name != "model"]), min_size=1, max_size=3))
+def test_nearest_study_reads_back_as_the_same_study(names: list[str]) -> None:
+    said = parse_topic(f"Compare {', '.join(dict.fromkeys(names))} on sorting, 5 seeds")
+
+    again = parse_topic(nearest_topic(said, said.factors, "sort"))
+
+    assert again.not_understood == () and (again.task, again.seeds) == ("sort", 5)
+    levels = {factor.name: [level.name for level in factor.levels] for factor in again.factors}
+    assert levels == {factor.name: [level.name for level in factor.levels] for factor in said.factors}
+
+
+@pytest.mark.parametrize(
+    ("topic", "goals"),
+    [
+        ("Which lr is best on sorting?", {"best"}),
+        ("What matters more, lr or group size?", {"matters_more"}),
+        ("Does the optimal lr depend on the group size?", {"best", "interaction"}),
+        ("Does lr interact with temperature?", {"interaction"}),
+        ("Find the lr where training diverges", {"diverges"}),
+        ("Is gradient clipping needed?", {"needed"}),
+        ("Does lr matter?", set()),
+    ],
+)
+def test_what_is_asked_of_the_factors_is_read(topic: str, goals: set[str]) -> None:
+    assert set(parse_topic(topic).goals) == goals
+
+
+@pytest.mark.parametrize(
+    ("topic", "compared_at", "amount"),
+    [
+        ("batch size 8 or 32 at the same number of tokens", "tokens", None),
+        ("nano or micro at equal time", "time", None),
+        ("batch size at equal steps", "steps", None),
+        ("batch size with 200k tokens each", "tokens", 200_000),
+        ("batch size, 5 minutes per run", "time", 300),
+        ("batch size", None, None),
+    ],
+)
+def test_at_what_arms_are_compared_is_read(topic: str, compared_at: str | None, amount: float | None) -> None:
+    read = parse_topic(topic)
+
+    assert (read.compared_at, read.amount, read.not_understood) == (compared_at, amount, ())
+
+
+def test_reference_and_path_are_environments(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text("")
+
+    assert parse_topic("lr on reasoning_gym:chain_sum?").environment == "reasoning_gym:chain_sum"
+    assert parse_topic(f"lr on {tmp_path}/tasks.jsonl, 3 seeds").environment == f"{tmp_path}/tasks.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("topic", "levels"),
+    [
+        ("learning_rate=1e-4,1e-3 on sort", ["lr=0.0001", "lr=0.001"]),
+        ("lr: {1e-4, 1e-3}", ["lr=0.0001", "lr=0.001"]),
+        ("lr 5·10^-4 vs 2x10^-3", ["lr=0.0005", "lr=0.002"]),
+        ("10x the learning rate", ["lr=0.001", "lr=0.01"]),
+        ("twice the group size", ["num_repeat=8", "num_repeat=16"]),
+        ("two epochs", ["ppo_epochs=1", "ppo_epochs=2"]),
+        ("20 or 40 steps", ["total_steps=20", "total_steps=40"]),
+        ("warmup 0 vs 10 steps", ["lr_warmup_steps=0", "lr_warmup_steps=10"]),
+        ("max tokens 16 or 32", ["max_response_length=16", "max_response_length=32"]),
+        ("nano or micro", ["nano", "micro"]),
+        ("Is PPO clipping needed?", ["clip_ratio=0.2", "clip_ratio=1000"]),
+    ],
+)
+def test_other_spellings_of_values_are_read(topic: str, levels: list[str]) -> None:
+    read = parse_topic(topic)
+
+    assert [[level.name for level in factor.levels] for factor in read.factors] == [levels]
+    assert read.not_understood == ()

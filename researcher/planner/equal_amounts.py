@@ -24,6 +24,8 @@ HELD: Mapping[ComparedAt, str] = {
 }
 """What the number of steps holds equal, before a run."""
 
+TOLERATED = 0.02
+"""Share of the episodes by which arms may differ without a word."""
 TOKENS_PER_REPLY = 0.5
 """Of the bound on a reply, where the topic names no number of tokens: about what a reply is long."""
 SECONDS_PER_STEP = 2.0
@@ -72,6 +74,20 @@ def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt, amount: float = 0.0
         )
     baseline = next((arm for arm in arms if arm.is_baseline), arms[0])
     return tuple(replace(arm, job=give_episodes_of(baseline.job, arm.job)) for arm in arms)
+
+
+def say_inequality(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[str, ...]:
+    """One sentence where whole steps leave arms with numbers of episodes that differ by more than `TOLERATED`."""
+    if compared_at is not ComparedAt.EPISODES:
+        return ()
+    episodes = {arm.name: count_episodes(arm.job) for arm in arms}
+    fewest, most = min(episodes, key=lambda name: episodes[name]), max(episodes, key=lambda name: episodes[name])
+    if episodes[most] <= episodes[fewest] * (1 + TOLERATED):
+        return ()
+    return (
+        f"Steps are whole, so that {fewest} trains on {episodes[fewest]:,} episodes and {most} on {episodes[most]:,}: "
+        "more --steps make them more alike.",
+    )
 
 
 def give_episodes_of(baseline: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:

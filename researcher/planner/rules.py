@@ -29,7 +29,13 @@ from researcher.planner.designs import (
     lay_out,
     repeat_inconclusive,
 )
-from researcher.planner.equal_amounts import hold_equal, say_what_is_equal, usual_amount, usual_comparison
+from researcher.planner.equal_amounts import (
+    hold_equal,
+    say_inequality,
+    say_what_is_equal,
+    usual_amount,
+    usual_comparison,
+)
 from researcher.planner.factors import Factor, Level
 from researcher.planner.reading.account import asks_of_something
 from researcher.planner.reading.foreign import Kind, Part
@@ -128,7 +134,7 @@ class RulesPlanner:
             rule=DecisionRule(),
             budget=request.budget,
             brain=self.name,
-            assumptions=self._assumptions(topic, task, request, seeds),
+            assumptions=(*self._assumptions(topic, task, request, seeds), *say_inequality(arms, compared_at)),
             not_studied=tuple(dict.fromkeys(part.text for part in missing)),
             asks=tuple(topic.goals),
             compared_at=compared_at,

@@ -103,7 +103,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     home = tmp_path_factory.mktemp("study")
     with open_store(home / "research.db") as store:
         settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=2, max_runs=8)
-        yield _carry_out(store, home, "batch size 2 or 3 for tool use", settings)
+        yield _carry_out(store, home, "batch size 2 or 3 for tool use at equal steps", settings)
 
 
 ARMS = ("batch_size=2", "batch_size=3")
@@ -276,7 +276,7 @@ def test_budget_of_runs_ends_the_launches_and_the_study_still_reports(
 ) -> None:
     limited = settings.model_copy(update={"seeds": 2, "max_runs": 2})
 
-    done = _carry_out(store, tmp_path, "batch size 2 or 3 for tool use", limited)
+    done = _carry_out(store, tmp_path, "batch size 2 or 3 for tool use at equal steps", limited)
 
     assert done.study.status is StudyStatus.FINISHED
     # Whole blocks first: both arms have seed 0.
@@ -293,7 +293,7 @@ def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
     # With a limit below zero, the first step of any run counts as a divergence. The fake engine never succeeds, which
     # would be the diagnosis of a run that is seen a dozen steps late.
     limits = Limits(kl_limit=-1.0, dead_steps=1_000_000)
-    done = _carry_out(store, tmp_path, "batch size 2 or 3 on reversal", endless, limits=limits)
+    done = _carry_out(store, tmp_path, "batch size 2 or 3 on reversal at equal steps", endless, limits=limits)
 
     runs = store.list_runs(study_id=done.study.id)
     assert len(runs) == 2
@@ -312,7 +312,7 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
     urls = tuple(start_server().url for _ in range(2))
     settings = StudySettings(engine="fake", steps=4, seeds=1, eval_episodes=6, servers=urls)
-    study = create_study(store, "batch size 2 or 3 on reversal", settings)
+    study = create_study(store, "batch size 2 or 3 on reversal at equal steps", settings)
     worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path))
     worker.start()
     _await(lambda: [_step_of(url) for url in urls] == [2, 2])

@@ -44,7 +44,15 @@ def run_researcher(command: str, *arguments: str, home: Path, location: str) -> 
 
 def test_a_study_on_postgresql_is_worked_on_shown_and_exported(location: str, tmp_path: Path) -> None:
     home, tables = tmp_path / "home", tmp_path / "tables"
-    plan = ["--topic", "batch size 2 or 3 for tool use", "--brain", "rules", "--engine", "fake", "--json"]
+    plan = [
+        "--topic",
+        "batch size 2 or 3 for tool use at equal steps",
+        "--brain",
+        "rules",
+        "--engine",
+        "fake",
+        "--json",
+    ]
     size = ["--steps", "2", "--seeds", "1", "--eval-episodes", "6"]
     made = json.loads(run_researcher("start", *plan, *size, home=home, location=location).stdout)
     assert made["status"] == "finished"

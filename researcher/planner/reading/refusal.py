@@ -40,7 +40,7 @@ def refuse(
         *(f"  {name}: {remedy}" for name, remedy in dict(parts).items()),
         f"what can be compared: {', '.join(comparable)}",
         f"what can be trained on: {', '.join(TASK_FAMILIES)}, and more with --env; programs, models, GPUs and settings "
-        "of every arm: --program, --train-model, --n-gpu, --job (docs/research-method.md, What a topic can say)",
+        "of every arm: --program, --train-model, --n-gpu, --job (docs/topics.md)",
         f"nearest study: {nearest_command(nearest_topic, request)}",
         "to study the topic without these parts, which the report then says first: --assume",
     ]

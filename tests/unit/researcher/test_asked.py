@@ -1,0 +1,44 @@
+"""What is asked of several factors decides which combinations are run, and the question says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from researcher.planner.rules import RulesPlanner
+from researcher.types import Charter, FrameRequest, History, Plan
+
+
+def _begin(topic: str) -> tuple[Charter, Plan]:
+    planner = RulesPlanner(gpus=0)
+    charter = planner.frame(FrameRequest(topic))
+    return charter, planner.plan(charter, History())
+
+
+@pytest.mark.parametrize(
+    ("topic", "arms", "question"),
+    [
+        (
+            "What matters more on word reversal, the learning rate or the group size, and what is the best setting?",
+            9,
+            "On reverse, which of lr and num_repeat matters more, and which setting of lr and num_repeat is best?",
+        ),
+        ("Does lr interact with temperature on sorting?", 4, "On sort, do lr and temperature interact?"),
+        ("Find the best lr, temperature and group size on sorting", 8, None),
+        ("Which matters more on sorting, lr or temperature?", 5, "On sort, which of lr and temperature matters more?"),
+        ("Find the lr where training on copying diverges", 5, "At which lr does training on copy diverge?"),
+        ("Is PPO clipping needed for multi-turn tool use?", 2, "Is clip_ratio needed on calc?"),
+        ("Which lr is best on sorting?", 3, "On sort, which lr is best?"),
+        ("Does lr matter on sorting?", 3, "How does lr change what is learned on sort?"),
+    ],
+)
+def test_question_decides_the_arms(topic: str, arms: int, question: str | None) -> None:
+    charter, plan = _begin(topic)
+
+    assert len(plan.arms) == arms
+    assert question is None or charter.question == question
+
+
+def test_what_is_asked_is_in_the_charter() -> None:
+    charter, _ = _begin("What matters more on sorting, lr or group size, and what is the best setting?")
+
+    assert set(charter.asks) == {"matters_more", "best"}

@@ -1,0 +1,84 @@
+"""At what arms are equal: steps by episodes, shares of tokens and seconds, and what a whole number of steps leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from researcher.errors import TopicInvalid
+from researcher.planner.equal_amounts import count_episodes
+from researcher.planner.rules import RulesPlanner
+from researcher.types import Charter, FrameRequest, History, Plan
+
+
+def _begin(topic: str, **flags: int) -> tuple[Charter, Plan]:
+    planner = RulesPlanner(steps=flags.get("steps"), gpus=0)
+    charter = planner.frame(FrameRequest(topic, eval_every=flags.get("eval_every")))
+    return charter, planner.plan(charter, History())
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "batch size 8, 16 or 32 on sorting",
+        "group size 2, 4 or 8 on sorting",
+        "group size 4 or 8 and batch size 8 or 32 on sorting",
+        "minibatches on sorting",
+        "GRPO or RLOO on sorting",
+    ],
+)
+def test_arms_train_on_the_same_number_of_episodes(topic: str) -> None:
+    charter, plan = _begin(topic, steps=40)
+
+    assert charter.compared_at == "episodes"
+    assert len({count_episodes(arm.job) for arm in plan.arms}) == 1
+
+
+def test_arms_of_two_sizes_are_what_their_names_say() -> None:
+    _, plan = _begin("group size 4 or 8 and batch size 8 or 32 on sorting")
+
+    for arm in plan.arms:
+        assert (arm.job["num_repeat"], arm.job["batch_size"]) == (arm.factors["num_repeat"], arm.factors["batch_size"])
+
+
+def test_at_equal_steps_every_arm_has_the_same_steps() -> None:
+    charter, plan = _begin("batch size 8 or 32 on sorting at equal steps", steps=40)
+
+    assert charter.compared_at == "steps" and {arm.job["total_steps"] for arm in plan.arms} == {40}
+
+
+def test_number_of_steps_is_compared_as_it_is() -> None:
+    charter, plan = _begin("20 or 40 steps on sorting")
+
+    assert charter.compared_at == "steps" and [arm.job["total_steps"] for arm in plan.arms] == [20, 40]
+
+
+@pytest.mark.parametrize(
+    ("topic", "compared_at", "amount"),
+    [
+        ("nano or micro on copying at the same number of tokens", "tokens", 10 * 128 * 12 / 2),
+        ("nano or micro on copying with 9,000 tokens each", "tokens", 9000),
+        ("nano or micro on copying at equal time", "time", 20),
+        ("nano or micro on copying, 3 minutes per run", "time", 180),
+    ],
+)
+def test_share_of_a_run_is_in_the_charter_and_its_steps_cannot_end_it_first(
+    topic: str, compared_at: str, amount: float
+) -> None:
+    charter, plan = _begin(topic, steps=10)
+
+    assert (charter.compared_at, charter.amount) == (compared_at, amount)
+    assert any("Every run ends with the step that reaches" in said for said in charter.assumptions)
+    # An episode has at least one token.
+    assert all(compared_at == "time" or count_episodes(arm.job) >= amount for arm in plan.arms)
+    assert [arm.factors["model"] for arm in plan.arms] == ["nano", "micro"]
+
+
+def test_whole_steps_that_leave_a_difference_are_said() -> None:
+    charter, _ = _begin("batch size 2 or 3 on sorting", steps=2)
+
+    assert any("batch_size=3 trains on 24 episodes and batch_size=2 on 32" in said for said in charter.assumptions)
+
+
+def test_scores_at_steps_and_a_share_contradict_each_other() -> None:
+    with pytest.raises(TopicInvalid, match="--eval-every"):
+        _begin("nano or micro at equal time", eval_every=5)

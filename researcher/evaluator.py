@@ -204,7 +204,7 @@ class Evaluator:
                 f"the program broke {process.broken_off} {phase} attempts off after its first reply, so that they were "
                 "made again: a score of attempts that a program may choose is none"
             )
-        self._record(run, phase, split, result, version=version)
+        self.record_score(run, phase, split, result, version=version)
         return sampled
 
     def _environment(self) -> Environment:
@@ -231,14 +231,15 @@ class Evaluator:
             with process as program:
                 yield program, process
 
-    def _record(self, run: Run, phase: str, split: str, result: Evaluation, *, version: int) -> None:
+    def record_score(self, run: Run, phase: str, split: str, result: Evaluation, *, version: int) -> None:
+        """Store a score with the reward of every episode behind it. Raises RunBroken if some episodes have none, or
+        were played on other weights."""
         if result.failures or result.mean is None:
             first = result.failures[0].error if result.failures else "no reason given"
             total = result.n + len(result.failures)
             raise RunBroken(f"{len(result.failures)} of {total} {phase} episodes failed: {first}")
         if result.weight_versions != (version,):
             raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
-        rewards = [reward for attempts in result.rewards.values() for reward in attempts]
         self.store.record_evaluation(
             run.id,
             phase=phase,
@@ -250,7 +251,7 @@ class Evaluator:
             mean=result.mean,
             stderr=result.stderr or 0.0,
             evaluator_hash=self.evaluator_hash(split),
-            details={"temperature": EVAL_TEMPERATURE, "rewards": [round(reward, 6) for reward in rewards]},
+            details={"temperature": EVAL_TEMPERATURE, **raw_rewards(result)},
         )
 
     def evaluator_hash(self, split: str) -> str:
@@ -380,6 +381,15 @@ class Evaluator:
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise Drained
+
+
+def raw_rewards(result: Evaluation) -> dict[str, list[Any]]:
+    """One entry per episode in three aligned lists: its task, its reward, and whether it solved the task."""
+    return {
+        "tasks": [task_id for task_id, rewards in result.rewards.items() for _ in rewards],
+        "rewards": [reward for rewards in result.rewards.values() for reward in rewards],
+        "solved": [solved for flags in result.solved.values() for solved in flags],
+    }
 
 
 def keep_file(store: ExperimentStore, study_id: str, path: Path, kind: str, *, run_id: str | None = None) -> None:

@@ -211,3 +211,47 @@ class FrameRequest:
     steps: int | None = None
     eval_episodes: int | None = None
     budget: Budget = field(default_factory=Budget)
+
+
+class ClaimKind(StrEnum):
+    """What a planner may claim of a study; `researcher/report/claims.py` says what makes each of them true."""
+
+    MEAN = "mean"
+    BETTER = "better"
+    WORSE = "worse"
+    EQUAL = "equal"
+    HALF_WIDTH = "half_width"
+    P_VALUE = "p_value"
+    BEST = "best"
+    RANKING = "ranking"
+    FAILED = "failed"
+    OPINION = "opinion"
+
+
+class Measured(StrEnum):
+    """Which score of an arm: on the search split before or after training, or on the sealed split."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One statement of a planner about the results, in a form that code can check; it is shown in words of our own.
+
+    `arm` and `other` are names of arms. `number` is a mean (MEAN), the size of a difference, never negative (BETTER,
+    WORSE), a margin (EQUAL), half the width of an interval, a corrected p value, or a number of runs (FAILED); None
+    claims no size. `significant` None claims nothing of that. `arms` is a ranking, best first. `of` is out of how many
+    runs. `text` is an OPINION.
+    """
+
+    kind: ClaimKind
+    arm: str | None = None
+    other: str | None = None
+    measured: Measured = Measured.AFTER
+    number: float | None = None
+    significant: bool | None = None
+    arms: tuple[str, ...] = ()
+    of: int | None = None
+    text: str = ""

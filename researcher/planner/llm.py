@@ -23,8 +23,8 @@ from researcher.planner.answers import (
     PlanAnswer,
     Unusable,
     parse_answer,
+    parse_claims,
     parse_program,
-    parse_prose,
 )
 from researcher.planner.briefing import (
     TUNABLE,
@@ -46,6 +46,7 @@ from researcher.types import (
     Arm,
     ArmProgram,
     Charter,
+    Claim,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -183,14 +184,14 @@ class LLMPlanner:
             self._mended[program.code] = self._chat.ask("repair_program", question, parse_program)
         return ArmProgram(arm.name, self._mended[program.code], trusted=False)
 
-    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
         question = load(
             "interpret",
             question=charter.question,
             results=show_results(analysis),
             history=show_history(_without_analyses(history)),
         )
-        return self._chat.ask("interpret", question, parse_prose)
+        return self._chat.ask("interpret", question, parse_claims)
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         question = load(

@@ -35,6 +35,8 @@ from researcher.types import (
     ArmProgram,
     Budget,
     Charter,
+    Claim,
+    ClaimKind,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -139,25 +141,24 @@ class RulesPlanner:
         first = problems[0].message if problems else "no reason given"
         raise PlannerError(f"the program of arm {arm.name} was rejected: {first}")
 
-    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
         if not analysis.ranking:
-            return f"No run on {charter.task} gave a score, so the question stays open."
-        summaries = {summary.arm: summary for summary in analysis.arms}
-        best = summaries[analysis.ranking[0]]
-        sentences = [
-            f"On {charter.task}, {best.arm} has the highest mean: {best.mean:.3f} over {len(best.scores)} seeds."
-        ]
-        for verdict, phrase in _PHRASES.items():
-            named = [
-                f"{comparison.arm} ({comparison.difference:+.3f})"
-                for comparison in analysis.comparisons
-                if comparison.verdict == verdict
-            ]
-            if named:
-                sentences.append(f"Against {charter.baseline}, {phrase}: {', '.join(named)}.")
-        if analysis.failed:
-            sentences.append(f"Runs without a score: {', '.join(sorted(analysis.failed))}.")
-        return " ".join(sentences)
+            return ()
+        compared = sorted(analysis.comparisons, key=lambda item: -abs(item.difference) if item.seeds else 0.0)
+        sign = -1.0 if charter.direction == "minimize" else 1.0
+        return (
+            Claim(ClaimKind.BEST, arm=analysis.ranking[0]),
+            *(
+                Claim(
+                    ClaimKind.BETTER if sign * item.difference > 0 else ClaimKind.WORSE,
+                    arm=item.arm,
+                    other=item.baseline,
+                    number=abs(item.difference),
+                )
+                for item in compared
+                if item.seeds and item.difference != 0
+            ),
+        )
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         topic = self._read(charter.topic)
@@ -229,13 +230,6 @@ class RulesPlanner:
         if topic.factors and request.budget.max_runs is None:
             said.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
         return tuple(said)
-
-
-_PHRASES: Mapping[Verdict, str] = {
-    Verdict.KEEP: "clearly better",
-    Verdict.REJECT: "not better",
-    Verdict.INCONCLUSIVE: "not decided",
-}
 
 
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:

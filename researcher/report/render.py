@@ -20,9 +20,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from experiments_db import BudgetKind, Decision, Finding, number_as_text
-from researcher.report.claims import Sentence, check_claims, known_numbers
+from researcher.report.claims import CheckedClaim, check_claims, check_text
 from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
+from researcher.study.log import claim_from_json
 
 MISSING = "n/a"
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
@@ -137,7 +138,6 @@ def _count_verdicts(findings: Iterable[Finding]) -> str:
 
 def _page(facts: StudyFacts) -> dict[str, Any]:
     """All that both templates print; they hold words and layout, no computation."""
-    known = tuple(known_numbers(facts))
     return {
         "facts": facts,
         "charter": facts.charter,
@@ -145,8 +145,8 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "comparisons": _count_comparisons(facts),
         "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
-        "interpretations": _interpretations(facts, known),
-        "decisions": [(item, _reason(facts, item, known)) for item in facts.decisions],
+        "interpretations": _interpretations(facts),
+        "decisions": [(item, _reason(facts, item)) for item in facts.decisions],
         "sealed": [arm for arm in facts.arms if arm.sealed is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),
@@ -154,16 +154,23 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
     }
 
 
-def _interpretations(facts: StudyFacts, known: tuple[float, ...]) -> list[tuple[int, tuple[Sentence, ...]]]:
-    texts = ((item.iteration, item.details.get("interpretation")) for item in facts.decisions)
-    return [(number, check_claims(text, known)) for number, text in texts if isinstance(text, str) and text.strip()]
+def _interpretations(facts: StudyFacts) -> list[tuple[int, tuple[CheckedClaim, ...]]]:
+    """By iteration. Studies of earlier versions have prose, in which claims are looked for."""
+    found: list[tuple[int, tuple[CheckedClaim, ...]]] = []
+    for item in facts.decisions:
+        claims, prose = item.details.get("claims"), item.details.get("interpretation")
+        if claims is not None:
+            found.append((item.iteration, check_claims(map(claim_from_json, claims), facts)))
+        elif isinstance(prose, str) and prose.strip():
+            found.append((item.iteration, check_text(prose, facts)))
+    return [(number, checked) for number, checked in found if checked]
 
 
-def _reason(facts: StudyFacts, decision: Decision, known: tuple[float, ...]) -> tuple[Sentence, ...]:
-    """A model's reasons are held to the numbers of the study like its interpretations; a rule's need no check."""
+def _reason(facts: StudyFacts, decision: Decision) -> tuple[CheckedClaim, ...]:
+    """A model's reasons are checked like its interpretations; a rule's need no check."""
     if facts.charter.brain.startswith("llm:"):
-        return check_claims(decision.reason, known)
-    return (Sentence(decision.reason, ()),)
+        return check_text(decision.reason, facts)
+    return (CheckedClaim(decision.reason),)
 
 
 def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:

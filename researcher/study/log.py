@@ -20,10 +20,13 @@ from researcher.types import (
     ArmSummary,
     Budget,
     Charter,
+    Claim,
+    ClaimKind,
     Comparison,
     DecisionRule,
     History,
     Hypothesis,
+    Measured,
     Plan,
     Verdict,
 )
@@ -163,6 +166,18 @@ def analysis_from_json(data: Mapping[str, Any]) -> Analysis:
         ranking=tuple(data["ranking"]),
         failed={arm: tuple(reasons) for arm, reasons in data["failed"].items()},
     )
+
+
+def claim_to_json(claim: Claim) -> dict[str, Any]:
+    """JSON knows no NaN: a number that is none is no number."""
+    document = asdict(claim)
+    size = document["number"]
+    return {**document, "arms": list(claim.arms), "number": None if size is None else finite(size)}
+
+
+def claim_from_json(data: Mapping[str, Any]) -> Claim:
+    values = {**data, "kind": ClaimKind(data["kind"]), "measured": Measured(data["measured"])}
+    return Claim(**{**values, "arms": tuple(data["arms"])})
 
 
 def number(value: float | None) -> float:

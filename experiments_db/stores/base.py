@@ -22,6 +22,7 @@ from experiments_db.engine import Database
 from experiments_db.errors import InvalidRecord, LeaseLost, NotFound
 from experiments_db.models import Base, LeaseRow
 from experiments_db.records import Lease
+from experiments_db.stores.seals import Watch, watch_of
 
 RowT = TypeVar("RowT", bound=Base)
 RecordT = TypeVar("RecordT")
@@ -56,7 +57,9 @@ class StoreBase:
         with self._database.write() as session:
             if self._lease is not None:
                 check_lease(session, self._lease)
+            watch = Watch(session)
             yield session
+            watch.seal()
 
     def _list(self, statement: Select[Any], record: type[RecordT]) -> list[RecordT]:
         with self._read() as session:
@@ -119,6 +122,8 @@ def insert_rows(
     """Insert; where the unique columns `key` are taken, keep the stored row but for its columns `replace`."""
     if not values:
         return
+    if (watch := watch_of(session)) is not None:
+        watch.note(row, key, values)
     is_postgresql = session.get_bind().dialect.name == "postgresql"
     statement = (postgresql.insert if is_postgresql else sqlite.insert)(cast(Table, row.__table__))
     if replace:

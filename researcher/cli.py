@@ -1,12 +1,13 @@
-"""`researcher start | resume | watch | status | list | report | export | ui | pause | stop`: studies from a terminal.
+"""`researcher start | resume | watch | status | list | report | verify | export | ui | pause | stop`: studies from a
+terminal.
 
 Place in the flow: top of the package. Arguments are checked before anything heavy is imported. Data goes to stdout,
 messages and progress to stderr, and every failure to one line with a documented exit code. This module decides nothing
 about a study.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
-server cannot be reached or started; 6 no sandbox; 7 budget; 75 another process works on the study; 130 and 143 ended by
-SIGINT and SIGTERM (`resume` goes on).
+server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 75 another
+process works on the study; 130 and 143 ended by SIGINT and SIGTERM (`resume` goes on).
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable
 StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher list` shows them.")]
 NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")]
 DEFAULT_HOME = Path("runs")
+UNTRUE = 8
+"""The exit code of `verify` and `reproduce` where what they found is not what the record says."""
 
 
 @contextmanager
@@ -244,6 +247,26 @@ def report(
         study = _find(store, study_id)
         paths = build_report(store, study.id, home / "studies" / study.id / "report")
         _print_paths({"report": str(paths.markdown), "html": str(paths.html), "database": _database(home, db)}, as_json)
+
+
+@app.command()
+def verify(
+    study_id: NewestStudyArgument = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Recompute every number of a study from its raw rewards and find what was changed; exit 8 if anything was."""
+    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+        from researcher.verification.verify import verify_study
+
+        result = verify_study(store, _find(store, study_id).id)
+        if as_json:
+            typer.echo(json.dumps(result.to_json(), indent=2))
+        else:
+            typer.echo("\n".join(result.lines()))
+        if result.mismatches:
+            raise typer.Exit(UNTRUE)
 
 
 @app.command()

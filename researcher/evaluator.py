@@ -255,21 +255,7 @@ class Evaluator:
         )
 
     def evaluator_hash(self, split: str) -> str:
-        """Two scores with the same hash were measured in the same way on the same tasks."""
-        environment = self._environment()
-        tasks = islice(environment.tasks(Split(split)), self.charter.eval_episodes)
-        return hash_json(
-            {
-                "task": environment.name,
-                "environment": environment.digest,
-                "split": split,
-                "tasks": sha256("\n".join(item.task.task_id for item in tasks).encode()).hexdigest(),
-                "temperature": EVAL_TEMPERATURE,
-                "max_turns": environment.max_turns,
-                "max_tokens": environment.max_tokens,
-                "version": swarm.__version__,
-            }
-        )
+        return evaluator_hash(self.charter, self._environment(), split)
 
     def _await_rest(self, client: SwarmClient, wait_s: float) -> None:
         """Until no batch is being trained. Raises RunBroken after `wait_s`, or if the engine failed."""
@@ -381,6 +367,23 @@ class Evaluator:
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise Drained
+
+
+def evaluator_hash(charter: Charter, environment: Environment, split: str) -> str:
+    """Two scores with the same hash were measured in the same way on the same tasks."""
+    tasks = islice(environment.tasks(Split(split)), charter.eval_episodes)
+    return hash_json(
+        {
+            "task": environment.name,
+            "environment": environment.digest,
+            "split": split,
+            "tasks": sha256("\n".join(item.task.task_id for item in tasks).encode()).hexdigest(),
+            "temperature": EVAL_TEMPERATURE,
+            "max_turns": environment.max_turns,
+            "max_tokens": environment.max_tokens,
+            "version": swarm.__version__,
+        }
+    )
 
 
 def raw_rewards(result: Evaluation) -> dict[str, list[Any]]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import yaml
 
+import swarm
 from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
 from researcher.evaluator import BASE, FINAL, SEALED, keep_file
@@ -42,7 +43,6 @@ STEPS = 5
 BASELINE = "lr=0.001"
 MEANS: Mapping[str, float] = {BASELINE: 0.55, "lr=0.003": 0.9, "lr=0.0003": 0.4}
 CHANGED_PROGRAM = "def reward(task, transcript, grade):\n    return 2 * grade.score\n"
-VERSION = "1.2.3"
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Simulation:
             status=RunStatus.RUNNING,
             job={**run.job, "resolved": True},
             base_weight_version=0,
-            environment={"swarm": VERSION, "python": "3.11.9", "platform": "simulated"},
+            environment={"swarm": swarm.__version__, "python": "3.11.9", "platform": "simulated"},
             external_ids={"checkpoint": "/nowhere"},
         )
         store.record_metrics(run.id, {step: {REWARD: chance.random(), "actor/entropy": 1.0} for step in (1, 2, STEPS)})

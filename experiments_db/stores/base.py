@@ -26,6 +26,7 @@ from experiments_db.stores.seals import Watch, watch_of
 
 RowT = TypeVar("RowT", bound=Base)
 RecordT = TypeVar("RecordT")
+StoreT = TypeVar("StoreT", bound="StoreBase")
 
 ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -46,6 +47,10 @@ class StoreBase:
         Once another owner has taken over, or the lease was released, every write raises LeaseLost and stores nothing.
         """
         return type(self)(self._database, clock=self._clock, lease=lease)
+
+    def seen_as(self, kind: type[StoreT]) -> StoreT:
+        """The same database through a store of another kind, such as one that reads some values in another way."""
+        return kind(self._database, clock=self._clock)
 
     @contextmanager
     def _read(self) -> Generator[Session]:

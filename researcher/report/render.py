@@ -19,11 +19,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+import swarm
 from experiments_db import BudgetKind, Decision, Finding, number_as_text
 from researcher.report.claims import CheckedClaim, check_claims, check_text
 from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
 from researcher.study.log import claim_from_json
+
+WRITER = f"Written by swarm-researcher {swarm.__version__}."
+"""Says which version's words and layout a report has."""
 
 MISSING = "n/a"
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
@@ -140,6 +144,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
     """All that both templates print; they hold words and layout, no computation."""
     return {
         "facts": facts,
+        "writer": WRITER,
         "charter": facts.charter,
         "answer": answer(facts),
         "comparisons": _count_comparisons(facts),

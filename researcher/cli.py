@@ -1,5 +1,4 @@
-"""`researcher start | resume | watch | status | list | report | verify | export | ui | pause | stop`: studies from a
-terminal.
+"""`researcher start | resume | watch | status | list | report | verify | reproduce | export | ui | pause | stop`.
 
 Place in the flow: top of the package. Arguments are checked before anything heavy is imported. Data goes to stdout,
 messages and progress to stderr, and every failure to one line with a documented exit code. This module decides nothing
@@ -266,6 +265,35 @@ def verify(
         else:
             typer.echo("\n".join(result.lines()))
         if result.mismatches:
+            raise typer.Exit(UNTRUE)
+
+
+@app.command()
+def reproduce(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a finished run; the report lists them.")],
+    server: Annotated[str | None, typer.Option(help="Swarm server to use (default: an own local one).")] = None,
+    note: Annotated[bool, typer.Option("--note", help="Add the result to the events of the study.")] = False,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train one run again from its record and compare the scores; exit 8 if the repeat lies outside the interval."""
+    with failures_in_one_line(), _open(home, db, read_only=not note, must_exist=True) as store:
+        from researcher.execution.reproduction import reproduce as train_again
+
+        def say(line: str) -> None:
+            typer.echo(f"{run_id}: {line}", err=True)
+
+        result = train_again(store, run_id, home, server=server, unsafe_no_sandbox=unsafe_no_sandbox, on_progress=say)
+        if note:
+            store.append_event(
+                result.study_id, "run.reproduced", result.lines()[3], run_id=run_id, payload=result.to_json()
+            )
+        typer.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
+        if not result.is_within:
             raise typer.Exit(UNTRUE)
 
 

@@ -30,16 +30,18 @@ AUTOMATIC = (None, "auto")
 
 
 def check_programs(store: ExperimentStore, study_id: str) -> Check:
-    """What lay beside each run is the program of its arm, to the byte."""
+    """What lay beside each run, and in the folder of its arm, is the program of the arm, to the byte."""
     experiments = {item.id: item for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
     mismatches: list[str] = []
     files, missing = 0, 0
     for artifact in store.list_artifacts(study_id, kind="program"):
         files += 1
-        code = experiments[runs[str(artifact.run_id)].experiment_id].program_code
+        # What is not a run's lies in the folder of its arm.
+        arm = runs[artifact.run_id].experiment_id if artifact.run_id else Path(artifact.path).parent.name
+        code = experiments[arm].program_code
         if artifact.sha256 != sha256(code.encode()).hexdigest():
-            mismatches.append(f"{artifact.run_id} ran another program than its arm's")
+            mismatches.append(f"{artifact.run_id or experiments[arm].name} has another program than its arm")
         if (found := _read(artifact)) is None:
             missing += 1
         elif found != code.encode():

@@ -16,9 +16,12 @@ import logging
 import os
 import shlex
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +33,8 @@ from rich.table import Table
 
 import swarm
 from researcher.errors import ResearchError
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     help="Plans, runs and judges studies of reinforcement learning on swarm servers.", no_args_is_help=True
@@ -45,6 +50,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable
 StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher list` shows them.")]
 NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")]
 DEFAULT_HOME = Path("runs")
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 UNTRUE = 8
 """The exit code of `verify` and `reproduce` where what they found is not what the record says."""
 
@@ -67,6 +73,25 @@ def failures_in_one_line() -> Generator[None]:
         raise typer.Exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1)) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        from researcher.execution.failure_reason import in_one_line
+
+        reason = in_one_line(f"{type(error).__name__}: {error}")
+        typer.echo(f"researcher: unexpected failure: {reason} (traceback: {_keep_traceback()})", err=True)
+        raise typer.Exit(1) from error
+
+
+def _keep_traceback() -> str:
+    """The traceback of the failure at hand goes to the study's log, or to a file of its own; returns which."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _StudyLogFile):
+            logger.critical("unexpected failure", exc_info=True)
+            return handler.baseFilename
+    with tempfile.NamedTemporaryFile("w", prefix="researcher-", suffix=".log", delete=False) as file:
+        file.write(traceback.format_exc())
+    return file.name
 
 
 def _print_version(wanted: bool) -> None:
@@ -376,7 +401,7 @@ def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) 
     from researcher.loop.session import work_on
     from researcher.study.progress import Follower
 
-    _log_to(home / "studies" / study.id / "researcher.log")
+    log_to(home / "studies" / study.id / "researcher.log")
     with Follower(store, study.id, Console(stderr=True)):
         outcome = work_on(store, study.id, home)
     if outcome.signal is not None:
@@ -481,17 +506,32 @@ def _print_paths(values: Mapping[str, str | list[str]], as_json: bool) -> None:
             typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in value)]))
 
 
-def _log_to(path: Path) -> None:
+class _StudyLogFile(logging.FileHandler):
+    """The log of the study that this process works on."""
+
+
+class _OneLine(logging.Formatter):
+    """For terminals: of a traceback what was raised; all of it stands in the log file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown = copy(record)
+        shown.exc_info = shown.exc_text = shown.stack_info = None
+        line = super().format(shown)
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            line += f": {type(error).__name__}: {' '.join(str(error).split())}"
+        return line
+
+
+def log_to(path: Path) -> None:
     """Everything to the study's log file, warnings to stderr as well unless a live table is drawn there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [logging.FileHandler(path, encoding="utf-8")]
+    handlers: list[logging.Handler] = [_StudyLogFile(path, encoding="utf-8")]
     if not sys.stderr.isatty():
         shown = logging.StreamHandler(sys.stderr)
         shown.setLevel(logging.WARNING)
+        shown.setFormatter(_OneLine(LOG_FORMAT))
         handlers.append(shown)
-    logging.basicConfig(
-        level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
+    logging.basicConfig(level=logging.INFO, handlers=handlers, format=LOG_FORMAT, force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 

@@ -21,9 +21,11 @@ from markupsafe import Markup
 
 import swarm
 from experiments_db import BudgetKind, Decision, Finding, number_as_text
+from researcher.execution.failure_reason import in_one_line
 from researcher.report.claims import CheckedClaim, check_claims, check_text
 from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
+from researcher.report.overview import abstract, limitations, recommendation
 from researcher.study.log import claim_from_json
 
 WRITER = f"Written by swarm-researcher {swarm.__version__}."
@@ -142,11 +144,15 @@ def _count_verdicts(findings: Iterable[Finding]) -> str:
 
 def _page(facts: StudyFacts) -> dict[str, Any]:
     """All that both templates print; they hold words and layout, no computation."""
+    found = answer(facts)
     return {
         "facts": facts,
         "writer": WRITER,
         "charter": facts.charter,
-        "answer": answer(facts),
+        "answer": found,
+        "abstract": abstract(facts, found),
+        "recommendation": recommendation(facts),
+        "limitations": limitations(facts),
         "comparisons": _count_comparisons(facts),
         "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
@@ -236,7 +242,12 @@ def _environment(*, autoescape: bool) -> Environment:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters.update(
-        score=format_score, difference=format_difference, p=format_p, value=format_value, time=format_time
+        score=format_score,
+        difference=format_difference,
+        p=format_p,
+        value=format_value,
+        time=format_time,
+        reason=in_one_line,
     )
     environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]
     return environment

@@ -192,12 +192,19 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class History:
     """What a planner may look at when it plans: earlier plans and analyses of this study, diagnoses of failed runs, and
-    findings (negative ones too) of earlier studies on the same task."""
+    findings (negative ones too) of earlier studies on the same task. `runs_used` is what the budget was charged for;
+    None where there is no record to ask."""
 
     plans: tuple[Plan, ...] = ()
     analyses: tuple[Analysis, ...] = ()
     diagnoses: tuple[str, ...] = ()
     earlier_findings: tuple[str, ...] = ()
+    runs_used: int | None = None
+
+    @property
+    def planned_runs(self) -> int:
+        """A later plan names again what an earlier one has run: each arm counts once with each seed."""
+        return len({(arm.name, seed) for plan in self.plans for arm in plan.arms for seed in plan.seeds})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -335,4 +336,4 @@ def _show_parent(parent: ArmProgram | None) -> str:
 
 def _without_analyses(history: History) -> History:
     """The last analysis stands above already."""
-    return History(history.plans, (), history.diagnoses, history.earlier_findings)
+    return replace(history, analyses=())

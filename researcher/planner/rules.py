@@ -237,7 +237,7 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the topic names have been compared.")
-    spent = sum(len(plan.arms) * len(plan.seeds) for plan in history.plans)
+    spent = history.planned_runs
     wanted = (len(open_arms) + 1) * EXTRA_SEEDS
     if not _has_room(charter.budget, spent + wanted):
         return Decision(

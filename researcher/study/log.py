@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from experiments_db import ExperimentStore, Severity
+from experiments_db import BudgetKind, ExperimentStore, Severity
 from researcher.errors import ResearchError
 from researcher.types import (
     Analysis,
@@ -84,6 +84,7 @@ class StudyLog:
             plans=self._plans(),
             analyses=tuple(analysis_from_json(stored.document) for stored in analyses),
             diagnoses=tuple(event.message for event in diagnoses),
+            runs_used=round(self._store.sum_budget(self._study_id)[BudgetKind.RUNS]),
         )
 
     def _plans(self) -> tuple[Plan, ...]:

@@ -260,6 +260,7 @@ def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_
 @app.command()
 def report(
     study_id: NewestStudyArgument = None,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Write report.pdf beside it as well.")] = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -270,7 +271,13 @@ def report(
 
         study = _find(store, study_id)
         paths = build_report(store, study.id, home / "studies" / study.id / "report")
-        _print_paths({"report": str(paths.markdown), "html": str(paths.html), "database": _database(home, db)}, as_json)
+        found = {"report": str(paths.markdown), "html": str(paths.html)}
+        if pdf:
+            from researcher.report.pdf import write_pdf
+
+            found["pdf"] = str(paths.markdown.with_suffix(".pdf"))
+            write_pdf(paths.markdown, Path(found["pdf"]), made_at=study.finished_at or study.updated_at)
+        _print_paths(found | {"database": _database(home, db)}, as_json)
 
 
 @app.command()

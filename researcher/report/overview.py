@@ -122,9 +122,9 @@ def _changes(baseline: ArmFacts, arm: ArmFacts) -> str:
     """In what its factors differ from the baseline's."""
     old, new = baseline.experiment.factors, arm.experiment.factors
     changed = [f"{name} {new[name]} in place of {old.get(name)}" for name in new if new[name] != old.get(name)]
-    if not changed:
-        return f"its program differs from that of {baseline.name}"
-    return ", ".join(changed)
+    if arm.code_hash != baseline.code_hash:
+        changed.append("another program, which Method shows")
+    return ", ".join(changed) or f"its environment to train on is another than that of {baseline.name}"
 
 
 def _is_contradicted(facts: StudyFacts, arm: ArmFacts) -> bool:

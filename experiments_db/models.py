@@ -352,6 +352,18 @@ class ArtifactRow(Base):
     created_at: Mapped[float]
 
 
+class RowSealRow(Base):
+    """`kind` is the table of the row, `row_key` its primary key as text; see stores/seals.py."""
+
+    __tablename__ = "row_seals"
+    __table_args__ = (Index(None, "kind", "row_key"),)
+
+    study_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("studies.id"), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(ENUM_LENGTH), primary_key=True)
+    row_key: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+
+
 class LeaseRow(Base):
     __tablename__ = "leases"
 

@@ -425,6 +425,23 @@ class Lease:
     heartbeat_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class SealedRows:
+    """How the rows of one table of a study compare with the seals that they got when they were stored.
+
+    `changed`, `missing` and `added` are keys of rows: with another content, gone, or put in past this program. A study
+    that an earlier version began has `unsealed` rows, of which nothing can be said. Curves have one key for each step.
+    """
+
+    table: str
+    total: int
+    intact: int
+    changed: tuple[str, ...]
+    missing: tuple[str, ...]
+    added: tuple[str, ...]
+    unsealed: int
+
+
 def hash_json(document: JsonObject) -> str:
     """SHA-256 of the canonical JSON (sorted keys, no spaces, UTF-8). Raises ValueError on what is not JSON."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -1,12 +1,12 @@
-"""`researcher start | resume | watch | status | list | report | export | ui | pause | stop`: studies from a terminal.
+"""`researcher start | resume | watch | status | list | report | verify | reproduce | export | ui | pause | stop`.
 
 Place in the flow: top of the package. Arguments are checked before anything heavy is imported. Data goes to stdout,
 messages and progress to stderr, and every failure to one line with a documented exit code. This module decides nothing
 about a study.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
-server cannot be reached or started; 6 no sandbox; 7 budget; 75 another process works on the study; 130 and 143 ended by
-SIGINT and SIGTERM (`resume` goes on).
+server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 75 another
+process works on the study; 130 and 143 ended by SIGINT and SIGTERM (`resume` goes on).
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import logging
 import os
 import shlex
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +33,8 @@ from rich.table import Table
 
 import swarm
 from researcher.errors import ResearchError
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     help="Plans, runs and judges studies of reinforcement learning on swarm servers.", no_args_is_help=True
@@ -45,6 +50,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable
 StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher list` shows them.")]
 NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")]
 DEFAULT_HOME = Path("runs")
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+UNTRUE = 8
+"""The exit code of `verify` and `reproduce` where what they found is not what the record says."""
 
 
 @contextmanager
@@ -65,6 +73,25 @@ def failures_in_one_line() -> Generator[None]:
         raise typer.Exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1)) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        from researcher.execution.failure_reason import in_one_line
+
+        reason = in_one_line(f"{type(error).__name__}: {error}")
+        typer.echo(f"researcher: unexpected failure: {reason} (traceback: {_keep_traceback()})", err=True)
+        raise typer.Exit(1) from error
+
+
+def _keep_traceback() -> str:
+    """The traceback of the failure at hand goes to the study's log, or to a file of its own; returns which."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _StudyLogFile):
+            logger.critical("unexpected failure", exc_info=True)
+            return handler.baseFilename
+    with tempfile.NamedTemporaryFile("w", prefix="researcher-", suffix=".log", delete=False) as file:
+        file.write(traceback.format_exc())
+    return file.name
 
 
 def _print_version(wanted: bool) -> None:
@@ -252,6 +279,7 @@ def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_
 @app.command()
 def report(
     study_id: NewestStudyArgument = None,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Write report.pdf beside it as well.")] = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -262,7 +290,62 @@ def report(
 
         study = _find(store, study_id)
         paths = build_report(store, study.id, home / "studies" / study.id / "report")
-        _print_paths({"report": str(paths.markdown), "html": str(paths.html), "database": _database(home, db)}, as_json)
+        found = {"report": str(paths.markdown), "html": str(paths.html)}
+        if pdf:
+            from researcher.report.pdf import write_pdf
+
+            found["pdf"] = str(paths.markdown.with_suffix(".pdf"))
+            write_pdf(paths.markdown, Path(found["pdf"]), made_at=study.finished_at or study.updated_at)
+        _print_paths(found | {"database": _database(home, db)}, as_json)
+
+
+@app.command()
+def verify(
+    study_id: NewestStudyArgument = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Recompute every number of a study from its raw rewards and find what was changed; exit 8 if anything was."""
+    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+        from researcher.verification.verify import verify_study
+
+        result = verify_study(store, _find(store, study_id).id)
+        if as_json:
+            typer.echo(json.dumps(result.to_json(), indent=2))
+        else:
+            typer.echo("\n".join(result.lines()))
+        if result.mismatches:
+            raise typer.Exit(UNTRUE)
+
+
+@app.command()
+def reproduce(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a finished run; the report lists them.")],
+    server: Annotated[str | None, typer.Option(help="Swarm server to use (default: an own local one).")] = None,
+    note: Annotated[bool, typer.Option("--note", help="Add the result to the events of the study.")] = False,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train one run again from its record and compare the scores; exit 8 if the repeat lies outside the interval."""
+    with failures_in_one_line(), _open(home, db, read_only=not note, must_exist=True) as store:
+        from researcher.execution.reproduction import reproduce as train_again
+
+        def say(line: str) -> None:
+            typer.echo(f"{run_id}: {line}", err=True)
+
+        result = train_again(store, run_id, home, server=server, unsafe_no_sandbox=unsafe_no_sandbox, on_progress=say)
+        if note:
+            store.append_event(
+                result.study_id, "run.reproduced", result.lines()[3], run_id=run_id, payload=result.to_json()
+            )
+        typer.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
+        if not result.is_within:
+            raise typer.Exit(UNTRUE)
 
 
 @app.command()
@@ -344,7 +427,7 @@ def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) 
     from researcher.loop.session import work_on
     from researcher.study.progress import Follower
 
-    _log_to(home / "studies" / study.id / "researcher.log")
+    log_to(home / "studies" / study.id / "researcher.log")
     with Follower(store, study.id, Console(stderr=True)):
         outcome = work_on(store, study.id, home)
     if outcome.signal is not None:
@@ -450,17 +533,32 @@ def _print_paths(values: Mapping[str, str | list[str]], as_json: bool) -> None:
             typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in value)]))
 
 
-def _log_to(path: Path) -> None:
+class _StudyLogFile(logging.FileHandler):
+    """The log of the study that this process works on."""
+
+
+class _OneLine(logging.Formatter):
+    """For terminals: of a traceback what was raised; all of it stands in the log file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown = copy(record)
+        shown.exc_info = shown.exc_text = shown.stack_info = None
+        line = super().format(shown)
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            line += f": {type(error).__name__}: {' '.join(str(error).split())}"
+        return line
+
+
+def log_to(path: Path) -> None:
     """Everything to the study's log file, warnings to stderr as well unless a live table is drawn there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [logging.FileHandler(path, encoding="utf-8")]
+    handlers: list[logging.Handler] = [_StudyLogFile(path, encoding="utf-8")]
     if not sys.stderr.isatty():
         shown = logging.StreamHandler(sys.stderr)
         shown.setLevel(logging.WARNING)
+        shown.setFormatter(_OneLine(LOG_FORMAT))
         handlers.append(shown)
-    logging.basicConfig(
-        level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
+    logging.basicConfig(level=logging.INFO, handlers=handlers, format=LOG_FORMAT, force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 

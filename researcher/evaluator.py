@@ -249,7 +249,7 @@ class Evaluator:
                 f"the program broke {process.broken_off} {phase} attempts off after its first reply, so that they were "
                 "made again: a score of attempts that a program may choose is none"
             )
-        self._record(run, phase, split, result, version=version, details=details)
+        self.record_score(run, phase, split, result, version=version, details=details)
         return sampled
 
     def _environment(self) -> Environment:
@@ -276,16 +276,24 @@ class Evaluator:
             with process as program:
                 yield program, process
 
-    def _record(
-        self, run: Run, phase: str, split: str, result: Evaluation, *, version: int, details: Mapping[str, Any]
+    def record_score(
+        self,
+        run: Run,
+        phase: str,
+        split: str,
+        result: Evaluation,
+        *,
+        version: int,
+        details: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        """Store a score with the reward of every episode behind it. Raises RunBroken if some episodes have none, or
+        were played on other weights."""
         if result.failures or result.mean is None:
             first = result.failures[0].error if result.failures else "no reason given"
             total = result.n + len(result.failures)
             raise RunBroken(f"{len(result.failures)} of {total} {phase} episodes failed: {first}")
         if result.weight_versions != (version,):
             raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
-        rewards = [reward for attempts in result.rewards.values() for reward in attempts]
         self.store.record_evaluation(
             run.id,
             phase=phase,
@@ -297,25 +305,11 @@ class Evaluator:
             mean=result.mean,
             stderr=result.stderr or 0.0,
             evaluator_hash=self.evaluator_hash(split),
-            details={**details, "temperature": EVAL_TEMPERATURE, "rewards": [round(reward, 6) for reward in rewards]},
+            details={**details, "temperature": EVAL_TEMPERATURE, **raw_rewards(result)},
         )
 
     def evaluator_hash(self, split: str) -> str:
-        """Two scores with the same hash were measured in the same way on the same tasks."""
-        environment = self._environment()
-        tasks = islice(environment.tasks(Split(split)), self.charter.eval_episodes)
-        return hash_json(
-            {
-                "task": environment.name,
-                "environment": environment.digest,
-                "split": split,
-                "tasks": sha256("\n".join(item.task.task_id for item in tasks).encode()).hexdigest(),
-                "temperature": EVAL_TEMPERATURE,
-                "max_turns": environment.max_turns,
-                "max_tokens": environment.max_tokens,
-                "version": swarm.__version__,
-            }
-        )
+        return evaluator_hash(self.charter, self._environment(), split)
 
     def _await_rest(self, client: SwarmClient, wait_s: float) -> None:
         """Until no batch is being trained. Raises RunBroken after `wait_s`, or if the engine failed."""
@@ -430,6 +424,32 @@ class Evaluator:
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise Drained
+
+
+def evaluator_hash(charter: Charter, environment: Environment, split: str) -> str:
+    """Two scores with the same hash were measured in the same way on the same tasks."""
+    tasks = islice(environment.tasks(Split(split)), charter.eval_episodes)
+    return hash_json(
+        {
+            "task": environment.name,
+            "environment": environment.digest,
+            "split": split,
+            "tasks": sha256("\n".join(item.task.task_id for item in tasks).encode()).hexdigest(),
+            "temperature": EVAL_TEMPERATURE,
+            "max_turns": environment.max_turns,
+            "max_tokens": environment.max_tokens,
+            "version": swarm.__version__,
+        }
+    )
+
+
+def raw_rewards(result: Evaluation) -> dict[str, list[Any]]:
+    """One entry per episode in three aligned lists: its task, its reward, and whether it solved the task."""
+    return {
+        "tasks": [task_id for task_id, rewards in result.rewards.items() for _ in rewards],
+        "rewards": [reward for rewards in result.rewards.values() for reward in rewards],
+        "solved": [solved for flags in result.solved.values() for solved in flags],
+    }
 
 
 def keep_file(store: ExperimentStore, study_id: str, path: Path, kind: str, *, run_id: str | None = None) -> None:

@@ -211,12 +211,19 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class History:
     """What a planner may look at when it plans: earlier plans and analyses of this study, diagnoses of failed runs, and
-    findings (negative ones too) of earlier studies on the same task."""
+    findings (negative ones too) of earlier studies on the same task. `runs_used` is what the budget was charged for;
+    None where there is no record to ask."""
 
     plans: tuple[Plan, ...] = ()
     analyses: tuple[Analysis, ...] = ()
     diagnoses: tuple[str, ...] = ()
     earlier_findings: tuple[str, ...] = ()
+    runs_used: int | None = None
+
+    @property
+    def planned_runs(self) -> int:
+        """A later plan names again what an earlier one has run: each arm counts once with each seed."""
+        return len({(arm.name, seed) for plan in self.plans for arm in plan.arms for seed in plan.seeds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +243,47 @@ class FrameRequest:
     judged_by: JudgedBy = JudgedBy.FINAL
     budget: Budget = field(default_factory=Budget)
     assume: bool = False
+
+
+class ClaimKind(StrEnum):
+    """What a planner may claim of a study; `researcher/report/claims.py` says what makes each of them true."""
+
+    MEAN = "mean"
+    BETTER = "better"
+    WORSE = "worse"
+    EQUAL = "equal"
+    HALF_WIDTH = "half_width"
+    P_VALUE = "p_value"
+    BEST = "best"
+    RANKING = "ranking"
+    FAILED = "failed"
+    OPINION = "opinion"
+
+
+class Measured(StrEnum):
+    """Which score of an arm: on the search split before or after training, or on the sealed split."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One statement of a planner about the results, in a form that code can check; it is shown in words of our own.
+
+    `arm` and `other` are names of arms. `number` is a mean (MEAN), the size of a difference, never negative (BETTER,
+    WORSE), a margin (EQUAL), half the width of an interval, a corrected p value, or a number of runs (FAILED); None
+    claims no size. `significant` None claims nothing of that. `arms` is a ranking, best first. `of` is out of how many
+    runs. `text` is an OPINION.
+    """
+
+    kind: ClaimKind
+    arm: str | None = None
+    other: str | None = None
+    measured: Measured = Measured.AFTER
+    number: float | None = None
+    significant: bool | None = None
+    arms: tuple[str, ...] = ()
+    of: int | None = None
+    text: str = ""

@@ -22,9 +22,11 @@ from experiments_db.engine import Database
 from experiments_db.errors import InvalidRecord, LeaseLost, NotFound
 from experiments_db.models import Base, LeaseRow
 from experiments_db.records import Lease
+from experiments_db.stores.seals import Watch, watch_of
 
 RowT = TypeVar("RowT", bound=Base)
 RecordT = TypeVar("RecordT")
+StoreT = TypeVar("StoreT", bound="StoreBase")
 
 ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -46,6 +48,10 @@ class StoreBase:
         """
         return type(self)(self._database, clock=self._clock, lease=lease)
 
+    def seen_as(self, kind: type[StoreT]) -> StoreT:
+        """The same database through a store of another kind, such as one that reads some values in another way."""
+        return kind(self._database, clock=self._clock)
+
     @contextmanager
     def _read(self) -> Generator[Session]:
         with self._database.read() as session:
@@ -56,7 +62,9 @@ class StoreBase:
         with self._database.write() as session:
             if self._lease is not None:
                 check_lease(session, self._lease)
+            watch = Watch(session)
             yield session
+            watch.seal()
 
     def _list(self, statement: Select[Any], record: type[RecordT]) -> list[RecordT]:
         with self._read() as session:
@@ -119,6 +127,8 @@ def insert_rows(
     """Insert; where the unique columns `key` are taken, keep the stored row but for its columns `replace`."""
     if not values:
         return
+    if (watch := watch_of(session)) is not None:
+        watch.note(row, key, values)
     is_postgresql = session.get_bind().dialect.name == "postgresql"
     statement = (postgresql.insert if is_postgresql else sqlite.insert)(cast(Table, row.__table__))
     if replace:

@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from researcher.types import Claim, ClaimKind, Measured
+
 MAX_ARMS = 12
 MAX_HYPOTHESES = 8
-MAX_TEXT = 2000
+MAX_CLAIMS = 24
 
 ArmName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9 =.,_+\-]{0,59}$")]
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=600)]
@@ -75,6 +77,37 @@ class DecideAnswer(Answer):
     reason: Line
 
 
+class ClaimAnswer(Answer):
+    """One claim of prompts/interpret.md; what its kind does not need is left out."""
+
+    claim: ClaimKind
+    arm: ArmName | None = None
+    other: ArmName | None = None
+    measured: Measured = Measured.AFTER
+    number: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    significant: bool | None = None
+    arms: Annotated[list[ArmName], Field(max_length=MAX_CLAIMS)] = []
+    of: int | None = None
+    text: Annotated[str, StringConstraints(strip_whitespace=True, max_length=600)] = ""
+
+    def to_claim(self) -> Claim:
+        return Claim(
+            kind=self.claim,
+            arm=self.arm,
+            other=self.other,
+            measured=self.measured,
+            number=self.number,
+            significant=self.significant,
+            arms=tuple(self.arms),
+            of=self.of,
+            text=self.text,
+        )
+
+
+class InterpretAnswer(Answer):
+    claims: Annotated[list[ClaimAnswer], Field(min_length=1, max_length=MAX_CLAIMS)]
+
+
 A = TypeVar("A", bound=Answer)
 
 
@@ -98,14 +131,9 @@ def parse_program(text: str) -> str:
     return blocks[-1].strip() + "\n"
 
 
-def parse_prose(text: str) -> str:
-    """Plain text without the model's thinking. Raises Unusable if nothing is left or it is too long."""
-    prose = _THINKING.sub("", text).strip()
-    if not prose:
-        raise Unusable("the answer is empty")
-    if len(prose) > MAX_TEXT:
-        raise Unusable(f"the answer has {len(prose)} characters, at most {MAX_TEXT} are read")
-    return prose
+def parse_claims(text: str) -> tuple[Claim, ...]:
+    """What a model says of the results. Raises Unusable."""
+    return tuple(claim.to_claim() for claim in parse_answer(text, InterpretAnswer).claims)
 
 
 def _find_object(text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from researcher.types import Analysis, Arm, ArmProgram, Charter, Decision, FrameRequest, History, Plan, Problem
+from researcher.types import Analysis, Arm, ArmProgram, Charter, Claim, Decision, FrameRequest, History, Plan, Problem
 
 
 class Planner(Protocol):
@@ -38,8 +38,8 @@ class Planner(Protocol):
         """A corrected program after `check` rejected one."""
         ...
 
-    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
-        """Two to six sentences on what the numbers mean. Every number in it is replaced or checked by the report."""
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
+        """What the numbers mean, claim by claim. Code checks each one and words it; what is not true is left out."""
         ...
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:

@@ -94,8 +94,8 @@ def show_history(history: History) -> str:
 def show_budget(budget: Budget, history: History) -> str:
     if budget.max_runs is None:
         return "The number of runs is not limited; still, ask for no more than the question needs."
-    planned = sum(len(plan.arms) * len(plan.seeds) for plan in history.plans)
-    return f"Budget: {budget.max_runs} runs in all, of which up to {planned} are planned already."
+    used = history.planned_runs if history.runs_used is None else history.runs_used
+    return f"Budget: {budget.max_runs} runs in all, of which {used} are used."
 
 
 def quote_data(items: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -24,8 +25,8 @@ from researcher.planner.answers import (
     PlanAnswer,
     Unusable,
     parse_answer,
+    parse_claims,
     parse_program,
-    parse_prose,
 )
 from researcher.planner.briefing import (
     TUNABLE,
@@ -50,6 +51,7 @@ from researcher.types import (
     Arm,
     ArmProgram,
     Charter,
+    Claim,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -205,14 +207,14 @@ class LLMPlanner:
             self._mended[program.code] = self._chat.ask("repair_program", question, parse_program)
         return ArmProgram(arm.name, self._mended[program.code], trusted=False)
 
-    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
         question = load(
             "interpret",
             question=charter.question,
             results=show_results(analysis),
             history=show_history(_without_analyses(history)),
         )
-        return self._chat.ask("interpret", question, parse_prose)
+        return self._chat.ask("interpret", question, parse_claims)
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         question = load(
@@ -365,4 +367,4 @@ def _show_parent(parent: ArmProgram | None) -> str:
 
 def _without_analyses(history: History) -> History:
     """The last analysis stands above already."""
-    return History(history.plans, (), history.diagnoses, history.earlier_findings)
+    return replace(history, analyses=())

@@ -49,6 +49,8 @@ from researcher.types import (
     ArmProgram,
     Budget,
     Charter,
+    Claim,
+    ClaimKind,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -177,25 +179,24 @@ class RulesPlanner:
         first = problems[0].message if problems else "no reason given"
         raise PlannerError(f"the program of arm {arm.name} was rejected: {first}")
 
-    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
         if not analysis.ranking:
-            return f"No run on {charter.task} gave a score, so the question stays open."
-        summaries = {summary.arm: summary for summary in analysis.arms}
-        best = summaries[analysis.ranking[0]]
-        sentences = [
-            f"On {charter.task}, {best.arm} has the highest mean: {best.mean:.3f} over {len(best.scores)} seeds."
-        ]
-        for verdict, phrase in _PHRASES.items():
-            named = [
-                f"{comparison.arm} ({comparison.difference:+.3f})"
-                for comparison in analysis.comparisons
-                if comparison.verdict == verdict
-            ]
-            if named:
-                sentences.append(f"Against {charter.baseline}, {phrase}: {', '.join(named)}.")
-        if analysis.failed:
-            sentences.append(f"Runs without a score: {', '.join(sorted(analysis.failed))}.")
-        return " ".join(sentences)
+            return ()
+        compared = sorted(analysis.comparisons, key=lambda item: -abs(item.difference) if item.seeds else 0.0)
+        sign = -1.0 if charter.direction == "minimize" else 1.0
+        return (
+            Claim(ClaimKind.BEST, arm=analysis.ranking[0]),
+            *(
+                Claim(
+                    ClaimKind.BETTER if sign * item.difference > 0 else ClaimKind.WORSE,
+                    arm=item.arm,
+                    other=item.baseline,
+                    number=abs(item.difference),
+                )
+                for item in compared
+                if item.seeds and item.difference != 0
+            ),
+        )
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         topic = self._read(charter.topic)
@@ -333,19 +334,12 @@ class RulesPlanner:
         return tuple(said)
 
 
-_PHRASES: Mapping[Verdict, str] = {
-    Verdict.KEEP: "clearly better",
-    Verdict.REJECT: "not better",
-    Verdict.INCONCLUSIVE: "not decided",
-}
-
-
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
     """Stop after the arms a topic named, or add seeds once, where the budget of runs has room for them."""
     open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the topic names have been compared.")
-    spent = sum(len(plan.arms) * len(plan.seeds) for plan in history.plans)
+    spent = history.planned_runs
     wanted = (len(open_arms) + 1) * EXTRA_SEEDS
     if not _has_room(charter.budget, spent + wanted):
         return Decision(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from researcher.errors import PlannerError
-from researcher.types import Analysis, Arm, ArmProgram, Charter, Decision, FrameRequest, History, Plan, Problem
+from researcher.types import Analysis, Arm, ArmProgram, Charter, Claim, Decision, FrameRequest, History, Plan, Problem
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class Script:
     plans: Sequence[Plan]
     programs: Mapping[str, str]
     decisions: Sequence[Decision]
-    interpretations: Sequence[str] = ()
+    interpretations: Sequence[tuple[Claim, ...]] = ()
     repairs: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     trusted: bool = False
 
@@ -56,7 +56,7 @@ class ScriptedPlanner:
         code = _entry(programs, position, f"repair of arm {arm.name},")
         return ArmProgram(arm.name, str(code), self._script.trusted)
 
-    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
         return _entry(self._script.interpretations, len(history.analyses) - 1, "interpretation")
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:

@@ -6,6 +6,7 @@ template, no global state of matplotlib.
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,13 +45,14 @@ DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One figure in both themes. `caption` says what is shown, for everyone; `alt` the same in one line."""
+    """One figure in both themes. `caption` says what is shown, for everyone; `csv` is the data that it shows."""
 
     name: str
     title: str
     caption: str
     light_png: bytes
     dark_png: bytes
+    csv: str
 
 
 def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
@@ -68,6 +70,7 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
                 f"with {_confidence(facts)} interval over seeds. Circles: the same runs before training.",
                 height,
                 lambda axes, theme: _draw_scores(axes, theme, facts, measured),
+                _list_scores(measured),
             )
         )
     if compared:
@@ -80,6 +83,7 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
                 f"smallest effect that counts, {facts.charter.rule.min_effect:g}.",
                 height,
                 lambda axes, theme: _draw_differences(axes, theme, facts, compared),
+                _list_differences(facts, compared),
             )
         )
     if any(arm.curves for arm in measured):
@@ -91,14 +95,49 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
                 "from the train split, so this is not the score that arms are judged by.",
                 3.9,
                 lambda axes, theme: _draw_curves(axes, theme, measured),
+                _list_curves(measured),
             )
         )
     return tuple(pictures)
 
 
-def _draw(name: str, title: str, caption: str, height: float, paint: Callable[[Axes, Theme], None]) -> Picture:
+def _draw(
+    name: str, title: str, caption: str, height: float, paint: Callable[[Axes, Theme], None], rows: list[list[Any]]
+) -> Picture:
     images = [_render(height, theme, paint) for theme in (LIGHT, DARK)]
-    return Picture(name, title, caption, light_png=images[0], dark_png=images[1])
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return Picture(name, title, caption, light_png=images[0], dark_png=images[1], csv=out.getvalue())
+
+
+def _list_scores(arms: list[ArmFacts]) -> list[list[Any]]:
+    rows = [
+        [arm.name, seed, run_id, arm.base.scores.get(seed), score]
+        for arm in arms
+        for (seed, score), run_id in zip(arm.search.scores.items(), arm.search.run_ids, strict=True)
+    ]
+    return [["arm", "seed", "run", "before", "after"], *rows]
+
+
+def _list_differences(facts: StudyFacts, arms: list[ArmFacts]) -> list[list[Any]]:
+    base = facts.baseline.search.scores if facts.baseline else {}
+    rows = [
+        [arm.name, facts.charter.baseline, seed, score - base[seed]]
+        for arm in arms
+        for seed, score in arm.search.scores.items()
+        if seed in base
+    ]
+    return [["arm", "baseline", "seed", "difference"], *rows]
+
+
+def _list_curves(arms: list[ArmFacts]) -> list[list[Any]]:
+    rows = [
+        [arm.name, item.run.seed, item.run.id, step, value]
+        for arm in arms
+        for item in arm.runs
+        for step, value in arm.curves.get(item.run.id, ())
+    ]
+    return [["arm", "seed", "run", "step", "training_reward"], *rows]
 
 
 def _render(height: float, theme: Theme, paint: Callable[[Axes, Theme], None]) -> bytes:

@@ -19,10 +19,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+import swarm
 from experiments_db import BudgetKind, Decision, Finding, number_as_text
-from researcher.report.claims import Sentence, check_claims, known_numbers
+from researcher.execution.failure_reason import in_one_line
+from researcher.report.claims import CheckedClaim, check_claims, check_text
 from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
+from researcher.report.overview import abstract, limitations, recommendation
+from researcher.study.log import claim_from_json
+
+WRITER = f"Written by swarm-researcher {swarm.__version__}."
+"""Says which version's words and layout a report has."""
 
 MISSING = "n/a"
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
@@ -147,18 +154,22 @@ def _count_verdicts(findings: Iterable[Finding]) -> str:
 
 def _page(facts: StudyFacts) -> dict[str, Any]:
     """All that both templates print; they hold words and layout, no computation."""
-    known = tuple(known_numbers(facts))
+    found = answer(facts)
     return {
         "facts": facts,
+        "writer": WRITER,
         "charter": facts.charter,
-        "answer": answer(facts),
         "not_studied": not_studied(facts),
         "compared_at": facts.charter.compared_at,
+        "answer": found,
+        "abstract": abstract(facts, found),
+        "recommendation": recommendation(facts),
+        "limitations": limitations(facts),
         "comparisons": _count_comparisons(facts),
         "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
-        "interpretations": _interpretations(facts, known),
-        "decisions": [(item, _reason(facts, item, known)) for item in facts.decisions],
+        "interpretations": _interpretations(facts),
+        "decisions": [(item, _reason(facts, item)) for item in facts.decisions],
         "sealed": [arm for arm in facts.arms if arm.sealed is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),
@@ -166,16 +177,23 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
     }
 
 
-def _interpretations(facts: StudyFacts, known: tuple[float, ...]) -> list[tuple[int, tuple[Sentence, ...]]]:
-    texts = ((item.iteration, item.details.get("interpretation")) for item in facts.decisions)
-    return [(number, check_claims(text, known)) for number, text in texts if isinstance(text, str) and text.strip()]
+def _interpretations(facts: StudyFacts) -> list[tuple[int, tuple[CheckedClaim, ...]]]:
+    """By iteration. Studies of earlier versions have prose, in which claims are looked for."""
+    found: list[tuple[int, tuple[CheckedClaim, ...]]] = []
+    for item in facts.decisions:
+        claims, prose = item.details.get("claims"), item.details.get("interpretation")
+        if claims is not None:
+            found.append((item.iteration, check_claims(map(claim_from_json, claims), facts)))
+        elif isinstance(prose, str) and prose.strip():
+            found.append((item.iteration, check_text(prose, facts)))
+    return [(number, checked) for number, checked in found if checked]
 
 
-def _reason(facts: StudyFacts, decision: Decision, known: tuple[float, ...]) -> tuple[Sentence, ...]:
-    """A model's reasons are held to the numbers of the study like its interpretations; a rule's need no check."""
+def _reason(facts: StudyFacts, decision: Decision) -> tuple[CheckedClaim, ...]:
+    """A model's reasons are checked like its interpretations; a rule's need no check."""
     if facts.charter.brain.startswith("llm:"):
-        return check_claims(decision.reason, known)
-    return (Sentence(decision.reason, ()),)
+        return check_text(decision.reason, facts)
+    return (CheckedClaim(decision.reason),)
 
 
 def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
@@ -242,6 +260,7 @@ def _environment(*, autoescape: bool) -> Environment:
         p=format_p,
         value=format_value,
         time=format_time,
+        reason=in_one_line,
     )
     environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]
     return environment

@@ -14,7 +14,9 @@ from pathlib import Path
 from experiments_db import ExperimentStore
 from researcher.report.facts import gather
 from researcher.report.figures import draw_all
-from researcher.report.render import render_html, render_markdown
+from researcher.report.render import WRITER, render_html, render_markdown
+
+__all__ = ["WRITER", "ReportPaths", "build_report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,12 @@ class ReportPaths:
     markdown: Path
     html: Path
     figures: tuple[Path, ...]
+    data: tuple[Path, ...]
 
 
 def build_report(store: ExperimentStore, study_id: str, directory: Path) -> ReportPaths:
-    """Write report.md, report.html and figures/ under `directory`, replacing an older report.
+    """Write report.md, report.html and figures/ under `directory`, replacing an older report. Beside each figure lies
+    its data as CSV.
 
     Raises StudyNotFound if the study was never framed, NotFound if there is no such study.
     """
@@ -34,12 +38,19 @@ def build_report(store: ExperimentStore, study_id: str, directory: Path) -> Repo
     folder = directory / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     files = {picture.name: f"figures/{picture.name}.png" for picture in pictures}
+    tables = {picture.name: f"figures/{picture.name}.csv" for picture in pictures}
     for picture in pictures:
         _write(directory / files[picture.name], picture.light_png)
+        _write(directory / tables[picture.name], picture.csv.encode())
     markdown, html = directory / "report.md", directory / "report.html"
     _write(markdown, render_markdown(facts, pictures, files).encode())
     _write(html, render_html(facts, pictures).encode())
-    return ReportPaths(markdown, html, tuple(directory / name for name in files.values()))
+    return ReportPaths(
+        markdown,
+        html,
+        figures=tuple(directory / name for name in files.values()),
+        data=tuple(directory / name for name in tables.values()),
+    )
 
 
 def _write(path: Path, content: bytes) -> None:

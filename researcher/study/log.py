@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from experiments_db import ExperimentStore, Severity
+from experiments_db import BudgetKind, ExperimentStore, Severity
 from researcher.errors import ResearchError
 from researcher.types import (
     Analysis,
@@ -20,11 +20,14 @@ from researcher.types import (
     ArmSummary,
     Budget,
     Charter,
+    Claim,
+    ClaimKind,
     Comparison,
     DecisionRule,
     History,
     Hypothesis,
     JudgedBy,
+    Measured,
     Plan,
     Verdict,
 )
@@ -82,6 +85,7 @@ class StudyLog:
             plans=self._plans(),
             analyses=tuple(analysis_from_json(stored.document) for stored in analyses),
             diagnoses=tuple(event.message for event in diagnoses),
+            runs_used=round(self._store.sum_budget(self._study_id)[BudgetKind.RUNS]),
         )
 
     def _plans(self) -> tuple[Plan, ...]:
@@ -166,6 +170,18 @@ def analysis_from_json(data: Mapping[str, Any]) -> Analysis:
         ranking=tuple(data["ranking"]),
         failed={arm: tuple(reasons) for arm, reasons in data["failed"].items()},
     )
+
+
+def claim_to_json(claim: Claim) -> dict[str, Any]:
+    """JSON knows no NaN: a number that is none is no number."""
+    document = asdict(claim)
+    size = document["number"]
+    return {**document, "arms": list(claim.arms), "number": None if size is None else finite(size)}
+
+
+def claim_from_json(data: Mapping[str, Any]) -> Claim:
+    values = {**data, "kind": ClaimKind(data["kind"]), "measured": Measured(data["measured"])}
+    return Claim(**{**values, "arms": tuple(data["arms"])})
 
 
 def number(value: float | None) -> float:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,9 +20,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError, Study
+from experiments_db import (
+    Event,
+    ExperimentStatus,
+    ExperimentStore,
+    RunStatus,
+    Severity,
+    StoreError,
+    Study,
+    StudyStatus,
+)
 from researcher.evaluator import BASE, FINAL
 from researcher.execution.early_stopping import REWARD
+from researcher.execution.failure_reason import in_one_line
+from researcher.execution.runs import TrialState, list_all_trials
+from researcher.study.log import plan_from_json
 
 REFRESH_S = 1.0
 PLAIN_EVERY_S = 15.0
@@ -52,12 +65,34 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """`done` of the `planned` trials (an arm with a seed, whatever the attempts) are over: with a score, or given up.
+
+    `seconds_left` is what the plans so far still need, from how long runs took; None until the first has finished.
+    """
+
     study: Study
     runs: tuple[RunView, ...]
     now: float
+    done: int
+    planned: int
+    seconds_left: float | None
 
     def to_json(self) -> dict[str, Any]:
-        return {"study": asdict(self.study), "runs": [asdict(run) for run in self.runs]}
+        return {
+            "study": asdict(self.study),
+            "runs": [asdict(run) for run in self.runs],
+            "runs_done": self.done,
+            "runs_planned": self.planned,
+            "seconds_left": self.seconds_left,
+        }
+
+    @property
+    def progress(self) -> str:
+        """For people, such as "3 of 12 runs done, about 4 min left"; empty while nothing is planned."""
+        if not self.planned:
+            return ""
+        left = "" if self.seconds_left is None else f", about {_format_duration(self.seconds_left)} left"
+        return f"{self.done} of {self.planned} runs done{left}"
 
 
 def take_snapshot(store: ExperimentStore, study_id: str) -> Snapshot:
@@ -84,7 +119,34 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> Snapshot:
                 seconds=(run.finished_at or now) - run.started_at if run.started_at else None,
             )
         )
-    return Snapshot(store.get_study(study_id), tuple(views), now)
+    done, planned, left = _measure_progress(store, study_id, now)
+    study = store.get_study(study_id)
+    is_open = study.status in (StudyStatus.RUNNING, StudyStatus.PAUSED)
+    return Snapshot(study, tuple(views), now, done, planned, left if is_open else None)
+
+
+def _measure_progress(store: ExperimentStore, study_id: str, now: float) -> tuple[int, int, float | None]:
+    """Trials done, trials planned, and seconds left. An arm that could not be run is no longer planned."""
+    experiments = {item.name: item for item in store.list_experiments(study_id)}
+    plans = [plan_from_json(stored.document) for stored in store.list_plans(study_id)]
+    claimed = {(trial.experiment.name, trial.seed): trial for trial in list_all_trials(store, study_id)}
+    wanted = {
+        (arm.name, seed)
+        for plan in plans
+        for arm in plan.arms
+        for seed in plan.seeds
+        if arm.name not in experiments or experiments[arm.name].status is not ExperimentStatus.INVALID
+    } | claimed.keys()
+    over = (TrialState.FINISHED, TrialState.GIVEN_UP)
+    done = [key for key in wanted if key in claimed and claimed[key].state in over]
+    runs = [run for trial in claimed.values() for run in trial.runs]
+    took = [run.finished_at - run.created_at for run in runs if run.status is RunStatus.FINISHED and run.finished_at]
+    if not took:
+        return len(done), len(wanted), None
+    active = [now - run.created_at for run in runs if not run.status.is_over and run.status is not RunStatus.PLANNED]
+    waiting = max(0, len(wanted) - len(done) - len(active))
+    work = waiting * fmean(took) + sum(max(0.0, fmean(took) - elapsed) for elapsed in active)
+    return len(done), len(wanted), work / max(1, len(active))
 
 
 def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType:
@@ -93,6 +155,8 @@ def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType
     until = study.finished_at or snapshot.now
     title = Text(f"{study.id}  {study.status}  {until - study.created_at:.0f} s\n", style="bold")
     title.append(study.topic, style="italic")
+    if snapshot.progress:
+        title.append(f"\n{snapshot.progress}")
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("arm", "seed", "status", "step", "train reward", "held-out before", "after"):
         table.add_column(column, justify="left" if column in ("arm", "status") else "right", no_wrap=column != "arm")
@@ -153,18 +217,23 @@ class Follower:
 
     def _print_runs(self) -> None:
         try:
-            runs = take_snapshot(self._store, self._study_id).runs
+            snapshot = take_snapshot(self._store, self._study_id)
         except StoreError:
             # Shown with the next round, like events.
             return
-        for run in runs:
+        if snapshot.progress:
+            self._print(f"{_clock(time.time())}  {snapshot.progress}")
+        for run in snapshot.runs:
             if run.status == RunStatus.RUNNING and run.train_reward is not None:
                 line = f"{run.arm} seed {run.seed}: step {run.step}/{run.steps}, train reward {run.train_reward:.3f}"
-                self._console.print(f"{_clock(time.time())}  {line}", markup=False, highlight=False, soft_wrap=True)
+                self._print(f"{_clock(time.time())}  {line}")
 
     def _print_new(self) -> None:
         for event in self._new_events():
-            self._console.print(_format_event(event), markup=False, highlight=False, soft_wrap=True)
+            self._print(_format_event(event))
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _draw(self, live: Live) -> None:
         self._recent.extend(self._new_events())
@@ -185,11 +254,17 @@ class Follower:
 
 
 def _format_event(event: Event) -> str:
-    return f"{_clock(event.created_at)}  {event.message}"
+    return f"{_clock(event.created_at)}  {in_one_line(event.message)}"
 
 
 def _clock(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%H:%M:%S}"
+
+
+def _format_duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _format_score(value: float | None) -> str:

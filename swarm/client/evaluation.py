@@ -13,7 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarm.client.client import SwarmClient
 from swarm.client.episode import DEFAULT_WAIT_S
@@ -39,8 +39,9 @@ class Evaluation:
     """`mean` of all `n` rewards and its `stderr`, over tasks; None where there are too few rewards to say. `successes`
     are the attempts that solved their task.
 
-    `rewards` maps each task id to the rewards of its attempts, in the order they ended. `weight_versions` are all that
-    answered: more than one means that the weights changed in between. Failures are in none of these figures.
+    `rewards` maps each task id to the rewards of its attempts, in the order they ended, and `solved` to whether each of
+    them solved its task. `weight_versions` are all that answered: more than one means that the weights changed in
+    between. Failures are in none of these figures.
     """
 
     n: int
@@ -50,6 +51,7 @@ class Evaluation:
     rewards: Mapping[str, tuple[float, ...]]
     weight_versions: tuple[int, ...]
     failures: tuple[EvaluationFailure, ...]
+    solved: Mapping[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
 
 
 def evaluate(
@@ -131,8 +133,10 @@ class _Evaluator:
 def _summarize(outcomes: Sequence[_Scored | EvaluationFailure]) -> Evaluation:
     scored = [outcome for outcome in outcomes if isinstance(outcome, _Scored)]
     rewards: dict[str, list[float]] = defaultdict(list)
+    solved: dict[str, list[bool]] = defaultdict(list)
     for outcome in scored:
         rewards[outcome.task_id].append(outcome.reward)
+        solved[outcome.task_id].append(outcome.is_success)
     # Attempts at one task are not independent: the spread is that between tasks.
     by_task = [statistics.fmean(values) for values in rewards.values()]
     return Evaluation(
@@ -143,4 +147,5 @@ def _summarize(outcomes: Sequence[_Scored | EvaluationFailure]) -> Evaluation:
         rewards={task_id: tuple(values) for task_id, values in rewards.items()},
         weight_versions=tuple(sorted({version for outcome in scored for version in outcome.weight_versions})),
         failures=tuple(outcome for outcome in outcomes if isinstance(outcome, EvaluationFailure)),
+        solved={task_id: tuple(values) for task_id, values in solved.items()},
     )

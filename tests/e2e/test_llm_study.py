@@ -160,7 +160,7 @@ def test_verdict_follows_from_the_scores_and_not_from_the_model(ended: Ended) ->
     assert finding.effect == pytest.approx(fmean(differences))
     assert finding.verdict.value == verdict_of(differences, finding)
     (decision,) = ended.store.list_decisions(ended.study_id)
-    said = f"{decision.details['interpretation']} {decision.reason}"
+    said = f"{decision.details['claims']} {decision.reason}"
     assert "lr=0.0001 is the winner" in said and all(number in said for number in INVENTED)
     for name in ("report", "html"):
         report = Path(ended.paths[name]).read_text()

@@ -301,9 +301,11 @@ def test_unchanged_is_no_answer_without_a_parent(brain, charter, replies):
         brain.write_program(charter, plan.arms[0], None)
 
 
-def test_interpretation_and_decision_come_as_text_and_action(brain, charter):
+def test_interpretation_and_decision_come_as_claims_and_action(brain, charter):
     history = History(analyses=(ANALYSIS,))
-    assert brain.interpret(charter, ANALYSIS, history).startswith("The verdicts compare each rate with lr=0.001")
+    claims = brain.interpret(charter, ANALYSIS, history)
+    assert [claim.kind for claim in claims] == ["worse", "mean", "opinion", "opinion"]
+    assert (claims[0].arm, claims[0].other) == ("lr=0.0001", "lr=0.001")
     decision = brain.decide(charter, ANALYSIS, history)
     assert decision.action is Action.STOP
     assert "three learning rates" in decision.reason

@@ -299,7 +299,9 @@ def show_decisions(contents: StudyContents) -> None:
             )
             st.markdown(formats.plain(decision.reason))
             if words := str(decision.details.get("interpretation") or ""):
-                st.caption(f"In the planner's words, which nothing has checked: {formats.plain(words)}")
+                is_checked = "claims" in decision.details
+                whose = "The planner's claims that the record bears out" if is_checked else "The planner, unchecked"
+                st.caption(f"{whose}: {formats.plain(words)}")
 
 
 def budget_text(kind: BudgetKind, amount: float) -> str:

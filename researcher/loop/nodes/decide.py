@@ -5,7 +5,10 @@ from __future__ import annotations
 from researcher.errors import BudgetExceeded, PlannerError
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
-from researcher.types import Action, Analysis, Charter, Decision, History
+from researcher.report.claims import check_claims
+from researcher.report.facts import gather
+from researcher.study.log import claim_to_json
+from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
 """A planner that never stops is stopped here, whatever its budget."""
@@ -15,7 +18,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     iteration = state["iteration"]
     charter, history = deps.log.charter(), deps.log.history()
     analysis = history.analyses[-1]
-    interpretation = _interpret(deps, charter, analysis, history)
+    claims = _interpret(deps, charter, analysis, history)
     decision = _choose(deps, state, charter, analysis, history)
     stored = deps.store.record_decision(
         deps.study_id,
@@ -23,7 +26,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
         action=decision.action.value,
         reason=decision.reason,
         finding_ids=[item.id for item in deps.store.list_findings(study_id=deps.study_id, iteration=iteration)],
-        details={"interpretation": interpretation},
+        details={"claims": [claim_to_json(claim) for claim in claims], "interpretation": _in_words(deps, claims)},
     )
     deps.log.note("decision.made", f"{stored.action}: {stored.reason}")
     if stored.action == Action.REFINE.value:
@@ -31,12 +34,18 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     return {**state, "is_halted": True}
 
 
-def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: History) -> str:
+def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
     try:
         return deps.planner.interpret(charter, analysis, history)
     except (PlannerError, BudgetExceeded) as error:
         deps.log.warn("brain.failed", f"No interpretation: {error}")
-        return "No interpretation."
+        return ()
+
+
+def _in_words(deps: Deps, claims: tuple[Claim, ...]) -> str:
+    """The claims that the record bears out, as sentences; opinions are not among them."""
+    checked = check_claims(claims, gather(deps.store, deps.study_id)) if claims else ()
+    return " ".join(item.sentence for item in checked if item.sentence and not item.is_opinion)
 
 
 def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analysis, history: History) -> Decision:

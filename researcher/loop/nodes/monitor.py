@@ -11,6 +11,7 @@ from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import Diagnosis
+from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import TRAINING_SECONDS, job_of
 from researcher.execution.shares import ends_at_a_share
@@ -75,7 +76,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         active.has_its_share = True
         active.phase = Phase.TRAINED
     elif code is not None and (code != 0 or status.state == "ROLLING"):
-        words = " | ".join(tail(deps.evaluator().folder(active.run_id) / "train.log").splitlines()[-LAST_LINES:])
+        words = last_words(tail(deps.evaluator().folder(active.run_id) / "train.log"), LAST_LINES)
         fail(deps, active, f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}")
     else:
         _act_on(deps, active, active.early_stopping.diagnose())
@@ -123,7 +124,7 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
     """The run is over without a score; its server is free, the study goes on."""
     if active.child is not None:
         active.child.stop()
-    reason = " ".join(reason.split())[:1000]
+    reason = in_one_line(reason)
     found: dict[str, Any] = {"kind": "failure", "sentence": reason, "is_retried": True}
     if diagnosis is not None:
         found = {"kind": diagnosis.kind, "sentence": diagnosis.sentence, "is_retried": diagnosis.is_retried}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from experiments_db import Severity
 from researcher.errors import BudgetExceeded
+from researcher.execution.runs import list_all_trials
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.types import Arm, Charter, History, Plan
@@ -29,9 +30,11 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
         planned = replace(proposed, iteration=iteration, arms=arms)
         names = ", ".join(arm.name for arm in planned.arms)
-        count = len(planned.arms) * len(planned.seeds)
+        run = {(item.experiment.name, item.seed) for item in list_all_trials(deps.store, deps.study_id)}
+        count = len({(arm.name, seed) for arm in planned.arms for seed in planned.seeds} - run)
         deps.log.write_plan(
-            planned, f"Plan {iteration + 1}: {names}; seeds {', '.join(map(str, planned.seeds))}; up to {count} runs."
+            planned,
+            f"Plan {iteration + 1}: {names}; seeds {', '.join(map(str, planned.seeds))}; up to {count} new runs.",
         )
     _store(deps, planned)
     return state

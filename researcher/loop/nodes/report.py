@@ -17,5 +17,7 @@ def report(deps: Deps, state: ResearchState) -> ResearchState:
         keep_file(deps.store, deps.study_id, path, kind)
     for figure in paths.figures:
         keep_file(deps.store, deps.study_id, figure, "report.figure")
+    for table in paths.data:
+        keep_file(deps.store, deps.study_id, table, "report.data")
     deps.log.note("report.written", f"Report: {paths.markdown}")
     return state

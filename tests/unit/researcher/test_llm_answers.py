@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,10 @@ from researcher.planner.answers import (
     PlanAnswer,
     Unusable,
     parse_answer,
+    parse_claims,
     parse_program,
-    parse_prose,
 )
+from researcher.types import ClaimKind
 
 STOP = '{"action": "stop", "reason": "done"}'
 
@@ -69,7 +71,7 @@ def test_arms_and_hypotheses_are_bounded():
 
 @given(st.text(max_size=200))
 def test_any_text_is_parsed_or_refused(text):
-    for parse in (lambda: parse_answer(text, DecideAnswer), lambda: parse_program(text), lambda: parse_prose(text)):
+    for parse in (lambda: parse_answer(text, DecideAnswer), lambda: parse_program(text), lambda: parse_claims(text)):
         try:
             parse()
         except Unusable:
@@ -87,8 +89,13 @@ def test_an_answer_without_a_program_is_refused(text):
         parse_program(text)
 
 
-def test_prose_is_kept_without_thinking_and_bounded():
-    assert parse_prose("<think>hm</think>\nIt is better. ") == "It is better."
-    for text in ("<think>hm</think>", "x" * 2001):
+def test_claims_are_read_without_thinking_and_bounded():
+    claims = [{"claim": "better", "arm": "a", "other": "b", "number": 0.25}, {"claim": "opinion", "text": "Who knows."}]
+    better, opinion = parse_claims(f"<think>hm</think>\n{json.dumps({'claims': claims})}")
+    assert (better.kind, better.arm, better.other, better.number) == (ClaimKind.BETTER, "a", "b", 0.25)
+    assert (opinion.kind, opinion.text) == (ClaimKind.OPINION, "Who knows.")
+    for refused in ([], claims * 13, [{"claim": "victory", "arm": "a"}], [{"claim": "mean", "number": math.inf}]):
         with pytest.raises(Unusable):
-            parse_prose(text)
+            parse_claims(json.dumps({"claims": refused}))
+    with pytest.raises(Unusable, match="no JSON object"):
+        parse_claims("lr=0.1 is better.")

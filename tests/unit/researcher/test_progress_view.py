@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from simulated_study import Simulation
 
 from experiments_db import ExperimentStore, RunStatus, open_store
 from researcher.execution.early_stopping import REWARD
+from researcher.planner.briefing import show_budget
 from researcher.study.progress import Follower, render, take_snapshot
+from researcher.types import Budget
 
 
 @pytest.fixture
@@ -71,3 +74,37 @@ def test_terminal_gets_a_live_table(store: ExperimentStore, study_id: str) -> No
         store.append_event(study_id, "run.launched", "launched on a server")
 
     assert "12/30" in out.getvalue() and "launched on a server" in out.getvalue()
+
+
+def test_progress_counts_each_arm_and_seed_once_whatever_plans_and_attempts_say(tmp_path: Path) -> None:
+    study = Simulation(rounds=2, failed=(("lr=0.0003", 0), ("lr=0.003", 1))).carry_out(tmp_path)
+    finished = take_snapshot(study.store, study.study_id)
+    history = study.deps.log.history()
+    study.store.close()
+
+    # Two plans of 9 and 18 entries, of which the second names the 9 of the first again; 20 attempts were made.
+    assert len(finished.runs) == 20
+    assert (finished.done, finished.planned, finished.seconds_left) == (18, 18, None)
+    assert (history.planned_runs, history.runs_used) == (18, 18)
+    assert "18 are used" in show_budget(Budget(max_runs=24), history)
+
+
+def test_time_left_follows_from_how_long_runs_took_and_how_many_are_at_work(
+    store: ExperimentStore, study_id: str
+) -> None:
+    [arm] = store.list_experiments(study_id)
+    plan = {"name": arm.name, "factors": {}, "job": {}, "rationale": "", "is_baseline": True, "parent": None,
+            "environment": None}  # fmt: skip
+    document = {"iteration": 0, "rationale": "", "seeds": [2, 3, 4], "hypotheses": [], "arms": [plan]}
+    store.record_plan(study_id, 0, document)
+    assert take_snapshot(store, study_id).progress == "0 of 3 runs done"
+
+    done = store.claim_run(arm.id, 3, "other", job={"total_steps": 30})
+    for status in (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.EVALUATING, RunStatus.FINISHED):
+        store.update_run(done.id, status=status)
+
+    snapshot = take_snapshot(store, study_id)
+    assert (snapshot.done, snapshot.planned) == (1, 3) and snapshot.seconds_left is not None
+    assert snapshot.progress.startswith("1 of 3 runs done, about ")
+    assert "1 of 3 runs done" in _text(render(snapshot))
+    assert snapshot.to_json()["runs_planned"] == 3

@@ -327,11 +327,12 @@ def test_figures_are_written_and_the_same_every_time(report, store, study_id, tm
     assert all(f"](figures/{path.name})" in markdown for path in report.figures)
 
 
-def test_sentences_with_numbers_the_database_lacks_are_left_out(page):
-    assert "The arm lr=0.003 reaches 0.927 and beats the baseline by 38.3%." in page.text
-    assert "Over 3 seeds this is clear." in page.text
+def test_sentences_that_the_record_does_not_bear_out_are_left_out(page):
+    assert "lr=0.003 has a mean score of 0.927 after training, over 3 seeds." in page.text
+    assert "lr=0.003 is better than lr=0.001 by 0.383 (significant" in page.text
+    assert "Over 3 seeds this is clear." not in page.text
     assert "with more steps" not in page.text and "0.99 " not in page.text
-    assert "[left out: a sentence with a number that the database does not have]" in page.text
+    assert "that the record does not bear out]" in page.text
 
 
 def test_a_models_reason_to_stop_is_held_to_the_numbers_of_the_study(page, report):

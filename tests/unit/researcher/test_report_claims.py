@@ -1,55 +1,201 @@
-"""Which numbers of a text count as known, to the digits it gives."""
+"""What a planner claims is checked against the record: arm, direction, size and significance, not its numbers alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
+from simulated_study import BASELINE, SimulatedStudy, Simulation
 
-from researcher.report.claims import check_claims
+from researcher.report.claims import check_claim, check_text
+from researcher.report.facts import StudyFacts, gather
+from researcher.types import Claim, ClaimKind, Measured
 
-KNOWN = (0.8533, -0.1217, 0.0004, 0.001, 3.0, 30.0, 200.0)
+HIGH, LOW, EQUAL = "lr=0.003", "lr=0.0003", "lr=0.002"
+EXACT = {
+    BASELINE: (0.55, 0.6, 0.5),
+    HIGH: (0.9, 0.95, 0.925),
+    LOW: (0.4, 0.55, 0.475),
+    EQUAL: (0.55, 0.6, 0.525),
+}
+"""HIGH is better by 0.375, which is significant; LOW is worse by 0.075, which is not; EQUAL lies within 0.05."""
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedStudy]:
+    means = {name: sum(scores) / 3 for name, scores in EXACT.items()}
+    study = Simulation(means=means, exact=EXACT).carry_out(tmp_path_factory.mktemp("claims"))
+    yield study
+    study.store.close()
+
+
+@pytest.fixture(scope="module")
+def facts(study: SimulatedStudy) -> StudyFacts:
+    return gather(study.store, study.study_id)
+
+
+def _claim(kind: str, **fields: Any) -> Claim:
+    return Claim(ClaimKind(kind), **fields)
+
+
+def _half_width(facts: StudyFacts, name: str, *, of_difference: bool) -> float:
+    arm = next(arm for arm in facts.arms if arm.name == name)
+    found = arm.finding if of_difference else arm.search
+    assert found is not None and found.ci_low is not None and found.ci_high is not None
+    return round((found.ci_high - found.ci_low) / 2, 3)
+
+
+# Thirty planted statements: claims of both kinds, then sentences of both kinds.
+
+TRUE_CLAIMS = {
+    "mean": _claim("mean", arm=HIGH, number=0.925),
+    "mean, rounded": _claim("mean", arm=LOW, number=0.48),
+    "mean before training": _claim("mean", arm=HIGH, number=0.308, measured=Measured.BEFORE),
+    "better": _claim("better", arm=HIGH, other=BASELINE, number=0.375, significant=True),
+    "the same, told of the other arm": _claim("worse", arm=BASELINE, other=HIGH, number=0.375, significant=True),
+    "worse, not significantly": _claim("worse", arm=LOW, other=BASELINE, number=0.075, significant=False),
+    "better, of two that no test compared": _claim("better", arm=HIGH, other=LOW, number=0.45),
+    "equal": _claim("equal", arm=EQUAL, other=BASELINE, number=0.05),
+    "ranking": _claim("ranking", arms=(HIGH, EQUAL, BASELINE, LOW)),
+    "failed": _claim("failed", arm=LOW, number=1, of=4),
+}
+FALSE_CLAIMS = {
+    "wrong sign": _claim("worse", arm=HIGH, other=BASELINE, number=0.375),
+    "wrong arm": _claim("better", arm=LOW, other=BASELINE, number=0.375, significant=True),
+    "significant where it is not": _claim("worse", arm=LOW, other=BASELINE, number=0.075, significant=True),
+    "not significant where it is": _claim("better", arm=HIGH, other=BASELINE, number=0.375, significant=False),
+    "right number of the wrong arm": _claim("mean", arm=LOW, number=0.925),
+    "score after training told of before": _claim("mean", arm=HIGH, number=0.925, measured=Measured.BEFORE),
+    "significant where nothing was tested": _claim("better", arm=HIGH, other=LOW, number=0.45, significant=True),
+    "equal within too little": _claim("equal", arm=EQUAL, other=BASELINE, number=0.02),
+}
+TRUE_SENTENCES = {
+    "mean": f"The arm {HIGH} reaches 0.925.",
+    "two claims": f"{HIGH} reaches 92.5% and beats the baseline by 0.375.",
+    "not significant": f"{LOW} is worse than {BASELINE} by 0.075, but not significantly.",
+    "failed": "1 of 13 runs failed.",
+    "best": f"{HIGH} is the best arm.",
+}
+FALSE_SENTENCES = {
+    "wrong sign": f"{HIGH} is worse than {BASELINE} by 0.375.",
+    "wrong arm": f"{LOW} beats {BASELINE} by 0.375.",
+    "significant where it is not": f"{LOW} is significantly worse than {BASELINE} by 0.075.",
+    "right number of the wrong arm": f"{LOW} has a mean of 0.925.",
+    "a verdict against the rule": f"{LOW} is the winner of this study.",
+}
+
+
+@pytest.mark.parametrize("claim", TRUE_CLAIMS.values(), ids=TRUE_CLAIMS)
+def test_true_claim_is_printed_in_words_of_our_own(facts: StudyFacts, claim: Claim) -> None:
+    checked = check_claim(claim, facts)
+
+    assert checked.sentence, checked.problem
+    assert all(name in checked.sentence for name in (claim.arm, claim.other, *claim.arms) if name)
+
+
+@pytest.mark.parametrize("claim", FALSE_CLAIMS.values(), ids=FALSE_CLAIMS)
+def test_false_claim_is_not_printed_and_says_what_is_wrong(facts: StudyFacts, claim: Claim) -> None:
+    checked = check_claim(claim, facts)
+
+    assert checked.sentence == "" and checked.problem
+
+
+@pytest.mark.parametrize("sentence", TRUE_SENTENCES.values(), ids=TRUE_SENTENCES)
+def test_true_sentence_is_printed_as_the_claims_in_it(facts: StudyFacts, sentence: str) -> None:
+    checked = check_text(sentence, facts)
+
+    assert checked and all(item.sentence and not item.is_opinion for item in checked)
+
+
+@pytest.mark.parametrize("sentence", FALSE_SENTENCES.values(), ids=FALSE_SENTENCES)
+def test_false_sentence_is_not_printed(facts: StudyFacts, sentence: str) -> None:
+    checked = check_text(sentence, facts)
+
+    assert checked and not any(item.sentence for item in checked)
+
+
+def test_true_half_widths_are_printed_and_those_of_another_arm_are_not(facts: StudyFacts) -> None:
+    mean = _half_width(facts, HIGH, of_difference=False)
+    difference = _half_width(facts, LOW, of_difference=True)
+
+    for claim, is_true in (
+        (_claim("half_width", arm=HIGH, number=mean), True),
+        (_claim("half_width", arm=LOW, other=BASELINE, number=difference), True),
+        (_claim("half_width", arm=HIGH, number=difference), False),
+    ):
+        assert bool(check_claim(claim, facts).sentence) is is_true, claim
+
+
+def test_numbers_printed_are_those_of_the_record(facts: StudyFacts) -> None:
+    assert "0.475" in check_claim(_claim("mean", arm=LOW, number=0.48), facts).sentence
+    said = check_claim(_claim("better", arm=HIGH, other=BASELINE), facts).sentence
+    assert "0.375" in said and "significant" in said and "not significant" not in said
+    untested = check_claim(_claim("better", arm=HIGH, other=LOW), facts).sentence
+    assert "0.450" in untested and "not tested" in untested
 
 
 @pytest.mark.parametrize(
-    "text",
+    "claim",
     [
-        "It reaches 0.853.",
-        "It reaches 0.85, nearly 0.9.",
-        "It reaches 85.3% or 85 %.",
-        "It loses 0.122 (-0.12).",
-        "lr=0.001 and lr = 1e-3 are the same.",
-        "p is 0.0004, or 4e-4.",
-        "All 3 seeds of 30 steps, 200 episodes.",
-        "Names such as seed-3x, nano2 or v1.2.3 are no numbers.",
-        "1e99999 is no number, nor is anything at all.",
+        _claim("mean", arm="lr=0.9", number=0.5),
+        _claim("mean", arm=HIGH),
+        _claim("better", arm=HIGH, other=HIGH, number=0.0),
+        _claim("better", arm=HIGH, other=BASELINE, number=-0.375),
+        _claim("ranking", arms=(HIGH,)),
+        _claim("ranking", arms=(HIGH, LOW, BASELINE)),
+        _claim("best", arm=LOW),
+        _claim("failed", arm=LOW, number=0, of=4),
+        _claim("failed", number=1, of=12),
+        _claim("p_value", arm=HIGH, other=BASELINE, number=0.2),
+        _claim("mean", arm=HIGH, number=float("nan")),
+        _claim("mean", arm=EQUAL, number=0.57, measured=Measured.TEST),
     ],
 )
-def test_known_numbers_pass(text):
-    assert [sentence.unknown for sentence in check_claims(text, KNOWN)] == [()]
+def test_claim_that_the_record_does_not_bear_out_is_left_out(facts: StudyFacts, claim: Claim) -> None:
+    assert not check_claim(claim, facts).sentence
 
 
 @pytest.mark.parametrize(
-    ("text", "unknown"),
+    ("text", "is_printed"),
     [
-        ("It reaches 0.86.", ("0.86",)),
-        ("It reaches 0.8534.", ("0.8534",)),
-        ("It reaches 86%.", ("86%",)),
-        ("4 seeds of 30 steps.", ("4",)),
-        ("lr=0.002 wins with 0.999.", ("0.002", "0.999")),
-        ("It needs 1,000 steps.", ("1,000",)),
-        ("It reaches 1e99 and 1e-99 of 0.85.", ("1e99", "1e-99")),
-        ("9" * 400 + " is large.", ("9" * 400,)),
+        ("The rate may matter through the size of each update.", True),
+        ("With more steps it would reach 0.987654.", False),
+        ("The high rate clearly wins.", False),
+        ("Larger is better.", False),
+        ("It doubles the score.", False),
+        ("Three arms failed.", False),
+        (f"{LOW} never learns.", False),
     ],
 )
-def test_unknown_numbers_are_named(text, unknown):
-    [sentence] = check_claims(text, KNOWN)
-    assert sentence.unknown == unknown
+def test_opinion_has_no_numbers_comparisons_verdicts_or_arms(facts: StudyFacts, text: str, is_printed: bool) -> None:
+    for checked in (check_claim(_claim("opinion", text=text), facts), *check_text(text, facts)):
+        assert bool(checked.sentence) is is_printed
+        assert checked.is_opinion or not is_printed
 
 
-def test_only_the_sentence_with_the_unknown_number_is_marked():
-    first, second, third = check_claims("It reaches 0.853. It would reach 0.99. That is all.", KNOWN)
-    assert (first.unknown, second.unknown, third.unknown) == ((), ("0.99",), ())
-    assert second.text == "It would reach 0.99."
+def test_a_sentence_that_denies_a_truth_does_not_bring_a_falsehood_in(facts: StudyFacts) -> None:
+    [checked] = check_text(f"It is wrong that {HIGH} beats {BASELINE} by 0.375.", facts)
+
+    assert not checked.sentence or checked.sentence.startswith(f"{HIGH} is better than {BASELINE}")
 
 
-def test_without_facts_no_number_is_known():
-    assert check_claims("It reaches 0.", (float("nan"),))[0].unknown == ("0",)
+def test_claims_of_a_planner_stand_in_its_decision_and_those_that_hold_in_the_report(tmp_path: Path) -> None:
+    claims = (
+        _claim("better", arm=HIGH, other=BASELINE, significant=True),
+        _claim("worse", arm=HIGH, other=BASELINE),
+        _claim("opinion", text="The size of each update may matter."),
+    )
+    means = {name: sum(scores) / 3 for name, scores in EXACT.items()}
+    study = Simulation(means=means, exact=EXACT, interpretations=(claims,)).carry_out(tmp_path)
+    [decision] = study.store.list_decisions(study.study_id)
+    report = (study.folder / "report" / "report.md").read_text()
+
+    assert [claim["kind"] for claim in decision.details["claims"]] == ["better", "worse", "opinion"]
+    assert decision.details["interpretation"].startswith(f"{HIGH} is better than {BASELINE} by 0.375 (significant")
+    assert "is worse than" not in decision.details["interpretation"]
+    assert "is better than lr=0.001 by 0.375 (significant" in report and "is worse than" not in report
+    assert "*Opinion, unchecked:* The size of each update may matter." in report
+    assert "[left out: 1 that the record does not bear out]" in report
+    study.store.close()

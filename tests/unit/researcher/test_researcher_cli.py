@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from experiments_db import StudyStatus, open_store
-from researcher.cli import app
+from researcher.cli import app, log_to
 
 TOPIC = "tool use: KL or no KL?"
 
@@ -118,7 +119,7 @@ def test_start_says_which_brain_and_why(home: Path) -> None:
     assert "brain: rules, because OPENAI_API_KEY is not set" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["resume", "status", "report", "stop", "pause", "watch"])
+@pytest.mark.parametrize("command", ["resume", "status", "report", "verify", "stop", "pause", "watch"])
 def test_unknown_study_exits_3_and_makes_no_database(home: Path, command: str) -> None:
     result = CliRunner().invoke(app, [command, "st-none"])
 
@@ -161,3 +162,42 @@ def test_export_writes_the_tables(home: Path, tmp_path: Path) -> None:
 
     assert good.exit_code == 0 and all(Path(line).is_file() for line in good.stdout.splitlines())
     assert bad.exit_code == 2 and "xls" in bad.stderr
+
+
+def test_failure_that_nobody_foresaw_is_one_line_with_the_traceback_in_a_log(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(home / "research.db") as store:
+        study = store.create_study("t", brain="rules")
+
+    def fail(*_: object) -> object:
+        raise ZeroDivisionError("the moon\nis full")
+
+    monkeypatch.setattr("researcher.verification.verify.verify_study", fail)
+    result = CliRunner().invoke(app, ["verify", study.id])
+
+    assert result.exit_code == 1
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("researcher:")]
+    assert "unexpected failure: ZeroDivisionError: the moon is full" in line
+    log = Path(line.rpartition("traceback: ")[2].rstrip(")"))
+    assert "Traceback" in log.read_text()
+    log.unlink()
+    assert 'File "' not in result.stderr
+
+
+def test_log_has_tracebacks_and_the_terminal_has_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = list(logging.getLogger().handlers)
+    try:
+        log_to(home / "researcher.log")
+        try:
+            raise ValueError("no\nluck")
+        except ValueError:
+            logging.getLogger("researcher.test").exception("the run failed")
+    finally:
+        for handler in logging.getLogger().handlers:
+            handler.close()
+        logging.getLogger().handlers = kept
+
+    assert "Traceback" in (home / "researcher.log").read_text()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("the run failed: ValueError: no luck")

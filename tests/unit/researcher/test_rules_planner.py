@@ -14,6 +14,7 @@ from researcher.types import (
     ArmSummary,
     Budget,
     Charter,
+    ClaimKind,
     Comparison,
     FrameRequest,
     History,
@@ -208,14 +209,15 @@ def test_open_comparison_gets_more_seeds_only_if_the_budget_has_room(max_runs: i
     assert brain.decide(charter, open_result, History((first, again), (open_result,) * 2)).action is Action.STOP
 
 
-def test_interpretation_names_best_arm_verdicts_and_failures() -> None:
+def test_interpretation_claims_the_best_arm_and_each_difference() -> None:
     brain, charter, first = _begin("learning rate 1e-4, 1e-3 or 1e-2 for reversal")
     result = _analysis(charter, {"lr=0.0001": (-0.2, Verdict.REJECT), "lr=0.01": (0.1, Verdict.KEEP)})
 
-    text = brain.interpret(charter, result, History((first,), (result,)))
+    best, worse, better = brain.interpret(charter, result, History((first,), (result,)))
 
-    assert "lr=0.01 has the highest mean: 0.600" in text
-    assert "clearly better: lr=0.01 (+0.100)" in text
+    assert (best.kind, best.arm) == (ClaimKind.BEST, "lr=0.01")
+    assert (worse.kind, worse.arm, worse.other, worse.number) == (ClaimKind.WORSE, "lr=0.0001", "lr=0.001", 0.2)
+    assert (better.kind, better.arm, better.other, better.number) == (ClaimKind.BETTER, "lr=0.01", "lr=0.001", 0.1)
 
 
 def test_program_is_the_plain_one_unless_others_are_named() -> None:

@@ -13,6 +13,8 @@ from researcher.types import (
     Arm,
     Budget,
     Charter,
+    Claim,
+    ClaimKind,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -29,6 +31,7 @@ ARM = Arm("a", {}, {}, "r", is_baseline=True)
 PLANS = tuple(Plan(number, (), (ARM,), (0,), "r") for number in range(2))
 ANALYSIS = Analysis((), (), (), {})
 PROBLEMS = (Problem("lint", "bad"),)
+FIRST, SECOND = (Claim(ClaimKind.BEST, arm="a"),), (Claim(ClaimKind.OPINION, text="maybe"),)
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def brain() -> Planner:
             plans=PLANS,
             programs={"a": "first"},
             decisions=(Decision(Action.REFINE, "more"), Decision(Action.STOP, "enough")),
-            interpretations=("one", "two"),
+            interpretations=(FIRST, SECOND),
             repairs={"a": ("second", "third")},
         )
     )
@@ -50,7 +53,7 @@ def test_answers_follow_the_history(brain):
     first, second = History(analyses=(ANALYSIS,)), History(plans=PLANS[:1], analyses=(ANALYSIS,) * 2)
     assert brain.plan(CHARTER, History()) == PLANS[0]
     assert brain.plan(CHARTER, second) == PLANS[1]
-    assert [brain.interpret(CHARTER, ANALYSIS, history) for history in (first, second)] == ["one", "two"]
+    assert [brain.interpret(CHARTER, ANALYSIS, history) for history in (first, second)] == [FIRST, SECOND]
     assert [brain.decide(CHARTER, ANALYSIS, history).action for history in (first, second)] == ["refine", "stop"]
 
 

@@ -1,0 +1,43 @@
+"""Why something failed, in one line: of a traceback, what was raised; the rest stands in the log.
+
+Place in the flow: the monitor shortens what programs and servers say before it is stored, and the report does so with
+what earlier versions stored. This module knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_CHARS = 600
+_TRACEBACK = "Traceback (most recent call last)"
+_BEGIN = re.compile(r"(?:\|\s*)?Traceback \(most recent call last\):?")
+# What is raised stands at the start of a line or, in text that lost its lines, after the code of the last frame.
+_RAISED = re.compile(
+    r"(?:^|[\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Invalid|Broken|"
+    r"Rejected|Unavailable|Stop\w*))(?=:\s|\s*$|\s*\|)"
+)
+
+
+def in_one_line(text: str) -> str:
+    """`text` on one line. A traceback in it becomes the error that it ends with; what stood before it is kept."""
+    if _TRACEBACK not in text:
+        return " ".join(text.split())[:MAX_CHARS]
+    begin = _BEGIN.search(text)
+    before = " ".join(text[: begin.start()].split()) if begin else ""
+    traceback = text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :]
+    raised = list(_RAISED.finditer(traceback))
+    last = traceback[raised[-1].start(1) :] if raised else _last_line(traceback)
+    found = " ".join(last.replace(" | ", " ").split())
+    return " ".join(part for part in (before, found) if part)[:MAX_CHARS]
+
+
+def last_words(log: str, lines: int) -> str:
+    """The end of a log on one line: the error of its last traceback, or its last lines."""
+    if _TRACEBACK in log:
+        return in_one_line(log[log.rindex(_TRACEBACK) :])
+    return " | ".join(line.strip() for line in log.splitlines()[-lines:] if line.strip())[-MAX_CHARS:]
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in re.split(r"\n| \| ", text) if line.strip(" :|")]
+    return lines[-1] if lines else ""

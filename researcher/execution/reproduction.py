@@ -1,0 +1,313 @@
+"""`researcher reproduce`: one run trained again from its record, scored by the same evaluator and compared.
+
+Place in the flow: the CLI calls `reproduce`. The repeat has a database, a folder and, unless one is named, a server of
+its own; the study's record is only read. This module judges no arm: it says whether one score can be had again.
+
+A repeat differs from the record by the noise of two evaluations, and by that of training unless training went the same
+way bit for bit, which the curves tell. The interval around the recorded score covers 95 % of such differences: the
+variances of both evaluations, and where training went another way twice the variance between the seeds of the arm.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+from experiments_db import Author, Evaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
+from researcher.errors import ResearchError
+from researcher.evaluator import BASE, FINAL, Evaluator
+from researcher.execution.early_stopping import REWARD, TIME_LIMITS
+from researcher.execution.environments import StudyEnvironments
+from researcher.execution.runs import engine_of, job_of, total_steps
+from researcher.execution.servers import ServerPool
+from researcher.study.log import charter_from_json
+from researcher.types import Charter
+from swarm import SwarmClient
+from swarm.processes.child import Child, tail
+from swarm.sandbox.sandbox import Sandbox, choose_sandbox
+
+Z = 1.959964
+"""Of the normal distribution, for 95 %."""
+
+POLL_S = 1.0
+OWN_NAMES = ("experiment_name", "project_name", "logger", "save_path")
+"""Settings of a job that name it, and so differ between a run and its repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One score: its mean, the standard error over episodes, and the mean before training."""
+
+    before: float | None
+    after: float
+    stderr: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """How a repeat compares with its record. `low` to `high` is where its score should lie.
+
+    `is_same_training` says that every training reward was the same to the last bit, `is_same_scoring` that every
+    episode of the evaluation was. `differing` lists what was not as it was: versions, settings, the number of steps.
+    """
+
+    run_id: str
+    study_id: str
+    arm: str
+    seed: int
+    recorded: Score
+    repeated: Score
+    low: float
+    high: float
+    is_same_training: bool
+    is_same_scoring: bool
+    differing: tuple[str, ...]
+    seconds: float
+    folder: str
+
+    @property
+    def is_within(self) -> bool:
+        return self.low <= self.repeated.after <= self.high
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "is_within": self.is_within}
+
+    def lines(self) -> list[str]:
+        """For people."""
+        training = "the same to the last bit" if self.is_same_training else "not the same bit by bit"
+        scoring = "the same in every episode" if self.is_same_scoring else "other episodes than in the record"
+        verdict = "within" if self.is_within else "OUTSIDE"
+        return [
+            f"run {self.run_id}: {self.arm}, seed {self.seed}, trained again in {self.seconds:.0f} s",
+            f"recorded: {_shown(self.recorded)}",
+            f"repeated: {_shown(self.repeated)}",
+            f"the repeat is {verdict} the interval {self.low:.3f} to {self.high:.3f}",
+            f"training rewards: {training}; evaluation: {scoring}",
+            *(f"differs: {line}" for line in self.differing),
+            f"files: {self.folder}",
+        ]
+
+
+def reproduce(
+    store: ExperimentStore,
+    run_id: str,
+    home: Path,
+    *,
+    server: str | None = None,
+    unsafe_no_sandbox: bool = False,
+    on_progress: Callable[[str], None] = lambda line: None,
+) -> Reproduction:
+    """Raises NotFound for no such run, ResearchError for one without a score or a repeat that fails, ServerProblem,
+    SandboxUnavailable, SwarmError."""
+    run = store.get_run(run_id)
+    record = _Record.read(store, run)
+    sandbox = choose_sandbox(unsafe_no_sandbox) if record.experiment.author is Author.LANGUAGE_MODEL else None
+    folder = (home / "reproductions" / run_id).resolve()
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    pool = ServerPool(
+        urls=(server,) if server else (),
+        local=0 if server else 1,
+        home=folder / "servers",
+        own_token=None if sandbox is None else secrets.token_urlsafe(32),
+    )
+    began = time.monotonic()
+    with open_store(folder / "research.db") as scratch, closing(StudyEnvironments()) as environments:
+        try:
+            pool.start()
+            repeat = _Repeat(record, scratch, folder, pool, environments, sandbox, on_progress)
+            repeated = repeat.carry_out()
+        finally:
+            pool.stop()
+        return _compare(store, record, scratch, repeated, time.monotonic() - began, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What is known of the run that is trained again."""
+
+    run: Run
+    study: Study
+    charter: Charter
+    document: dict[str, Any]
+    experiment: Experiment
+    base: Evaluation | None
+    final: Evaluation
+
+    @classmethod
+    def read(cls, store: ExperimentStore, run: Run) -> _Record:
+        stored = store.find_charter(run.study_id)
+        if stored is None:
+            raise ResearchError(f"study {run.study_id} has no charter")
+        charter = charter_from_json(stored.document)
+        final = store.find_evaluation(run.id, FINAL, charter.search_split)
+        if run.status is not RunStatus.FINISHED or final is None:
+            raise ResearchError(f"run {run.id} is {run.status} and has no score to compare a repeat with")
+        experiment = next(item for item in store.list_experiments(run.study_id) if item.id == run.experiment_id)
+        base = store.find_evaluation(run.id, BASE, charter.search_split)
+        return cls(run, store.get_study(run.study_id), charter, dict(stored.document), experiment, base, final)
+
+    @property
+    def steps(self) -> int:
+        """How long it was trained: all its steps, unless it was ended early."""
+        return self.run.final_weight_version or total_steps(self.experiment.job)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    record: _Record
+    store: ExperimentStore
+    folder: Path
+    pool: ServerPool
+    environments: StudyEnvironments
+    sandbox: Sandbox | None
+    say: Callable[[str], None]
+
+    def carry_out(self) -> Run:
+        """Train and score; returns the repeat as its own database has it."""
+        experiment, run = self._prepare_rows()
+        slot = self.pool.take()
+        if slot is None or slot.url is None:
+            raise ResearchError("the server is gone")
+        evaluator = Evaluator(
+            store=self.store,
+            charter=self.record.charter,
+            home=self.folder / "study",
+            sandbox=self.sandbox,
+            environments=self.environments,
+            connect=self.pool.connect,
+            token_of=self.pool.token_of,
+            stop=threading.Event(),
+        )
+        is_trusted = experiment.author is Author.PACKAGE
+        child = evaluator.prepare(run, experiment, slot.url, is_trusted=is_trusted, is_fresh=True)
+        try:
+            self._await_steps(slot.url, child, run, evaluator)
+            run = self.store.update_run(run.id, status=RunStatus.EVALUATING)
+            is_complete = self.record.steps == total_steps(experiment.job)
+            self.say("scoring")
+            evaluator.measure(run, slot.url, child, is_complete=is_complete)
+        finally:
+            child.stop()
+        return self.store.update_run(run.id, status=RunStatus.FINISHED)
+
+    def _prepare_rows(self) -> tuple[Experiment, Run]:
+        """The study, its charter and the arm in a database of their own."""
+        known = self.record.experiment
+        study = self.store.create_study(self.record.study.topic, brain=self.record.study.brain)
+        self.store.freeze_charter(study.id, self.record.document)
+        experiment = self.store.create_experiment(
+            study.id,
+            known.name,
+            factors=known.factors,
+            job=known.job,
+            program_code=known.program_code,
+            train_environment=known.train_environment,
+            author=known.author,
+            is_baseline=known.is_baseline,
+        )
+        seed = self.record.run.seed
+        run = self.store.claim_run(experiment.id, seed, study.id, job=job_of(study.id, experiment, seed, 1))
+        return experiment, self.store.update_run(run.id, status=RunStatus.LAUNCHING)
+
+    def _await_steps(self, url: str, child: Child, run: Run, evaluator: Evaluator) -> None:
+        """Until it has trained as long as the record did; its curves are kept. Raises ResearchError."""
+        deadline = time.monotonic() + TIME_LIMITS[engine_of(self.record.experiment.job)].run_s
+        with self.pool.connect(url) as client:
+            copied = 0
+            while (status := client.status()).step < self.record.steps:
+                copied = self._copy_curves(client, run, copied)
+                log = evaluator.folder(run.id) / "train.log"
+                if status.state in ("FAILED", "OFFLINE"):
+                    raise ResearchError(f"the engine is {status.state} at step {status.step}: {status.reason}")
+                if (code := child.poll()) is not None and code != 0:
+                    words = " ".join(tail(log).split())[-300:]
+                    raise ResearchError(f"the client ended with exit code {code} at step {status.step}: {words}")
+                if time.monotonic() > deadline:
+                    raise ResearchError(f"the repeat is at step {status.step} and takes too long")
+                self.say(f"step {status.step} of {self.record.steps}")
+                time.sleep(POLL_S)
+            self._copy_curves(client, run, copied)
+
+    def _copy_curves(self, client: SwarmClient, run: Run, after: int) -> int:
+        points = client.metrics(after)
+        if points:
+            self.store.record_metrics(run.id, {point.step: point.metrics for point in points})
+        return points[-1].step if points else after
+
+
+def _compare(
+    store: ExperimentStore, record: _Record, scratch: ExperimentStore, repeated: Run, seconds: float, folder: Path
+) -> Reproduction:
+    split = record.charter.search_split
+    base, final = (scratch.find_evaluation(repeated.id, phase, split) for phase in (BASE, FINAL))
+    assert final is not None, "a repeat that was measured has a score"
+    is_same_training = _curve(store, record.run.id) == _curve(scratch, repeated.id)
+    variance = record.final.stderr**2 + final.stderr**2
+    if not is_same_training:
+        variance += 2 * _spread_of_seeds(store, record) ** 2
+    half_width = Z * math.sqrt(variance) + 1e-12
+    return Reproduction(
+        run_id=record.run.id,
+        study_id=record.run.study_id,
+        arm=record.experiment.name,
+        seed=record.run.seed,
+        recorded=Score(record.base and record.base.mean, record.final.mean, record.final.stderr),
+        repeated=Score(base and base.mean, final.mean, final.stderr),
+        low=record.final.mean - half_width,
+        high=record.final.mean + half_width,
+        is_same_training=is_same_training,
+        is_same_scoring=_by_task(record.final) == _by_task(final),
+        differing=tuple(_differing(record, repeated, final)),
+        seconds=seconds,
+        folder=str(folder),
+    )
+
+
+def _curve(store: ExperimentStore, run_id: str) -> list[tuple[int, float | None]]:
+    return [(point.step, point.value) for point in store.list_metrics([run_id], names=[REWARD])]
+
+
+def _spread_of_seeds(store: ExperimentStore, record: _Record) -> float:
+    """Standard deviation of the arm's scores over its seeds; 0 where it has but one."""
+    finished = [
+        run.id for run in store.list_runs(experiment_id=record.experiment.id) if run.status is RunStatus.FINISHED
+    ]
+    scores = store.list_evaluations(run_ids=finished, phase=FINAL, split=record.charter.search_split)
+    return stdev(item.mean for item in scores) if len(scores) > 1 else 0.0
+
+
+def _by_task(evaluation: Evaluation) -> list[tuple[str, float]]:
+    """Sorted: episodes end in another order each time."""
+    details = evaluation.details
+    return sorted(zip(details.get("tasks", ()), details.get("rewards", ()), strict=False))
+
+
+def _differing(record: _Record, repeated: Run, final: Evaluation) -> Iterator[str]:
+    for name in sorted({*record.run.environment, *repeated.environment}):
+        was, is_now = record.run.environment.get(name), repeated.environment.get(name)
+        if was != is_now:
+            yield f"{name} was {was} and is {is_now}"
+    for name in sorted({*record.run.job, *repeated.job} - {*OWN_NAMES}):
+        was, is_now = record.run.job.get(name), repeated.job.get(name)
+        if was != is_now:
+            yield f"the job's {name} was {was} and is {is_now}"
+    if record.run.final_weight_version != repeated.final_weight_version:
+        yield f"trained for {repeated.final_weight_version} steps, the record for {record.run.final_weight_version}"
+    if record.final.evaluator_hash != final.evaluator_hash:
+        yield "the score was measured by another version, on other tasks, or in another way"
+
+
+def _shown(score: Score) -> str:
+    before = "" if score.before is None else f"{score.before:.3f} -> "
+    return f"{before}{score.after:.3f} (standard error {score.stderr:.3f})"

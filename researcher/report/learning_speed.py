@@ -1,0 +1,65 @@
+"""How soon each arm learned: what a report shows of the held-out scores in mid-training.
+
+Place in the flow: facts.py gathers the curves of the runs, the templates and figures show these rows. Nothing is judged
+here: where a study compares arms by the area, that is in its findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from researcher.learning_curves import ScoredStep, area_under, steps_to
+
+LEVEL_SHARE = 0.9
+"""The level whose steps are counted: so much of the way from the base score to the baseline's score in the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSpeed:
+    """One arm, over the runs that were scored in mid-training.
+
+    `area` is the mean score over all steps; `steps` the mean of the steps to the level over the `reached` of `runs`
+    runs that reach it, None if none does.
+    """
+
+    arm: str
+    area: float
+    steps: float | None
+    reached: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSpeed:
+    """`level` is the score that `steps` of the arms count to."""
+
+    level: float
+    arms: tuple[ArmSpeed, ...]
+
+
+def compare_speed(curves: Mapping[str, Sequence[Sequence[ScoredStep]]], baseline: str) -> LearningSpeed | None:
+    """`curves` has the runs of each arm. None where the baseline has no score in mid-training."""
+    scored = {arm: [curve for curve in runs if len(curve) > 2] for arm, runs in curves.items()}
+    if not scored.get(baseline):
+        return None
+    first = fmean(curve[0].mean for curve in scored[baseline])
+    last = fmean(curve[-1].mean for curve in scored[baseline])
+    level = first + LEVEL_SHARE * (last - first)
+    return LearningSpeed(level, tuple(_speed(arm, runs, level) for arm, runs in scored.items() if runs))
+
+
+def mean_curve(runs: Sequence[Sequence[ScoredStep]]) -> tuple[tuple[int, float], ...]:
+    """(step, mean over the runs scored there), by step."""
+    by_step: dict[int, list[float]] = {}
+    for curve in runs:
+        for point in curve:
+            by_step.setdefault(point.step, []).append(point.mean)
+    return tuple((step, fmean(by_step[step])) for step in sorted(by_step))
+
+
+def _speed(arm: str, runs: Sequence[Sequence[ScoredStep]], level: float) -> ArmSpeed:
+    areas = [area.mean for curve in runs if (area := area_under(curve)) is not None]
+    reached = [steps for curve in runs if (steps := steps_to(curve, level)) is not None]
+    return ArmSpeed(arm, fmean(areas), fmean(reached) if reached else None, len(reached), len(runs))

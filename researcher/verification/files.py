@@ -1,0 +1,186 @@
+"""Checks of what lies outside the database: programs, jobs and logs on disk, and the environment as it is today.
+
+Place in the flow: verify.py calls each of these once. A file that is not there any more is noted and is no mismatch:
+folders are pruned and moved, and what the study rests on is in the database as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import swarm
+from experiments_db import Artifact, Evaluation, Experiment, ExperimentStore, Run
+from researcher.evaluator import TRAIN_DIGEST, evaluator_hash
+from researcher.execution.environments import StudyEnvironments
+from researcher.execution.runs import job_of
+from researcher.types import Charter
+from researcher.verification.result import Check, differences
+from swarm.environments import Environment
+from swarm.errors import SwarmError
+from swarm.job import build_job
+
+AUTOMATIC = (None, "auto")
+"""Values of a job's settings that the server resolves."""
+
+
+def check_programs(store: ExperimentStore, study_id: str) -> Check:
+    """What lay beside each run, and in the folder of its arm, is the program of the arm, to the byte."""
+    experiments = {item.id: item for item in store.list_experiments(study_id)}
+    runs = {run.id: run for run in store.list_runs(study_id=study_id)}
+    mismatches: list[str] = []
+    files, missing = 0, 0
+    for artifact in store.list_artifacts(study_id, kind="program"):
+        files += 1
+        # What is not a run's lies in the folder of its arm.
+        arm = runs[artifact.run_id].experiment_id if artifact.run_id else Path(artifact.path).parent.name
+        code = experiments[arm].program_code
+        if artifact.sha256 != sha256(code.encode()).hexdigest():
+            mismatches.append(f"{artifact.run_id or experiments[arm].name} has another program than its arm")
+        if (found := _read(artifact)) is None:
+            missing += 1
+        elif found != code.encode():
+            mismatches.append(f"{artifact.path} is not the program that ran")
+    return Check("programs", files, tuple(mismatches), _not_there(missing))
+
+
+def check_jobs(store: ExperimentStore, study_id: str) -> Check:
+    """Each run had the settings of its arm, and its own seed."""
+    experiments = {item.id: item for item in store.list_experiments(study_id)}
+    runs = store.list_runs(study_id=study_id)
+    files = {artifact.run_id: artifact for artifact in store.list_artifacts(study_id, kind="job")}
+    mismatches: list[str] = []
+    missing = 0
+    for run in runs:
+        experiment = experiments[run.experiment_id]
+        mismatches += _compare_job(run, experiment)
+        if (artifact := files.get(run.id)) is None:
+            continue
+        if (found := _read(artifact)) is None:
+            missing += 1
+            continue
+        given = job_of(study_id, experiment, run.seed, run.attempt)
+        mismatches += differences(_read_yaml(found), given, artifact.path)
+    return Check("jobs", len(runs), tuple(mismatches), _not_there(missing))
+
+
+def check_files(store: ExperimentStore, study_id: str) -> Check:
+    """All other files that were noted with a hash; those of the report are made anew instead, see report.py."""
+    mismatches: list[str] = []
+    files, missing = 0, 0
+    for artifact in store.list_artifacts(study_id):
+        if artifact.kind in ("program", "job") or artifact.kind.startswith("report."):
+            continue
+        files += 1
+        if (found := _read(artifact)) is None:
+            missing += 1
+        elif sha256(found).hexdigest() != artifact.sha256:
+            mismatches.append(f"{artifact.path} was changed since it was noted")
+    return Check("files", files, tuple(mismatches), _not_there(missing))
+
+
+def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
+    """The data and the grader, which have one hash together, and how scores were measured on them."""
+    name = charter.environment or charter.task
+    evaluations = store.list_evaluations(study_id=study_id)
+    with closing(StudyEnvironments()) as environments:
+        try:
+            environment = environments.open(name)
+        except SwarmError as error:
+            yield Check("environments", 0, notes=(f"{name} cannot be opened: {error.message}",))
+            yield Check("measurements", len(evaluations), tuple(_unlike(evaluations)), ("tasks were not looked at",))
+            return
+        yield Check("environments", *_compare_digests(store, study_id, charter, environment, environments))
+        yield _check_measurements(charter, environment, evaluations, store.list_runs(study_id=study_id))
+
+
+def _compare_job(run: Run, experiment: Experiment) -> Iterator[str]:
+    if run.job.get("seed") != run.seed:
+        yield f"{run.id}: its job has seed {run.job.get('seed')}, the run {run.seed}"
+    try:
+        known = build_job(dict(experiment.job)).model_dump(mode="json")
+    except SwarmError:
+        # A job that this version no longer takes is compared as it was written.
+        known = dict(experiment.job)
+    for name in experiment.job:
+        if known[name] not in AUTOMATIC and name in run.job:
+            yield from differences(run.job[name], known[name], f"{run.id}: {name}")
+
+
+def _compare_digests(
+    store: ExperimentStore, study_id: str, charter: Charter, judged: Environment, environments: StudyEnvironments
+) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+    mismatches: list[str] = []
+    notes: list[str] = []
+    checked = 0
+    if charter.environment_digest:
+        checked += 1
+        if judged.digest != charter.environment_digest:
+            mismatches.append(
+                f"{judged.name} is {judged.digest[:12]} now and was {charter.environment_digest[:12]} in the charter"
+            )
+    else:
+        notes.append("the charter, of an earlier version, has no hash of the environment")
+    for experiment in store.list_experiments(study_id):
+        if experiment.train_environment is None:
+            continue
+        digests = {run.external_ids.get(TRAIN_DIGEST) for run in store.list_runs(experiment_id=experiment.id)} - {None}
+        try:
+            found = environments.open(experiment.train_environment).digest
+        except SwarmError as error:
+            notes.append(f"{experiment.train_environment} cannot be opened: {error.message}")
+            continue
+        checked += 1
+        if digests - {found}:
+            mismatches.append(f"{experiment.train_environment} was changed since {experiment.name} trained on it")
+    return checked, tuple(mismatches), tuple(notes)
+
+
+def _check_measurements(
+    charter: Charter, environment: Environment, evaluations: list[Evaluation], runs: list[Run]
+) -> Check:
+    """Every score was measured on the charter's tasks, in the way that this version measures."""
+    versions = {run.id: run.environment.get("swarm") for run in runs}
+    mismatches = list(_unlike(evaluations))
+    older = 0
+    hashes: dict[str, str] = {}
+    for item in evaluations:
+        if versions[item.run_id] != swarm.__version__:
+            older += 1
+            continue
+        if item.split not in hashes:
+            hashes[item.split] = evaluator_hash(charter, environment, item.split)
+        if item.evaluator_hash != hashes[item.split]:
+            mismatches.append(f"{item.run_id}: its {item.phase} score was measured on other tasks, or in another way")
+    notes = (f"{older} were measured by another version: their tasks were not looked at",) if older else ()
+    return Check("measurements", len(evaluations), tuple(mismatches), notes)
+
+
+def _unlike(evaluations: list[Evaluation]) -> Iterator[str]:
+    first: dict[str, str] = {}
+    for item in evaluations:
+        if first.setdefault(item.split, item.evaluator_hash) != item.evaluator_hash:
+            yield f"{item.run_id}: its {item.phase} score was measured in another way than the first on {item.split}"
+
+
+def _read(artifact: Artifact) -> bytes | None:
+    try:
+        return Path(artifact.path).read_bytes()
+    except OSError:
+        return None
+
+
+def _read_yaml(content: bytes) -> Any:
+    try:
+        return yaml.safe_load(content)
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None
+
+
+def _not_there(missing: int) -> tuple[str, ...]:
+    return (f"{missing} files are not there any more",) if missing else ()

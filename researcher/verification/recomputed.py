@@ -1,0 +1,135 @@
+"""A study's store in which every score is recomputed from its raw rewards, as the study stood after one iteration.
+
+Place in the flow: the loop's own analyze node and the report read from this in place of the real store. What analyze
+writes is kept here and nowhere else, so that it can be compared with what is stored. Any other write is refused, for
+`verify` opens the database for reading.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from experiments_db import (
+    Evaluation,
+    Event,
+    Experiment,
+    ExperimentStore,
+    Finding,
+    Hypothesis,
+    IterationDocument,
+    JsonObject,
+    Run,
+    Severity,
+    Verdict,
+)
+
+ROUNDED = 1e-6
+"""Earlier versions stored rewards with six decimals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """After which iteration, and when its analysis was stored."""
+
+    iteration: int
+    at: float
+
+
+@dataclass(slots=True)
+class Written:
+    """What analyze would have stored. Findings are by arm's id; a hypothesis has its verdict and the reason."""
+
+    analysis: JsonObject | None = None
+    findings: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    hypotheses: dict[str, tuple[Verdict, str]] = field(default_factory=dict[str, tuple[Verdict, str]])
+
+
+class RecomputedStore(ExperimentStore):
+    """Made by `ExperimentStore.seen_as`; `moment` None is the study as it stands."""
+
+    moment: Moment | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.written = Written()
+
+    def list_evaluations(self, **conditions: Any) -> list[Evaluation]:
+        found = super().list_evaluations(**conditions)
+        return [recompute(item) for item in found if self.moment is None or item.created_at <= self.moment.at]
+
+    def list_runs(self, **conditions: Any) -> list[Run]:
+        found = super().list_runs(**conditions)
+        if self.moment is None:
+            return found
+        return [run for run in found if run.finished_at is not None and run.finished_at <= self.moment.at]
+
+    def list_experiments(self, study_id: str, **conditions: Any) -> list[Experiment]:
+        return [item for item in super().list_experiments(study_id, **conditions) if self._is_by_then(item.iteration)]
+
+    def list_hypotheses(self, study_id: str) -> list[Hypothesis]:
+        return [item for item in super().list_hypotheses(study_id) if self._is_by_then(item.iteration)]
+
+    def list_plans(self, study_id: str) -> list[IterationDocument]:
+        return [item for item in super().list_plans(study_id) if self._is_by_then(item.iteration)]
+
+    def list_analyses(self, study_id: str) -> list[IterationDocument]:
+        found = super().list_analyses(study_id)
+        return [item for item in found if self.moment is None or item.iteration < self.moment.iteration]
+
+    def list_findings(self, **conditions: Any) -> list[Finding]:
+        found = super().list_findings(**conditions)
+        return [item for item in found if self.moment is None or item.iteration < self.moment.iteration]
+
+    def record_finding(self, study_id: str, **values: Any) -> Finding:
+        self.written.findings[values["experiment_id"]] = values
+        known = {"hypothesis_id": None, "details": {}, **values, "run_ids": tuple(values["run_ids"])}
+        return Finding(id="", study_id=study_id, created_at=0.0, **known)
+
+    def record_analysis(self, study_id: str, iteration: int, document: JsonObject) -> None:
+        self.written.analysis = document
+
+    def judge_hypothesis(self, hypothesis_id: str, verdict: Verdict, reason: str) -> Hypothesis:
+        self.written.hypotheses[hypothesis_id] = (verdict, reason)
+        found = next(item for item in self._hypotheses() if item.id == hypothesis_id)
+        return replace(found, verdict=verdict, verdict_reason=reason)
+
+    def append_event(self, study_id: str, kind: str, message: str, **values: Any) -> Event:
+        severity = values.get("severity", Severity.INFO)
+        return Event(0, study_id, values.get("run_id"), severity, kind, message, values.get("payload") or {}, 0.0)
+
+    def _hypotheses(self) -> Collection[Hypothesis]:
+        return [
+            item for study in self.list_studies() for item in super(RecomputedStore, self).list_hypotheses(study.id)
+        ]
+
+    def _is_by_then(self, iteration: int) -> bool:
+        return self.moment is None or iteration <= self.moment.iteration
+
+
+def recompute(evaluation: Evaluation) -> Evaluation:
+    """Mean, error, successes and episodes from the rewards behind them; as stored where these were not kept."""
+    rewards = evaluation.details.get("rewards")
+    if not rewards:
+        return evaluation
+    tasks = evaluation.details.get("tasks")
+    solved = evaluation.details.get("solved")
+    mean, stderr = statistics.fmean(rewards), evaluation.stderr
+    if tasks is not None:
+        by_task: dict[str, list[float]] = {}
+        for task, reward in zip(tasks, rewards, strict=True):
+            by_task.setdefault(task, []).append(reward)
+        means = [statistics.fmean(values) for values in by_task.values()]
+        # As the client computes it: attempts at one task are not independent.
+        stderr = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0
+    elif abs(mean - evaluation.mean) <= ROUNDED:
+        mean = evaluation.mean
+    return replace(
+        evaluation,
+        mean=mean,
+        stderr=stderr,
+        episodes=len(rewards),
+        successes=evaluation.successes if solved is None else sum(solved),
+    )

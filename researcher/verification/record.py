@@ -1,0 +1,93 @@
+"""Checks of the record itself: rows against their seals, the charter, plans, decisions, the sealed test, the budget.
+
+Place in the flow: verify.py calls each of these once. Nothing is recomputed from rewards here; see scores.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from experiments_db import BudgetKind, Charter, ExperimentStore, RunStatus, hash_json
+from researcher.evaluator import FINAL, SEALED
+from researcher.study.log import charter_from_json, plan_from_json
+from researcher.verification.result import Check, differences
+
+
+def check_rows(store: ExperimentStore, study_id: str) -> Iterator[Check]:
+    """Every row of every table, as it was when it was stored."""
+    for rows in store.check_rows(study_id):
+        named = (("changed", rows.changed), ("gone", rows.missing), ("not stored by this program", rows.added))
+        mismatches = tuple(f"{rows.table} {key} is {what}" for what, keys in named for key in keys)
+        notes = (f"{rows.unsealed} were stored by an earlier version, without a seal",) if rows.unsealed else ()
+        yield Check(f"rows of {rows.table}", rows.total - rows.unsealed + len(rows.missing), mismatches, notes)
+
+
+def check_charter(charter: Charter) -> Check:
+    found = hash_json(charter.document)
+    wrong = (f"the charter hashes to {found[:12]}, it was frozen as {charter.content_hash[:12]}",)
+    return Check("charter", 1, () if found == charter.content_hash else wrong)
+
+
+def check_plans(store: ExperimentStore, study_id: str) -> Check:
+    """Arms are what the first plan that named them says."""
+    experiments = {item.name: item for item in store.list_experiments(study_id)}
+    mismatches: list[str] = []
+    planned: set[str] = set()
+    for stored in store.list_plans(study_id):
+        for arm in plan_from_json(stored.document).arms:
+            found = experiments.get(arm.name)
+            if found is None:
+                mismatches.append(f"arm {arm.name} of plan {stored.iteration + 1} is not on record")
+            elif arm.name not in planned:
+                mismatches += differences(dict(found.job), dict(arm.job), f"arm {arm.name}: job")
+                mismatches += differences(dict(found.factors), dict(arm.factors), f"arm {arm.name}: factors")
+            planned.add(arm.name)
+    mismatches += [f"arm {name} is in no plan" for name in experiments if name not in planned]
+    return Check("planned arms", len(planned), tuple(mismatches))
+
+
+def check_decisions(store: ExperimentStore, study_id: str) -> Check:
+    decisions = store.list_decisions(study_id)
+    known = {item.id for item in store.list_findings(study_id=study_id)}
+    lost = [
+        f"decision {item.iteration + 1} rests on {finding}, which is not on record"
+        for item in decisions
+        for finding in item.finding_ids
+        if finding not in known
+    ]
+    analysed = {item.iteration for item in store.list_analyses(study_id)}
+    blind = [f"decision {item.iteration + 1} has no analysis" for item in decisions if item.iteration not in analysed]
+    return Check("decisions", len(decisions), (*lost, *blind))
+
+
+def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
+    """It was scored only once opened, for the arms that it was opened for, and nothing else was scored on it."""
+    document = charter_from_json(charter.document)
+    arms = {item.id: item.name for item in store.list_experiments(study_id)}
+    runs = {run.id: run for run in store.list_runs(study_id=study_id)}
+    mismatches: list[str] = []
+    scores = store.list_evaluations(study_id=study_id, split=document.sealed_split)
+    for item in scores:
+        name = arms[runs[item.run_id].experiment_id]
+        if item.phase != SEALED or charter.test_opened_at is None or item.created_at < charter.test_opened_at:
+            mismatches.append(f"{item.run_id} was scored on the {document.sealed_split} split before it was opened")
+        elif name not in (charter.test_opened_for or ""):
+            mismatches.append(f"{item.run_id} of {name} was scored, opened was it to {charter.test_opened_for}")
+    return Check("sealed test", len(scores), tuple(mismatches))
+
+
+def check_runs(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
+    """A finished run has its scores, and each trial that was launched was charged once."""
+    document = charter_from_json(charter.document)
+    runs = store.list_runs(study_id=study_id)
+    scored = {item.run_id for item in store.list_evaluations(study_id=study_id, phase=FINAL)}
+    mismatches = [
+        f"{run.id} is finished and has no score on the {document.search_split} split"
+        for run in runs
+        if run.status is RunStatus.FINISHED and run.id not in scored
+    ]
+    begun = {(run.experiment_id, run.seed) for run in runs if run.status is not RunStatus.PLANNED or run.server_url}
+    charged = store.sum_budget(study_id)[BudgetKind.RUNS]
+    if charged != len(begun):
+        mismatches.append(f"{charged:g} runs are charged to the budget, {len(begun)} were launched")
+    return Check("runs", len(runs), tuple(mismatches))

@@ -1,0 +1,87 @@
+"""Check of the report: it is made anew from the recomputed scores and compared with the files, line by line.
+
+Place in the flow: verify.py calls this last. What is compared is text: a picture may differ by a pixel on another
+machine, so the table of its data stands for it.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from hashlib import sha256
+from itertools import zip_longest
+from pathlib import Path
+
+from experiments_db import Artifact, ExperimentStore
+from researcher.report.write import WRITER, build_report
+from researcher.verification.recomputed import RecomputedStore
+from researcher.verification.result import Check
+
+GROWING = ("wall clock (s)",)
+"""A line that goes on growing while the report is written: the time of the study's own process."""
+
+TEXTS = (".md", ".html", ".csv")
+MAX_LINES = 5
+"""How many differing lines of a file are named; one change of a score shows in several places."""
+
+_PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]*")
+
+
+def check_report(store: ExperimentStore, study_id: str) -> Check:
+    artifacts = [item for item in store.list_artifacts(study_id) if item.kind.startswith("report.")]
+    if not artifacts:
+        return Check("report", 0, notes=("no report was written",))
+    root = min((Path(item.path).parent for item in artifacts), key=lambda path: len(path.parts))
+    mismatches: list[str] = []
+    notes: list[str] = []
+    checked = 0
+    with tempfile.TemporaryDirectory(prefix="report-") as folder:
+        build_report(store.seen_as(RecomputedStore), study_id, Path(folder))
+        for artifact in artifacts:
+            again = Path(folder) / Path(artifact.path).relative_to(root)
+            checked += 1
+            if (found := _read(artifact)) is None:
+                notes.append(f"{artifact.path} is not there any more")
+            elif artifact.path.endswith(TEXTS):
+                found_by, reason = _compare(found, again, artifact)
+                mismatches += found_by
+                notes += reason
+            elif sha256(found).hexdigest() != artifact.sha256 and found != _bytes(again):
+                mismatches.append(f"{artifact.path} was changed since it was written")
+    return Check("report", checked, tuple(mismatches), tuple(dict.fromkeys(notes)))
+
+
+def _compare(found: bytes, again: Path, artifact: Artifact) -> tuple[list[str], list[str]]:
+    """Mismatches and notes of one text."""
+    is_as_written = sha256(found).hexdigest() == artifact.sha256
+    text = found.decode(errors="replace")
+    if artifact.path.endswith((".md", ".html")) and WRITER not in text and is_as_written:
+        return [], ["the report was written by another version: it is as it was written, its numbers were not compared"]
+    lines = [
+        f"{Path(artifact.path).name}, line {number}: {_short(old)!r} should be {_short(new)!r}"
+        for number, (old, new) in enumerate(zip_longest(_lines(text), _lines(_bytes(again).decode())), 1)
+        if old != new
+    ]
+    more = [f"{Path(artifact.path).name}: {len(lines) - MAX_LINES} more lines"] if len(lines) > MAX_LINES else []
+    return [*lines[:MAX_LINES], *more], []
+
+
+def _lines(text: str) -> list[str]:
+    """All but what may differ: pictures, and the time that goes on."""
+    return [_PICTURE.sub("", line) for line in text.splitlines() if not any(growing in line for growing in GROWING)]
+
+
+def _read(artifact: Artifact) -> bytes | None:
+    try:
+        return Path(artifact.path).read_bytes()
+    except OSError:
+        return None
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _short(line: str | None) -> str:
+    text = " ".join((line or "").split())
+    return text if len(text) <= 120 else f"{text[:119]}…"

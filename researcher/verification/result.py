@@ -1,0 +1,87 @@
+"""What a verification says: one result per kind of thing, with how many were checked and every mismatch by name.
+
+Place in the flow: the checks of this folder return these, verify.py gathers them, the CLI shows them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+TOLERANCE = 1e-9
+"""Two ways to add the same numbers differ by less than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One kind of thing. `mismatches` say where and what, one line each; `notes` what could not be checked, and why."""
+
+    kind: str
+    checked: int
+    mismatches: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    study_id: str
+    checks: tuple[Check, ...]
+
+    @property
+    def mismatches(self) -> int:
+        return sum(len(check.mismatches) for check in self.checks)
+
+    @property
+    def checked(self) -> int:
+        return sum(check.checked for check in self.checks)
+
+    def lines(self) -> list[str]:
+        """For people: a table of the kinds, then every mismatch and note below its kind, then the sum."""
+        width = max(len(check.kind) for check in self.checks)
+        lines = [f"{'what':<{width}}  checked  mismatches"]
+        for check in self.checks:
+            lines.append(f"{check.kind:<{width}}  {check.checked:>7}  {len(check.mismatches):>10}")
+            lines += [f"  MISMATCH {mismatch}" for mismatch in check.mismatches]
+            lines += [f"  note: {note}" for note in check.notes]
+        found = f"{self.mismatches} mismatches" if self.mismatches else "no mismatch"
+        return [*lines, f"study {self.study_id}: {self.checked} things checked, {found}"]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "study": self.study_id,
+            "checked": self.checked,
+            "mismatches": self.mismatches,
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+
+def differences(stored: Any, computed: Any, where: str, *, tolerance: float = TOLERANCE) -> Iterator[str]:
+    """Where two JSON documents are not the same, one line each; numbers may differ by `tolerance`."""
+    if isinstance(stored, Mapping) and isinstance(computed, Mapping):
+        for name in sorted({*map(str, stored), *map(str, computed)}):
+            yield from differences(
+                stored.get(name), computed.get(name), f"{where}.{name}" if where else name, tolerance=tolerance
+            )
+    elif _is_list(stored) and _is_list(computed) and len(stored) == len(computed):
+        for index, (one, other) in enumerate(zip(stored, computed, strict=True)):
+            yield from differences(one, other, f"{where}[{index}]", tolerance=tolerance)
+    elif not _is_same(stored, computed, tolerance):
+        yield f"{where}: stored {_short(stored)}, recomputed {_short(computed)}"
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_same(stored: Any, computed: Any, tolerance: float) -> bool:
+    numbers = [value for value in (stored, computed) if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == 2:
+        return math.isclose(numbers[0], numbers[1], rel_tol=tolerance, abs_tol=tolerance)
+    return stored == computed
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,0 +1,149 @@
+"""Checks of every number: scores from raw rewards, then analyses, findings and verdicts from those scores.
+
+Place in the flow: verify.py calls these once. The analyze node of the loop does the work again on a store in which the
+scores are recomputed (recomputed.py), once for each iteration and with the runs that had ended by then; what it would
+have stored is compared with what is stored. So this stays right whatever the judge becomes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments_db import ExperimentStore, Finding, IterationDocument
+from researcher.execution.background import BackgroundTasks
+from researcher.execution.servers import ServerPool
+from researcher.loop.deps import Deps
+from researcher.loop.nodes.analyze import analyze
+from researcher.loop.state import first_state
+from researcher.planner.rules import RulesPlanner
+from researcher.study.budget import BudgetLedger
+from researcher.study.log import StudyLog
+from researcher.types import Charter
+from researcher.verification.recomputed import ROUNDED, Moment, RecomputedStore, Written, recompute
+from researcher.verification.result import TOLERANCE, Check, differences
+
+NUMBERS = ("effect", "ci_low", "ci_high", "confidence", "p_value", "p_adjusted")
+NOT_COMPARED = frozenset({"id", "study_id", "created_at"})
+
+
+def check_scores(store: ExperimentStore, study_id: str) -> Check:
+    """The mean, its error and the successes of each evaluation follow from the rewards of its episodes."""
+    evaluations = store.list_evaluations(study_id=study_id)
+    mismatches: list[str] = []
+    bare = 0
+    for item in evaluations:
+        details = item.details
+        if not details.get("rewards"):
+            bare += 1
+            continue
+        where = f"{item.run_id}: {item.phase} score"
+        if any(len(details.get(name, details["rewards"])) != len(details["rewards"]) for name in ("tasks", "solved")):
+            mismatches.append(f"{where}: its lists of episodes have different lengths")
+            continue
+        tolerance = TOLERANCE if "tasks" in details else ROUNDED
+        found = recompute(item)
+        for name in ("episodes", "successes", "mean", "stderr"):
+            mismatches += differences(
+                getattr(item, name), getattr(found, name), f"{where}: {name}", tolerance=tolerance
+            )
+    notes = (f"{bare} have no rewards of their episodes on record",) if bare else ()
+    return Check("scores", len(evaluations) - bare, tuple(mismatches), notes)
+
+
+def check_analyses(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
+    """What each iteration concluded is what its runs say."""
+    stored = store.list_analyses(study_id)
+    results = [(item, _analyze_again(store, study_id, charter, item)) for item in stored]
+    findings = store.list_findings(study_id=study_id)
+    yield _compare_analyses(store, study_id, results)
+    yield _compare_findings(findings, results)
+    if results:
+        yield _compare_hypotheses(store, study_id, results[-1][1])
+
+
+def _analyze_again(store: ExperimentStore, study_id: str, charter: Charter, stored: IterationDocument) -> Written:
+    view = store.seen_as(RecomputedStore)
+    view.moment = Moment(stored.iteration, stored.created_at)
+    background = BackgroundTasks(1)
+    nowhere = Path()
+    deps = Deps(
+        study_id=study_id,
+        store=view,
+        log=StudyLog(view, study_id),
+        planner=RulesPlanner(),
+        pool=ServerPool(home=nowhere),
+        background=background,
+        ledger=BudgetLedger(view, study_id, charter.budget),
+        sandbox=None,
+        home=nowhere,
+    )
+    try:
+        analyze(deps, {**first_state(study_id), "iteration": stored.iteration})
+    finally:
+        background.join()
+    return view.written
+
+
+def _compare_analyses(store: ExperimentStore, study_id: str, results: list[tuple[IterationDocument, Written]]) -> Check:
+    mismatches: list[str] = []
+    for stored, written in results:
+        if not _is_same_method(store.list_findings(study_id=study_id, iteration=stored.iteration), written):
+            continue
+        mismatches += differences(stored.document, written.analysis, f"analysis {stored.iteration + 1}")
+    return Check("analyses", len(results), tuple(mismatches))
+
+
+def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocument, Written]]) -> Check:
+    mismatches: list[str] = []
+    notes: list[str] = []
+    by_iteration = {stored.iteration: written for stored, written in results}
+    for finding in findings:
+        written = by_iteration.get(finding.iteration)
+        again = None if written is None else written.findings.get(finding.experiment_id)
+        if again is None:
+            mismatches.append(f"{finding.id} compares what no analysis compared")
+        elif again["method"] != finding.method:
+            notes.append(f"{finding.id} was judged by the method of an earlier version ({finding.method})")
+        else:
+            stored = {name: getattr(finding, name) for name in again if name not in NOT_COMPARED}
+            mismatches += differences(_plain(stored), _plain(again), finding.id)
+    stored_keys = {(finding.iteration, finding.experiment_id) for finding in findings}
+    for stored, written in results:
+        lost = [arm for arm in written.findings if (stored.iteration, arm) not in stored_keys]
+        mismatches += [f"analysis {stored.iteration + 1}: the finding on {arm} is not on record" for arm in lost]
+    return Check("findings", len(findings), tuple(mismatches), tuple(dict.fromkeys(notes)))
+
+
+def _compare_hypotheses(store: ExperimentStore, study_id: str, written: Written) -> Check:
+    stored = store.list_hypotheses(study_id)
+    if not _is_same_method(store.list_findings(study_id=study_id), written):
+        return Check("hypotheses", 0, notes=("they were judged by the method of an earlier version",))
+    mismatches: list[str] = []
+    for item in stored:
+        if (again := written.hypotheses.get(item.id)) is None:
+            if item.verdict is not None:
+                mismatches.append(f"hypothesis {item.key} has the verdict {item.verdict}, which no run gives it")
+            continue
+        mismatches += differences(item.verdict, again[0], f"hypothesis {item.key}: verdict")
+        mismatches += differences(item.verdict_reason, again[1], f"hypothesis {item.key}: reason")
+    return Check("hypotheses", len(stored), tuple(mismatches))
+
+
+def _is_same_method(findings: list[Finding], written: Written) -> bool:
+    again = {values["method"] for values in written.findings.values()}
+    return not findings or {finding.method for finding in findings} <= again
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """As JSON: no NaN, no tuples."""
+    return {
+        name: None
+        if isinstance(value, float) and not math.isfinite(value)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
+        for name, value in values.items()
+    }

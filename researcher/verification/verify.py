@@ -1,0 +1,59 @@
+"""`researcher verify`: is what a study says what its runs gave, and is its record the one that was stored?
+
+Place in the flow: the CLI calls `verify_study` on a store that is open for reading; nothing is changed. Each kind of
+thing has its check in this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from experiments_db import ExperimentStore
+from researcher.errors import StudyNotFound
+from researcher.study.log import charter_from_json
+from researcher.verification.files import check_environments, check_files, check_jobs, check_programs
+from researcher.verification.record import (
+    check_charter,
+    check_decisions,
+    check_plans,
+    check_rows,
+    check_runs,
+    check_sealed_test,
+)
+from researcher.verification.report import check_report
+from researcher.verification.result import Check, Verification
+from researcher.verification.scores import check_analyses, check_scores
+
+
+def verify_study(store: ExperimentStore, study_id: str) -> Verification:
+    """Raises StudyNotFound for a study without a charter, NotFound for no study."""
+    store.get_study(study_id)
+    stored = store.find_charter(study_id)
+    if stored is None:
+        raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to verify")
+    charter = charter_from_json(stored.document)
+    checks: dict[str, Callable[[], Iterable[Check]]] = {
+        "rows": lambda: check_rows(store, study_id),
+        "charter": lambda: [check_charter(stored)],
+        "planned arms": lambda: [check_plans(store, study_id)],
+        "runs": lambda: [check_runs(store, study_id, stored)],
+        "programs": lambda: [check_programs(store, study_id)],
+        "jobs": lambda: [check_jobs(store, study_id)],
+        "files": lambda: [check_files(store, study_id)],
+        "environments": lambda: check_environments(store, study_id, charter),
+        "scores": lambda: [check_scores(store, study_id)],
+        "analyses": lambda: check_analyses(store, study_id, charter),
+        "decisions": lambda: [check_decisions(store, study_id)],
+        "sealed test": lambda: [check_sealed_test(store, study_id, stored)],
+        "report": lambda: [check_report(store, study_id)],
+    }
+    return Verification(study_id, tuple(result for kind, run in checks.items() for result in _carry_out(kind, run)))
+
+
+def _carry_out(kind: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+    """A record that was changed may be one that no check can read: that is a mismatch, not the end of the others."""
+    try:
+        yield from check()
+    except Exception as error:  # noqa: BLE001 - the boundary: what cannot be recomputed is a result
+        reason = " ".join(str(error).split())[:300]
+        yield Check(kind, 1, (f"{kind} cannot be recomputed: {type(error).__name__}: {reason}",))

@@ -1,0 +1,224 @@
+"""`researcher verify` finds nothing in studies as they were stored, and each of many changes made to one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from simulated_study import SimulatedStudy, Simulation
+from typer.testing import CliRunner
+
+from experiments_db import ExperimentStore, open_store
+from researcher.cli import app
+from researcher.errors import StudyNotFound
+from researcher.verification.result import Verification
+from researcher.verification.verify import verify_study
+
+SIMULATIONS = [
+    Simulation(chance=number, seeds=2 + number % 3, rounds=1 + number % 2, failed=(("lr=0.0003", 0),) * (number % 2))
+    for number in range(20)
+]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedStudy]:
+    study = Simulation(rounds=2).carry_out(tmp_path_factory.mktemp("verified"))
+    # From here on each look at the study opens the database anew.
+    study.store.close()
+    yield study
+
+
+def _verify(study: SimulatedStudy) -> Verification:
+    with open_store(study.database, read_only=True) as store:
+        return verify_study(store, study.study_id)
+
+
+@contextmanager
+def _kept(study: SimulatedStudy) -> Iterator[None]:
+    """Whatever a test changes of the study, in its database or its folder, is put back."""
+    kept = study.home.with_name(f"{study.home.name}-kept")
+    shutil.copytree(study.home, kept)
+    try:
+        yield
+    finally:
+        shutil.rmtree(study.home)
+        shutil.move(kept, study.home)
+
+
+@pytest.mark.parametrize("simulation", SIMULATIONS, ids=range(20))
+def test_nothing_is_found_in_a_study_as_it_was_stored(simulation: Simulation, tmp_path: Path) -> None:
+    study = simulation.carry_out(tmp_path)
+    study.store.close()
+
+    result = _verify(study)
+
+    assert [check for check in result.checks if check.mismatches or check.notes] == []
+    assert {"scores", "analyses", "findings", "hypotheses", "report"} <= {check.kind for check in result.checks}
+    assert all(check.checked for check in result.checks), result.checks
+
+
+@dataclass(frozen=True)
+class Change:
+    """`kind` is the check that finds it by recomputing, None where the seals alone can."""
+
+    kind: str | None
+    make: Callable[[SimulatedStudy], object]
+
+
+def _sql(statement: str, *values: object) -> Callable[[SimulatedStudy], object]:
+    def make(study: SimulatedStudy) -> None:
+        with closing(sqlite3.connect(study.database)) as database, database:
+            assert database.execute(statement, values).rowcount > 0
+
+    return make
+
+
+def _document(table: str, change: Callable[[dict], object], where: str = "1", column: str = "document") -> Callable:
+    """A change of the first JSON document of a table."""
+
+    def make(study: SimulatedStudy) -> None:
+        with closing(sqlite3.connect(study.database)) as database, database:
+            rowid = "rowid" if table != "metric_points" else "run_id"
+            row, text = database.execute(f"SELECT {rowid}, {column} FROM {table} WHERE {where}").fetchone()
+            document = json.loads(text)
+            change(document)
+            database.execute(f"UPDATE {table} SET {column} = ? WHERE {rowid} = ?", (json.dumps(document), row))
+
+    return make
+
+
+def _file(pattern: str, old: str, new: str) -> Callable[[SimulatedStudy], object]:
+    def make(study: SimulatedStudy) -> None:
+        path = sorted(study.folder.glob(pattern))[0]
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+    return make
+
+
+def _flip(details: dict) -> None:
+    details["rewards"][0] = 1.0 - details["rewards"][0]
+
+
+def _deny(details: dict) -> None:
+    details["solved"][0] = not details["solved"][0]
+
+
+FINAL = "phase = 'final'"
+CHANGES = {
+    "a reward": Change("scores", _document("evaluations", _flip, FINAL, "details")),
+    "whether an episode solved its task": Change("scores", _document("evaluations", _deny, FINAL, "details")),
+    "a score": Change("scores", _sql("UPDATE evaluations SET mean = mean + 0.01 WHERE id = 2")),
+    "the error of a score": Change("scores", _sql("UPDATE evaluations SET stderr = 0.001 WHERE id = 2")),
+    "how a score was measured": Change(
+        "measurements", _sql("UPDATE evaluations SET evaluator_hash = 'e' WHERE id = 4")
+    ),
+    "a seed": Change("jobs", _sql("UPDATE runs SET seed = 99 WHERE rowid = 3")),
+    "a run's learning rate": Change("jobs", _document("runs", lambda it: it.update(lr=0.5), "1", "job")),
+    "a run that failed": Change(None, _sql("UPDATE runs SET exit_reason = 'fine' WHERE status = 'failed'")),
+    "a run left out": Change("analyses", _sql("UPDATE runs SET status = 'failed' WHERE rowid = 2")),
+    "a program in the database": Change(
+        "programs", _sql("UPDATE experiments SET program_code = 'x = 1' WHERE is_baseline")
+    ),
+    "a program on disk": Change("programs", _file("runs/*/program.py", "import", "import  ")),
+    "a job on disk": Change("jobs", _file("runs/*/job.yaml", "lr:", "lr: 1\nold:")),
+    "a log": Change("files", _file("runs/*/train.log", "step", "stop")),
+    "a charter's minimum effect": Change(
+        "charter", _document("charters", lambda it: it["rule"].update(min_effect=0.3))
+    ),
+    "the environment": Change("charter", _document("charters", lambda it: it.update(environment_digest="0"))),
+    "a plan": Change("planned arms", _document("plans", lambda it: it["arms"][1]["job"].update(lr=0.004))),
+    "an analysis": Change("analyses", _document("analyses", lambda it: it["comparisons"][0].update(p=0.04))),
+    "a finding's effect": Change("findings", _sql("UPDATE findings SET effect = effect + 0.05 WHERE rowid = 1")),
+    "a verdict": Change("findings", _sql("UPDATE findings SET verdict = 'keep' WHERE effect < 0")),
+    "a hypothesis' verdict": Change("hypotheses", _sql("UPDATE hypotheses SET verdict = 'reject'")),
+    "a finding gone": Change("findings", _sql("DELETE FROM findings WHERE rowid = 2")),
+    "a point of a curve": Change("report", _sql("UPDATE metric_points SET value = 0.9 WHERE name LIKE 'critic%'")),
+    "a decision's reason": Change("report", _sql("UPDATE decisions SET reason = 'Nothing was found.'")),
+    "a charge": Change("runs", _sql("DELETE FROM budget_entries WHERE kind = 'runs' AND rowid IN"
+                                    " (SELECT min(rowid) FROM budget_entries WHERE kind = 'runs')")),
+    "an event": Change(None, _sql("UPDATE events SET message = 'changed' WHERE kind = 'plan.made'")),
+    "the test split": Change("sealed test", _sql("UPDATE charters SET test_opened_for = 'score lr=0.003'")),
+    "a number of the report": Change("report", _file("report/report.md", "| 1 |", "| 2 |")),
+    "a number of the page": Change(
+        "report", _file("report/report.html", '<td class="n">1</td>', '<td class="n">2</td>')
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_change_is_found(study: SimulatedStudy, change: Change) -> None:
+    with _kept(study):
+        change.make(study)
+        found = {check.kind for check in _verify(study).checks if check.mismatches}
+
+    assert found
+    if change.kind is not None:
+        assert change.kind in found, found
+
+
+def test_change_in_the_database_is_found_by_its_seal_as_well(study: SimulatedStudy) -> None:
+    on_disk = [name for name in CHANGES if "on disk" in name or "of the" in name or name == "a log"]
+    for name, change in CHANGES.items():
+        with _kept(study):
+            change.make(study)
+            with open_store(study.database, read_only=True) as store:
+                rows = store.check_rows(study.study_id)
+        assert any(row.changed or row.missing or row.added for row in rows) is (name not in on_disk), name
+
+
+def test_study_of_an_earlier_version_is_verified_as_far_as_its_record_goes(study: SimulatedStudy) -> None:
+    with _kept(study):
+        _sql("DELETE FROM row_seals")(study)
+        _sql("UPDATE findings SET method = 'an older test'")(study)
+        _sql("UPDATE evaluations SET details = '{}'")(study)
+        result = _verify(study)
+
+    checks = {check.kind: check for check in result.checks}
+    assert result.mismatches == 0
+    assert checks["rows of runs"].checked == 0 and "earlier version, without a seal" in checks["rows of runs"].notes[0]
+    assert checks["scores"].checked == 0 and "no rewards of their episodes" in checks["scores"].notes[0]
+    assert all("an older test" in note for note in checks["findings"].notes)
+
+
+def test_command_prints_a_line_per_kind_and_names_what_is_wrong(study: SimulatedStudy) -> None:
+    home = ["--home", str(study.home)]
+    good = CliRunner().invoke(app, ["verify", study.study_id, *home])
+    with _kept(study):
+        CHANGES["a reward"].make(study)
+        CHANGES["a program on disk"].make(study)
+        bad = CliRunner().invoke(app, ["verify", *home])
+        as_json = CliRunner().invoke(app, ["verify", study.study_id, "--json", *home])
+
+    assert good.exit_code == 0, good.output
+    lines = good.stdout.splitlines()
+    assert any(line.split() == ["scores", "48", "0"] for line in lines), good.stdout
+    assert "no mismatch" in lines[-1]
+    assert bad.exit_code == as_json.exit_code == 8
+    assert "final score: mean: stored" in bad.stdout and "is not the program that ran" in bad.stdout
+    document = json.loads(as_json.stdout)
+    assert document["mismatches"] == sum(len(check["mismatches"]) for check in document["checks"]) > 2
+
+
+def test_study_without_a_charter_cannot_be_verified(tmp_path: Path) -> None:
+    with open_store(tmp_path / "research.db") as store:
+        study = store.create_study("t", brain="rules")
+        with pytest.raises(StudyNotFound, match="no charter"):
+            verify_study(store, study.id)
+
+
+def test_verification_changes_nothing(study: SimulatedStudy) -> None:
+    def everything(store: ExperimentStore) -> object:
+        return store.list_findings(), store.list_analyses(study.study_id), store.list_hypotheses(study.study_id)
+
+    with open_store(study.database) as store:
+        before = everything(store)
+        assert verify_study(store, study.study_id).mismatches == 0
+        assert everything(store) == before

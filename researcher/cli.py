@@ -12,16 +12,12 @@ process works on the study; 130 and 143 ended by SIGINT and SIGTERM (`resume` go
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,8 +29,7 @@ from rich.table import Table
 
 import swarm
 from researcher.errors import ResearchError
-
-logger = logging.getLogger(__name__)
+from researcher.terminal import failures_in_one_line, log_to
 
 app = typer.Typer(
     help="Plans, runs and judges studies of reinforcement learning on swarm servers.", no_args_is_help=True
@@ -50,48 +45,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable
 StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher list` shows them.")]
 NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")]
 DEFAULT_HOME = Path("runs")
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 UNTRUE = 8
 """The exit code of `verify` and `reproduce` where what they found is not what the record says."""
-
-
-@contextmanager
-def failures_in_one_line() -> Generator[None]:
-    """Turn a domain error into one line on stderr and its exit code."""
-    from experiments_db import LeaseLost, NotFound, StoreError
-    from swarm import SwarmError
-    from swarm.errors import SandboxUnavailable
-
-    try:
-        yield
-    except ResearchError as error:
-        typer.echo(f"researcher: {error}", err=True)
-        raise typer.Exit(error.exit_code) from error
-    except (StoreError, SwarmError) as error:
-        typer.echo(f"researcher: {error}", err=True)
-        codes = {NotFound: 3, LeaseLost: 75, SandboxUnavailable: 6}
-        raise typer.Exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1)) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except (typer.Exit, typer.Abort):
-        raise
-    except Exception as error:
-        from researcher.execution.failure_reason import in_one_line
-
-        reason = in_one_line(f"{type(error).__name__}: {error}")
-        typer.echo(f"researcher: unexpected failure: {reason} (traceback: {_keep_traceback()})", err=True)
-        raise typer.Exit(1) from error
-
-
-def _keep_traceback() -> str:
-    """The traceback of the failure at hand goes to the study's log, or to a file of its own; returns which."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, _StudyLogFile):
-            logger.critical("unexpected failure", exc_info=True)
-            return handler.baseFilename
-    with tempfile.NamedTemporaryFile("w", prefix="researcher-", suffix=".log", delete=False) as file:
-        file.write(traceback.format_exc())
-    return file.name
 
 
 def _print_version(wanted: bool) -> None:
@@ -333,7 +288,7 @@ def reproduce(
 ) -> None:
     """Train one run again from its record and compare the scores; exit 8 if the repeat lies outside the interval."""
     with failures_in_one_line(), _open(home, db, read_only=not note, must_exist=True) as store:
-        from researcher.execution.reproduction import reproduce as train_again
+        from researcher.verification.reproduction import reproduce as train_again
 
         def say(line: str) -> None:
             typer.echo(f"{run_id}: {line}", err=True)
@@ -531,35 +486,6 @@ def _print_paths(values: Mapping[str, str | list[str]], as_json: bool) -> None:
             typer.echo(f"{name}: {value}")
         else:
             typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in value)]))
-
-
-class _StudyLogFile(logging.FileHandler):
-    """The log of the study that this process works on."""
-
-
-class _OneLine(logging.Formatter):
-    """For terminals: of a traceback what was raised; all of it stands in the log file."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        shown = copy(record)
-        shown.exc_info = shown.exc_text = shown.stack_info = None
-        line = super().format(shown)
-        if record.exc_info and (error := record.exc_info[1]) is not None:
-            line += f": {type(error).__name__}: {' '.join(str(error).split())}"
-        return line
-
-
-def log_to(path: Path) -> None:
-    """Everything to the study's log file, warnings to stderr as well unless a live table is drawn there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [_StudyLogFile(path, encoding="utf-8")]
-    if not sys.stderr.isatty():
-        shown = logging.StreamHandler(sys.stderr)
-        shown.setLevel(logging.WARNING)
-        shown.setFormatter(_OneLine(LOG_FORMAT))
-        handlers.append(shown)
-    logging.basicConfig(level=logging.INFO, handlers=handlers, format=LOG_FORMAT, force=True)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def main() -> None:

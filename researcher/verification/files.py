@@ -93,7 +93,8 @@ def check_environments(store: ExperimentStore, study_id: str, charter: Charter) 
             environment = environments.open(name)
         except SwarmError as error:
             yield Check("environments", 0, notes=(f"{name} cannot be opened: {error.message}",))
-            yield Check("measurements", len(evaluations), tuple(_unlike(evaluations)), ("tasks were not looked at",))
+            unlike = tuple(_unlike(evaluations)) if charter.environment_digest else ()
+            yield Check("measurements", len(evaluations), unlike, ("tasks were not looked at",))
             return
         yield Check("environments", *_compare_digests(store, study_id, charter, environment, environments))
         yield _check_measurements(charter, environment, evaluations, store.list_runs(study_id=study_id))
@@ -158,6 +159,11 @@ def _check_measurements(
         if item.evaluator_hash != hashes[item.split]:
             mismatches.append(f"{item.run_id}: its {item.phase} score was measured on other tasks, or in another way")
     notes = (f"{older} were measured by another version: their tasks were not looked at",) if older else ()
+    if not charter.environment_digest:
+        # Begun by an earlier version, which made these hashes of other things.
+        return Check(
+            "measurements", 0, notes=(*notes, f"an earlier version measured: {len(mismatches)} in another way")
+        )
     return Check("measurements", len(evaluations), tuple(mismatches), notes)
 
 

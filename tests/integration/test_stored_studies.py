@@ -55,3 +55,6 @@ def test_paused_study_goes_on_and_finishes(home: Path) -> None:
         runs = store.list_runs(study_id=STUDY)
         assert sum(run.status is RunStatus.FINISHED for run in runs) == 2
         assert len(StudyLog(store, STUDY).history().analyses) == 1
+    verified = CliRunner().invoke(app, ["verify", STUDY, "--home", str(home)])
+    assert verified.exit_code == 0, verified.stdout
+    assert "stored by an earlier version, without a seal" in verified.stdout

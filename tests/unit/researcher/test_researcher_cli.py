@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments_db import StudyStatus, open_store
-from researcher.cli import app, log_to
+from researcher.cli import app
+from researcher.terminal import log_to
 
 TOPIC = "tool use: KL or no KL?"
 

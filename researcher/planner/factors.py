@@ -18,6 +18,9 @@ from swarm.job import LR_OF_BUNDLED_MODELS
 EPISODES_PER_STEP = 128
 """16 tasks of 8 episodes. Group sizes are compared at this many episodes per step, so that none sees more data."""
 
+DEFAULT_MAX_TOKENS = 256
+"""The bound on a reply of an environment that sets none, and of a job."""
+
 KL_COEFFICIENT = 0.05
 """For "KL or no KL": large enough to hold a model of half a million parameters back visibly within thirty steps."""
 
@@ -224,8 +227,8 @@ FACTORS: tuple[FactorSpec, ...] = (
         r"max[_ ]response[_ ]length|max(?:imum)?[-_ ](?:new[-_ ])?tokens|token limits?"
         r"|(?:(?:max(?:imum|imal)?|longer|shorter) )?(?:response|answer|completion|reply|output|generation)[- ]lengths?"
         r"|(?:longer|shorter) (?:responses|answers|completions|replies|outputs|generations)",
-        (8, 32, 128),
-        128,
+        (DEFAULT_MAX_TOKENS // 2, DEFAULT_MAX_TOKENS, 2 * DEFAULT_MAX_TOKENS),
+        DEFAULT_MAX_TOKENS,
         note="each arm's program asks for at most so many tokens per reply, in training and when it is scored",
     ),
     _named(

@@ -10,7 +10,6 @@ parts that nothing stands for is refused by name, unless a person says to go on 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -36,9 +35,8 @@ from researcher.planner.equal_amounts import (
     usual_amount,
     usual_comparison,
 )
-from researcher.planner.factors import Factor, Level
-from researcher.planner.reading.account import asks_of_something
-from researcher.planner.reading.foreign import Kind, Part
+from researcher.planner.factors import DEFAULT_MAX_TOKENS, Factor, Level
+from researcher.planner.reading.flags import RESPONSE_LENGTH, TOTAL_STEPS, Flags
 from researcher.planner.reading.goals import ComparedAt
 from researcher.planner.reading.refusal import nearest_topic, refuse
 from researcher.planner.topic import ParsedTopic, parse_topic
@@ -68,14 +66,6 @@ PROGRAM, ENVIRONMENT = "program", "train_env"
 """Names of the factors whose levels are programs, and environments to train on."""
 DEFAULT_SEEDS = 3
 """The fewest that give an interval worth printing; on the bundled model they separate the usual settings."""
-
-TOTAL_STEPS = "total_steps"
-DEFAULT_MAX_TOKENS = 256
-"""The bound on a reply of an environment that sets none."""
-RESPONSE_LENGTH = "max_response_length"
-"""Name of the factor whose levels are limits on a reply, which a program asks the model for."""
-_HERE = "GPUs here: leave the number out, or name servers that have them with --servers"
-_ON = re.compile(r"\b(?:on|in|for|with|of|from)(?:\s+(?:the|our|my|a|an))?\s+$", re.IGNORECASE)
 
 EXTRA_SEEDS = 3
 EVAL_EPISODES = 200
@@ -112,11 +102,13 @@ class RulesPlanner:
     def frame(self, request: FrameRequest) -> Charter:
         topic = self._read(request.topic)
         task = request.environment.name if request.environment else self._choose_task(topic, request.task)
-        self._refuse_contradictions(topic, request.eval_every)
-        missing = self._find_missing(topic, request)
+        flags = self._flags()
+        flags.refuse_contradictions(topic, request)
+        missing = flags.find_missing(topic, request)
         if missing and not request.assume:
             parts = [(part.text, part.remedy) for part in missing]
             raise refuse(parts, nearest_topic(topic, topic.factors, task), request)
+        topic = self._restrict(topic, task)
         compared_at, amount = self._share(topic, task)
         arms = self._first_arms(topic, task, compared_at, amount)
         for arm in arms:
@@ -138,13 +130,13 @@ class RulesPlanner:
             brain=self.name,
             assumptions=(*self._assumptions(topic, task, request, seeds), *say_inequality(arms, compared_at)),
             not_studied=tuple(dict.fromkeys(part.text for part in missing)),
-            asks=tuple(topic.goals),
-            compared_at=compared_at,
+            asks=tuple(goal.value for goal in topic.goals),
+            compared_at=compared_at.value,
             amount=amount,
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
-        topic = self._read(charter.topic)
+        topic = self._restrict(self._read(charter.topic), charter.task)
         seeds = tuple(range(self._count_seeds(topic)))
         if not history.plans:
             # Studies of older versions trained every arm for the same number of steps.
@@ -199,7 +191,7 @@ class RulesPlanner:
         )
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
-        topic = self._read(charter.topic)
+        topic = self._restrict(self._read(charter.topic), charter.task)
         iteration = len(history.plans) - 1
         kept = [comparison.arm for comparison in analysis.comparisons if comparison.verdict is Verdict.KEEP]
         if topic.factors:
@@ -224,56 +216,18 @@ class RulesPlanner:
         factors = fit_levels((*factors, *_apart(topic.factors)), topic.goals)
         return replace(topic, factors=factors)
 
+    def _restrict(self, topic: ParsedTopic, task: str) -> ParsedTopic:
+        """The topic with what can be studied of it on this environment with these programs."""
+        factors = (factor for factor in topic.factors if not (self._programs and factor.name == RESPONSE_LENGTH))
+        return replace(topic, factors=tuple(_fit_to_replies(factor, task) for factor in factors))
+
     def _choose_task(self, topic: ParsedTopic, fixed: str | None) -> str:
         if fixed is not None and fixed not in TASK_FAMILIES:
             raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
         return fixed or topic.task or DEFAULT_TASK
 
-    def _refuse_contradictions(self, topic: ParsedTopic, eval_every: int | None) -> None:
-        """Raises TopicInvalid where a flag fixes what the topic wants to vary."""
-        flags = {"total_steps": ("--steps", self._steps), "model": ("--train-model", self._base_job.get("model"))}
-        if eval_every is not None and topic.compared_at in (ComparedAt.TOKENS, ComparedAt.TIME):
-            raise TopicInvalid(
-                f"--eval-every needs runs of known steps, and equal {topic.compared_at} end them: drop one"
-            )
-        for factor in topic.factors:
-            flag, value = flags.get(factor.name, ("", None))
-            if value is not None:
-                raise TopicInvalid(f"{flag} {value} fixes {factor.name}, which the topic varies: leave {flag} out")
-
-    def _find_missing(self, topic: ParsedTopic, request: FrameRequest) -> tuple[Part, ...]:
-        """The parts of the topic that neither it nor a flag says how to study."""
-        missing = [part for part in topic.not_understood if not self._stands_for(part, topic, request)]
-        if topic.n_gpu is not None and self._gpus is not None and topic.n_gpu > self._gpus:
-            said = next(item for item in topic.quantities if item.name == "n_gpu")
-            missing.append(Part(said.text.strip(), said.start, Kind.MACHINE, f"there are {self._gpus} {_HERE}"))
-        if topic.compared_at not in (None, ComparedAt.STEPS) and TOTAL_STEPS in [each.name for each in topic.factors]:
-            remedy = "where the number of steps is compared, nothing else ends a run: leave one of both out"
-            missing.append(Part(f"equal {topic.compared_at}", 0, Kind.COMPARISON, remedy))
-        if self._programs and any(factor.name == RESPONSE_LENGTH for factor in topic.factors):
-            remedy = "programs of your own say how long a reply may be: compare two of them with --program"
-            missing.append(Part(RESPONSE_LENGTH, 0, Kind.PROGRAM, remedy))
-        if not topic.factors and not missing and asks_of_something(topic.text):
-            missing.append(Part(topic.text, 0, Kind.UNKNOWN, "it names nothing that can be compared"))
-        return tuple(sorted(missing, key=lambda part: part.start))
-
-    def _stands_for(self, part: Part, topic: ParsedTopic, request: FrameRequest) -> bool:
-        """Whether something that a person named by a flag is what a part of the topic speaks of."""
-        is_compared = len(self._programs) > 1 or len(self._train_envs) > 1
-        has_environment = request.environment is not None or request.task is not None
-        match part.kind:
-            case Kind.ENVIRONMENT:
-                return has_environment or bool(self._train_envs)
-            case Kind.PROGRAM:
-                return bool(self._programs)
-            case Kind.MODEL:
-                return "model" in self._base_job
-            case Kind.UNKNOWN | Kind.NUMBER if is_compared:
-                return True
-            case Kind.UNKNOWN:
-                return has_environment and bool(_ON.search(topic.text[: part.start]))
-            case _:
-                return False
+    def _flags(self) -> Flags:
+        return Flags(self._base_job, self._steps, len(self._programs), len(self._train_envs), self._gpus)
 
     def _share(self, topic: ParsedTopic, task: str) -> tuple[ComparedAt, float]:
         """At what the arms are compared, and how much of it ends a run, if not its steps."""
@@ -281,8 +235,7 @@ class RulesPlanner:
         compared_at = usual_comparison(names)
         if topic.compared_at is not None and TOTAL_STEPS not in names:
             compared_at = topic.compared_at
-        bound = TASK_FAMILIES[task].max_tokens if task in TASK_FAMILIES else DEFAULT_MAX_TOKENS
-        usual = usual_amount(compared_at, self._job(topic, task), bound)
+        usual = usual_amount(compared_at, self._job(topic, task), _longest_reply(task))
         return compared_at, topic.amount or usual if usual else 0.0
 
     def _job(self, topic: ParsedTopic, task: str) -> dict[str, Any]:
@@ -351,6 +304,24 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
 
 def _has_room(budget: Budget, runs: int) -> bool:
     return budget.max_runs is not None and runs <= budget.max_runs
+
+
+def _longest_reply(task: str) -> int:
+    """Tokens that a reply may have on an environment, as far as that is known before it is opened."""
+    return TASK_FAMILIES[task].max_tokens if task in TASK_FAMILIES else DEFAULT_MAX_TOKENS
+
+
+def _fit_to_replies(factor: Factor, task: str) -> Factor:
+    """Limits on a reply that the topic does not give: half of what the environment allows, that, and twice that."""
+    if factor.name != RESPONSE_LENGTH or factor.explicit:
+        return factor
+    usual = _longest_reply(task)
+    setting = {RESPONSE_LENGTH: usual}
+    levels = [
+        Level(f"{factor.name}={limit}", {factor.name: limit}, {factor.name: limit})
+        for limit in (max(1, usual // 2), usual, 2 * usual)
+    ]
+    return replace(factor, levels=tuple(levels), base={**factor.base, **setting})
 
 
 def _apart(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from llm_replies.server import ReplyServer
 from typer.testing import CliRunner
 
-from experiments_db import RunStatus, StudyStatus, open_store
+from experiments_db import ExperimentStatus, RunStatus, StudyStatus, open_store
 from researcher.cli import app
-from researcher.loop.session import ServerPool
+from researcher.loop.session import ServerPool, work_on
+from researcher.planner.rules import RulesPlanner
+from researcher.study.requests import create_study
+from researcher.study.settings import StudySettings
+from researcher.types import Arm, ArmProgram, Charter, History, Plan
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -72,6 +77,40 @@ def test_runs_at_equal_tokens_end_with_the_step_that_reaches_them(home: Path) ->
         assert sum(counts) >= 300 > sum(counts[:-1])
         assert run.final_weight_version == len(counts) < run.job["total_steps"]
         assert (run.exit_reason or "").startswith("ended at its share")
+
+
+PLAIN = "from swarm.program import answer_in_turn as agent\n"
+
+
+class Unchanged(RulesPlanner):
+    """A planner that announces another program and writes the same one."""
+
+    def plan(self, charter: Charter, history: History) -> Plan:
+        planned = super().plan(charter, history)
+        changed = [arm for arm in planned.arms if arm.name in ("plain lr=0.001", "two-agents lr=0.003")]
+        return replace(planned, arms=tuple(changed), hypotheses=())
+
+    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
+        return ArmProgram(arm.name, PLAIN, trusted=True)
+
+
+def test_arm_whose_program_is_to_differ_and_does_not_is_never_run(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {"plain": PLAIN, "two-agents": f"{PLAIN}# another\n"}
+    planner = Unchanged(seeds=1, steps=2, base_job={"engine": "fake"}, programs=programs)
+    monkeypatch.setattr("researcher.loop.session._build_planner", lambda *_: planner)
+    with open_store(tmp_path / "research.db") as store:
+        settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1)
+        study = create_study(store, "Do two agents with lr 1e-3 or 3e-3 help on copying?", settings)
+
+        work_on(store, study.id, home)
+
+        arms = {arm.name: arm for arm in store.list_experiments(study.id)}
+        ran = {run.experiment_id for run in store.list_runs(study_id=study.id)}
+    assert arms["two-agents lr=0.003"].status is ExperimentStatus.INVALID
+    assert "its program is to differ from that of plain lr=0.001" in (arms["two-agents lr=0.003"].note or "")
+    assert ran == {arms["plain lr=0.001"].id}
 
 
 def test_limit_of_a_reply_is_what_the_arms_differ_in(home: Path) -> None:

@@ -46,6 +46,13 @@ def test_at_equal_steps_every_arm_has_the_same_steps() -> None:
     assert charter.compared_at == "steps" and {arm.job["total_steps"] for arm in plan.arms} == {40}
 
 
+def test_limits_on_a_reply_are_those_of_the_environment() -> None:
+    charter, plan = _begin("Do shorter answers hurt on tool use?")
+
+    assert [arm.factors["max_response_length"] for arm in plan.arms] == [24, 48, 96]
+    assert charter.baseline == "max_response_length=48"
+
+
 def test_number_of_steps_is_compared_as_it_is() -> None:
     charter, plan = _begin("20 or 40 steps on sorting")
 

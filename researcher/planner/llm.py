@@ -39,7 +39,7 @@ from researcher.planner.briefing import (
 )
 from researcher.planner.chat import Chat
 from researcher.planner.designs import default_job
-from researcher.planner.rules import DEFAULT_SEEDS, EVAL_EPISODES, PROGRAM
+from researcher.planner.rules import EVAL_EPISODES, PROGRAM
 from researcher.types import (
     Action,
     Analysis,
@@ -53,6 +53,7 @@ from researcher.types import (
     Hypothesis,
     Plan,
     Problem,
+    SampleSizeGoal,
     StudiedEnvironment,
 )
 from swarm import TrainJob
@@ -125,6 +126,7 @@ class LLMPlanner:
             budget=request.budget,
             brain=self.name,
             assumptions=tuple(answer.assumptions),
+            sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -141,7 +143,7 @@ class LLMPlanner:
             settings=list_settings(),
             history=show_history(history),
             budget=show_budget(charter.budget, history),
-            seeds=str(self._seeds or DEFAULT_SEEDS),
+            seeds=str(self._seeds or SampleSizeGoal().pilot_seeds),
             min_seeds=str(least),
             max_seeds=str(self._seeds or MAX_SEEDS),
             max_arms=str(MAX_ARMS),
@@ -244,7 +246,9 @@ class LLMPlanner:
             Hypothesis(item.statement, item.prediction, tuple(name for name in item.arms if name in jobs))
             for item in answer.hypotheses
         )
-        return Plan(len(history.plans), hypotheses, arms, tuple(range(seeds)), answer.rationale)
+        # Later plans go on fresh seeds, the baseline too: no score that led to them judges them.
+        first = max((seed for plan in history.plans for seed in plan.seeds), default=-1) + 1
+        return Plan(len(history.plans), hypotheses, arms, tuple(range(first, first + seeds)), answer.rationale)
 
     def _parse_seeds(self, asked: int) -> int:
         if self._seeds is not None:

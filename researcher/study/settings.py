@@ -61,6 +61,7 @@ class StudySettings(BaseModel):
     train_model: str | None = None
     n_gpu: int | None = Field(default=None, ge=0)
     seeds: int | None = Field(default=None, ge=1, le=100)
+    underpowered: bool = False
     steps: int | None = Field(default=None, ge=1, le=1_000_000)
     eval_episodes: int | None = Field(default=None, ge=1, le=100_000)
     servers: tuple[str, ...] = ()
@@ -114,6 +115,7 @@ class StudySettings(BaseModel):
             steps=self.steps,
             eval_episodes=self.eval_episodes,
             budget=self.budget(),
+            is_underpowered=self.underpowered,
         )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from experiments_db import Severity
+from experiments_db import ExperimentStatus, Severity
 from researcher.errors import BudgetExceeded
+from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
+from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.loop.state import ResearchState
 from researcher.types import Charter, History, Plan
 
@@ -27,6 +29,9 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
             deps.log.note("budget.spent", f"No further plan: {error}", severity=Severity.WARNING)
             return {**state, "is_halted": True}
         planned = replace(proposed, iteration=iteration)
+        if not _adds_runs(deps, planned):
+            deps.log.note("plan.empty", "The next plan adds no run to those there are, so the study ends here.")
+            return {**state, "is_halted": True}
         arms = ", ".join(arm.name for arm in planned.arms)
         count = len(planned.arms) * len(planned.seeds)
         deps.log.write_plan(
@@ -34,6 +39,19 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
         )
     _store(deps, planned)
     return state
+
+
+def _adds_runs(deps: Deps, planned: Plan) -> bool:
+    """Whether the plan has a seed that one of its arms, if it may run, has not been run with."""
+    arms = {item.name: item for item in deps.store.list_experiments(deps.study_id)}
+    trials = list_all_trials(deps.store, deps.study_id)
+    tried = {(trial.experiment.name, trial.seed) for trial in trials if trial.state is not TrialState.OPEN}
+    return any(
+        (arm.name, seed) not in tried
+        for arm in planned.arms
+        if arm.name not in arms or arms[arm.name].status is not ExperimentStatus.INVALID
+        for seed in planned.seeds
+    )
 
 
 def _history(deps: Deps, charter: Charter) -> History:
@@ -62,7 +80,7 @@ def _store(deps: Deps, planned: Plan) -> None:
     for index, item in enumerate(planned.hypotheses):
         stored = deps.store.create_hypothesis(
             deps.study_id,
-            f"h{planned.iteration}.{index}",
+            hypothesis_key(planned.iteration, index),
             item.statement,
             rationale=item.prediction,
             iteration=planned.iteration,

@@ -205,10 +205,8 @@ def _unpaired(estimate: Estimate, runs: Runs, baseline: Runs) -> Estimate:
 
 def _is_clearly_negative(correlation: float, pairs: int) -> bool:
     """Whether a correlation of this many pairs is below 0 at a one-sided level of 5 %."""
-    if pairs < 3:
-        return False
-    if correlation <= -1 + TOLERANCE:
-        return True
+    if abs(correlation) >= 1 - TOLERANCE:
+        return correlation < 0
     t = correlation * math.sqrt((pairs - 2) / (1 - correlation**2))
     return float(stats.t.cdf(t, df=pairs - 2)) < 0.05
 

@@ -23,6 +23,17 @@ Judged = tuple[float, float, str, str]
 """p value of the claim, p value of its opposite, the sentence that gives the numbers, the winner if there is one."""
 
 
+ARMS_OF_RELATION: Mapping[Relation, str] = {
+    Relation.BETTER: "one arm or several, against one",
+    Relation.WORSE: "one arm or several, against one",
+    Relation.EQUIVALENT: "one arm or several, against one",
+    Relation.INTERACTION: "four arms: with neither change, with the first, with the second, with both",
+    Relation.BEST: "two arms or more, or one arm against its rivals",
+    Relation.MATTERS_MORE: "the arms that change one factor, against those that change the other",
+}
+"""What each relation takes, in words."""
+
+
 def judge_contrast(
     charter: Charter,
     key: str,

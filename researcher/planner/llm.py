@@ -8,18 +8,20 @@ steps and budget are set here. Whatever it answers is checked before it becomes 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from prompts import load
 from researcher.errors import TopicInvalid
+from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete
 from researcher.planner.answers import (
     MAX_ARMS,
     ArmAnswer,
     DecideAnswer,
     FrameAnswer,
+    HypothesisAnswer,
     PlanAnswer,
     Unusable,
     parse_answer,
@@ -46,6 +48,7 @@ from researcher.types import (
     Arm,
     ArmProgram,
     Charter,
+    Contrast,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -53,6 +56,7 @@ from researcher.types import (
     Hypothesis,
     Plan,
     Problem,
+    Relation,
     SampleSizeGoal,
     StudiedEnvironment,
 )
@@ -126,7 +130,7 @@ class LLMPlanner:
             budget=request.budget,
             brain=self.name,
             assumptions=tuple(answer.assumptions),
-            sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
+            sample_size=SampleSizeGoal(seeds=self._seeds or request.seeds, is_underpowered=request.is_underpowered),
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -243,7 +247,12 @@ class LLMPlanner:
             for name, job in jobs.items()
         )
         hypotheses = tuple(
-            Hypothesis(item.statement, item.prediction, tuple(name for name in item.arms if name in jobs))
+            Hypothesis(
+                item.statement,
+                item.prediction,
+                tuple(name for name in item.arms if name in jobs),
+                _parse_contrast(item, {*jobs, *earlier}, charter.baseline),
+            )
             for item in answer.hypotheses
         )
         # Later plans go on fresh seeds, the baseline too: no score that led to them judges them.
@@ -288,6 +297,21 @@ def _parse_frame(text: str, task: str | None) -> FrameAnswer:
     if task is not None and answer.task != task:
         raise Unusable(f"the task family is fixed: {task}")
     return answer
+
+
+def _parse_contrast(item: HypothesisAnswer, known: Collection[str], baseline: str) -> Contrast | None:
+    """What the hypothesis predicts; None if it says so in words alone. Raises Unusable naming what it lacks."""
+    if item.relation is None:
+        return None
+    against = tuple(item.against)
+    if not against and item.relation in (Relation.BETTER, Relation.WORSE, Relation.EQUIVALENT):
+        against = (baseline,)
+    contrast = Contrast(item.relation, tuple(item.arms), against, item.margin)
+    if unknown := [name for name in (*contrast.arms, *contrast.against) if name not in known]:
+        raise Unusable(f"hypothesis {item.statement!r}: there is no arm {', '.join(unknown)}")
+    if not is_complete(contrast):
+        raise Unusable(f"hypothesis {item.statement!r}: {item.relation.value} takes {ARMS_OF_RELATION[item.relation]}")
+    return contrast
 
 
 def _program_of(arm: Arm | None) -> str:

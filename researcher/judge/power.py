@@ -18,9 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
+import numpy as np
 from scipy import stats
 
 from researcher.judge.judgement import share_of_alpha
+from researcher.judge.samples import TOLERANCE
 from researcher.types import Charter, SampleSize, SampleSizeGoal, ScoredRun
 
 ASSUMED_SEED_SD = 0.04
@@ -119,15 +121,10 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
     level = rule.alpha * share_of_alpha(rule, 0) / (comparisons if rule.correction == "holm" else 1)
     df = 2 * (seeds - 1)
     critical = float(stats.t.ppf(1 - level / 2, df=df))
-    powers: list[float] = []
-    for index in range(QUANTILES):
-        chi2 = float(stats.chi2.ppf((index + 0.5) / QUANTILES, df=spread.df))
-        total = spread.seed_variance * spread.df / chi2 + spread.noise_variance
-        if total == 0.0:
-            powers.append(1.0)
-            continue
-        powers.append(float(stats.nct.sf(critical, df, effect / math.sqrt(2 * total / seeds))))
-    return fmean(powers)
+    chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    variances = spread.seed_variance * spread.df / stats.chi2.ppf(chances, df=spread.df) + spread.noise_variance
+    shifts = effect / np.sqrt(2 * np.maximum(variances, TOLERANCE) / seeds)
+    return float(np.mean(stats.nct.sf(critical, df, shifts)))
 
 
 def _scale(charter: Charter) -> float:

@@ -294,8 +294,9 @@ class Finding:
     """The outcome of one comparison: `experiment_id` against `baseline_id`, on `metric` of `split`.
 
     `effect` is the difference of the means (experiment minus baseline) and `ci_low`..`ci_high` its interval at
-    `confidence`. `p_adjusted` is corrected over the comparisons of its plan and for the plan's share of alpha. `run_ids` are the runs behind the numbers.
-    Where there was nothing to estimate (no finished pair), the numbers are None.
+    `confidence`. `p_adjusted` is corrected over the comparisons of its plan and for the plan's share of alpha.
+    `run_ids` are the runs behind the numbers. Where there was nothing to estimate (no finished run of one of them), the
+    numbers are None.
     """
 
     id: str

@@ -92,7 +92,7 @@ class SampleSizeGoal:
     target_power: float = 0.80
     min_power: float = 0.50
     pilot_seeds: int = 3
-    max_seeds: int = 10
+    max_seeds: int = 12
     seeds: int | None = None
     is_underpowered: bool = False
 

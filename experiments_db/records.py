@@ -73,11 +73,17 @@ RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
 
 
 class Verdict(StrEnum):
-    """What the charter's rule says of a comparison."""
+    """What the charter's rule says of a comparison: keep to inconclusive, or reject in studies of earlier versions; and
+    what the scores say of a hypothesis: supported, refuted or undecided."""
 
     KEEP = "keep"
-    REJECT = "reject"
+    WORSE = "worse"
+    NO_BETTER = "no better"
     INCONCLUSIVE = "inconclusive"
+    REJECT = "reject"
+    SUPPORTED = "supported"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
 
 
 class Severity(StrEnum):
@@ -287,9 +293,10 @@ class EpisodeSample:
 class Finding:
     """The outcome of one comparison: `experiment_id` against `baseline_id`, on `metric` of `split`.
 
-    `effect` is the mean paired difference (experiment minus baseline) and `ci_low`..`ci_high` its interval at
-    `confidence`. `p_adjusted` is corrected over the study's comparisons. `run_ids` are the runs behind the numbers.
-    Where there was nothing to estimate (no finished pair), the numbers are None.
+    `effect` is the difference of the means (experiment minus baseline) and `ci_low`..`ci_high` its interval at
+    `confidence`. `p_adjusted` is corrected over the comparisons of its plan and for the plan's share of alpha.
+    `run_ids` are the runs behind the numbers. Where there was nothing to estimate (no finished run of one of them), the
+    numbers are None.
     """
 
     id: str

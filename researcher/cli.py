@@ -5,8 +5,8 @@ messages and progress to stderr, and every failure to one line with a documented
 about a study.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
-server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 75 another
-process works on the study; 130 and 143 ended by SIGINT and SIGTERM (`resume` goes on).
+server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
+little power; 75 another process works on the study; 130 and 143 ended by SIGINT and SIGTERM (`resume` goes on).
 """
 
 from __future__ import annotations
@@ -88,7 +88,12 @@ def start(
     job: Annotated[Path | None, typer.Option(help="A job.yaml that every arm starts from.")] = None,
     train_model: Annotated[str | None, typer.Option(help="Model to train: nano, micro, or a directory.")] = None,
     n_gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of each run.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per arm.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs per arm (default: what a pilot shows to be enough).")
+    ] = None,
+    underpowered: Annotated[
+        bool, typer.Option("--underpowered", help="Go on where the power to find a difference is below one half.")
+    ] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.")] = None,
     eval_episodes: Annotated[int | None, typer.Option(min=1, help="Held-out episodes per score.")] = None,
     eval_every: Annotated[
@@ -142,6 +147,7 @@ def start(
                 "train_model": train_model,
                 "n_gpu": n_gpu,
                 "seeds": seeds,
+                "underpowered": underpowered,
                 "steps": steps,
                 "eval_episodes": eval_episodes,
                 "eval_every": eval_every,

@@ -7,7 +7,8 @@ ResearchError            1
 ├── ServerProblem        5   a swarm server cannot be reached or started
 ├── StudyBusy           75   another process works on this study
 ├── PlannerError           1   no valid answer from the language model within the retries
-└── BudgetExceeded       7   the next launch would exceed the budget
+├── BudgetExceeded       7   the next launch would exceed the budget
+└── Underpowered         8   the study would hardly find what it looks for
 """
 
 from __future__ import annotations
@@ -52,3 +53,7 @@ class PlannerError(ResearchError):
 
 class BudgetExceeded(ResearchError):
     exit_code = 7
+
+
+class Underpowered(ResearchError):
+    exit_code = 9

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from experiments_db import Evaluation
 from researcher.evaluator import AT_STEP, BASE, FINAL
-from researcher.types import JudgedBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +40,6 @@ def curve_of(evaluations: Iterable[Evaluation], split: str) -> tuple[ScoredStep,
         if item.split == split and step is not None:
             points[step] = ScoredStep(step, item.mean, item.stderr)
     return tuple(points[step] for step in sorted(points))
-
-
-def judged_score(curve: Sequence[ScoredStep], judged_by: JudgedBy) -> float:
-    """The number of a run that its arm is compared by. Raises ValueError for a run without a score."""
-    if not curve:
-        raise ValueError("the run was never scored")
-    area = area_under(curve) if judged_by is JudgedBy.AREA else None
-    return curve[-1].mean if area is None else area.mean
 
 
 def area_under(curve: Sequence[ScoredStep]) -> Area | None:

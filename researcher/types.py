@@ -9,6 +9,7 @@ state. This module knows nothing of LangGraph, SQL, HTTP or language models.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,11 +17,36 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """What the charter's rule says of an arm against the baseline; a planner never chooses it."""
+    """What the charter's rule says of an arm against the baseline; a planner never chooses it.
+
+    KEEP: better, by enough to matter. WORSE: worse. NO_BETTER: an improvement that matters is ruled out. INCONCLUSIVE:
+    not decided. REJECT is what studies of earlier versions say for WORSE and NO_BETTER alike.
+    """
 
     KEEP = "keep"
-    REJECT = "reject"
+    WORSE = "worse"
+    NO_BETTER = "no better"
     INCONCLUSIVE = "inconclusive"
+    REJECT = "reject"
+
+
+class Outcome(StrEnum):
+    """What the scores say of a hypothesis that states a contrast."""
+
+    SUPPORTED = "supported"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+
+
+class Relation(StrEnum):
+    """What a contrast claims of its arms; `Contrast` says which arms each relation takes."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent"
+    INTERACTION = "interaction"
+    BEST = "best"
+    MATTERS_MORE = "matters_more"
 
 
 class Action(StrEnum):
@@ -38,15 +64,66 @@ class JudgedBy(StrEnum):
     AREA = "area"
 
 
+HALVING = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 128)
+"""Shares of alpha for up to eight plans of which nobody knows beforehand how many there will be."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionRule:
-    """When an arm counts as better: the corrected interval of its paired difference excludes 0 and the mean difference
-    is at least `min_effect` (in units of the metric). `correction` is over all comparisons of the study."""
+    """When an arm counts as better: its corrected p value is below `alpha` and the mean difference is at least
+    `min_effect`, in units of the metric.
+
+    `test` is welch, or paired as in studies of earlier versions. `correction` (holm or none) is over the comparisons of
+    one plan. `shares` divides `alpha` among the plans, the first share for the first plan; a plan beyond the last share
+    decides nothing, and where there are no shares every plan has all of `alpha`.
+    """
 
     alpha: float = 0.05
     min_effect: float = 0.02
     min_seeds: int = 3
     correction: str = "holm"
+    test: str = "welch"
+    shares: tuple[float, ...] = HALVING
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSizeGoal:
+    """What the number of runs per arm is chosen for: to keep an arm that is better by `target_effect` with probability
+    `target_power`.
+
+    `seeds` is the number where a person fixed it. Else the variance comes from earlier studies, or from the first
+    `pilot_seeds` runs of the baseline, and the number is at most `max_seeds`; a study whose power is below `min_power`
+    stops, unless `is_underpowered` accepts that.
+    """
+
+    target_effect: float = 0.10
+    target_power: float = 0.80
+    min_power: float = 0.50
+    pilot_seeds: int = 3
+    max_seeds: int = 12
+    seeds: int | None = None
+    is_underpowered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSize:
+    """The number of runs per arm and what is expected of it.
+
+    `seed_variance` is the variance between runs of one arm beyond `noise_variance`, that of a score which stems from
+    its finite number of episodes alone; `basis` says where both come from. `wanted` is the number that the goal needs,
+    `power` the probability that the number chosen gives. `seconds` is the expected time of the whole plan; None where
+    no run has been timed.
+    """
+
+    seeds: int
+    wanted: int
+    power: float
+    comparisons: int
+    seed_variance: float
+    noise_variance: float
+    basis: str
+    runs: int
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +156,10 @@ class Charter:
     `judged_by` says which number of a run arms are compared by. `asks` is what the topic wants to know of its factors
     (`Goal`), `compared_at` what every arm gets the same amount of (`ComparedAt`); both are empty in studies of older
     versions and where a planner says nothing. `amount` is how much of it ends a run, where that is tokens or seconds; 0
-    where the job's steps do.
+    where the job's steps do. `metric_range` are the lowest and the highest score there can be; None if unknown.
+    `failed_score` says what a run counts as that gave no score by its own doing: `base` (the score before training),
+    `worst` (the end of the range, or the worst score of the study), or `missing` in earlier versions. `sample_size` is
+    None where nobody asked for power.
     """
 
     topic: str
@@ -103,6 +183,9 @@ class Charter:
     asks: tuple[str, ...] = ()
     compared_at: str = ""
     amount: float = 0.0
+    metric_range: tuple[float, float] | None = None
+    failed_score: str = "base"
+    sample_size: SampleSizeGoal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,23 +206,48 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
+class Contrast:
+    """What a hypothesis predicts, so that code can judge it.
+
+    better, worse: one of `arms` at least is better (worse) than the one arm of `against` by more than `margin`.
+    equivalent: each of `arms` is within `margin` of the one arm of `against`.
+    interaction: `arms` are four: neither change, the first, the second, both; together the changes do more or less than
+    the sum of each, and more than `margin` would be worth telling.
+    best: one of `arms` is better than all others; with `against`, it is the one arm of `arms` that beats those.
+    matters_more: some arm of `arms` is further from the baseline, in either direction, than every arm of `against`.
+    """
+
+    relation: Relation
+    arms: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    margin: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A statement that the arms named can support or refute."""
+    """A statement that the arms named can support or refute; without a `contrast` it stays undecided."""
 
     statement: str
     prediction: str
     arms: tuple[str, ...]
+    contrast: Contrast | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One iteration: every arm is run once per seed. Seeds are blocks, never tunables."""
+    """One iteration: every arm is run once per seed. Seeds are repetitions, never tunables.
+
+    An arm that has run before is judged by the runs of this plan alone, or by all its runs if the plan `pools_runs`,
+    for which the number of seeds must not depend on any score. `sample_size` is set once the seeds have been chosen.
+    """
 
     iteration: int
     hypotheses: tuple[Hypothesis, ...]
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     rationale: str
+    pools_runs: bool = False
+    sample_size: SampleSize | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +270,25 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """One run as the judge sees it.
+
+    `score` is the final held-out metric, or what the charter gives for a run that failed by its own doing; `failure`
+    then says how, and it is also set where a run was ended early and scored. `noise` is the variance of the score from
+    its finite number of episodes.
+    """
+
+    run_id: str
+    score: float
+    noise: float
+    base: float | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ArmSummary:
-    """Scores of one arm. `scores` maps seed to the final held-out metric; the interval is Student's t over seeds."""
+    """Scores of one arm over all its runs. `scores` maps seed to the final held-out metric; the interval is Student's t
+    over seeds. `failures` maps seeds to how the run failed."""
 
     arm: str
     scores: Mapping[int, float]
@@ -172,11 +297,19 @@ class ArmSummary:
     ci_low: float
     ci_high: float
     run_ids: tuple[str, ...]
+    failures: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Arm minus baseline, paired by seed. `p` is two-sided, `p_adjusted` after the charter's correction."""
+    """Arm minus baseline, as one plan judged it for good; `iteration` is that plan's.
+
+    `p` is two-sided. `p_adjusted` is corrected over the plan's comparisons and for the plan's share of alpha, so that
+    it is compared with alpha itself. `basis` is seeds, or evaluation where one run per arm allows no more than
+    evaluation noise, or none. `correlation` is measured between runs of the same seed; NaN if it cannot be.
+    `failures` counts failed runs of the arm, `baseline_failures` those of the baseline. `note` is what the verdict
+    leaves out.
+    """
 
     arm: str
     baseline: str
@@ -188,16 +321,38 @@ class Comparison:
     seeds: tuple[int, ...]
     verdict: Verdict
     run_ids: tuple[str, ...]
+    iteration: int = 0
+    basis: str = "seeds"
+    correlation: float = math.nan
+    failures: int = 0
+    baseline_failures: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedContrast:
+    """A hypothesis' contrast with its outcome. `key` is that of the hypothesis in the database; `reason` is one
+    sentence with the numbers; `winner` is the arm that a `best` contrast found."""
+
+    key: str
+    contrast: Contrast
+    outcome: Outcome
+    reason: str
+    winner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The judge's result: `ranking` orders arms best first; `failed` maps arm to the reasons of runs without score."""
+    """The judge's result: `ranking` orders arms best first; `failed` maps arm to the reasons of runs without score.
+
+    `comparisons` holds each arm's latest one, `contrasts` those of the plan that was analyzed.
+    """
 
     arms: tuple[ArmSummary, ...]
     comparisons: tuple[Comparison, ...]
     ranking: tuple[str, ...]
     failed: Mapping[str, tuple[str, ...]]
+    contrasts: tuple[JudgedContrast, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +398,7 @@ class FrameRequest:
     judged_by: JudgedBy = JudgedBy.FINAL
     budget: Budget = field(default_factory=Budget)
     assume: bool = False
+    is_underpowered: bool = False
 
 
 class ClaimKind(StrEnum):

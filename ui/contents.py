@@ -143,12 +143,31 @@ def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedS
         base, sealed = means.get((run.id, BASE, split)), means.get((run.id, SEALED, sealed_split))
         score = SeedScore(run.seed, run.id, final, base, sealed)
         found.setdefault(run.experiment_id, {}).setdefault(run.seed, score)
-    return [(arm, tuple(found.get(arm.id, {}).values())) for arm in contents.experiments]
+    for arm in contents.experiments:
+        for score in _failed_seeds(_summary_of(contents, arm)):
+            found.setdefault(arm.id, {}).setdefault(score.seed, score)
+    return [
+        (arm, tuple(by_seed for _, by_seed in sorted(found.get(arm.id, {}).items()))) for arm in contents.experiments
+    ]
+
+
+def _failed_seeds(summary: Mapping[str, Any]) -> list[SeedScore]:
+    """Runs that gave no score by the arm's own doing, with what the charter makes them count as."""
+    run_ids = dict(zip(summary.get("scores", {}), summary.get("run_ids", ()), strict=False))
+    return [
+        SeedScore(int(seed), run_ids[seed], summary["scores"][seed], summary["base_scores"].get(seed), None)
+        for seed in summary.get("failures", {})
+    ]
+
+
+def _summary_of(contents: StudyContents, arm: Experiment) -> Mapping[str, Any]:
+    """What the newest analysis says of an arm; empty before there is one."""
+    summaries: list[Mapping[str, Any]] = contents.analysis.get("arms", [])
+    return next((item for item in summaries if item.get("arm") == arm.name), {})
 
 
 def _score_arm(contents: StudyContents, arm: Experiment, seeds: tuple[SeedScore, ...]) -> ArmScore:
-    summaries: list[Mapping[str, Any]] = contents.analysis.get("arms", [])
-    summary = next((item for item in summaries if item.get("arm") == arm.name), {})
+    summary = _summary_of(contents, arm)
     # An interval over other runs than the mean would mislead: while seeds are still coming in there is none.
     if set(summary.get("run_ids", ())) != {item.run_id for item in seeds}:
         summary = {}

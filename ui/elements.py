@@ -37,8 +37,13 @@ RUN_COLORS: Mapping[RunStatus, Color] = {
 }
 VERDICT_COLORS: Mapping[Verdict, Color] = {
     Verdict.KEEP: "green",
-    Verdict.REJECT: "red",
+    Verdict.WORSE: "red",
+    Verdict.NO_BETTER: "orange",
     Verdict.INCONCLUSIVE: "gray",
+    Verdict.REJECT: "red",
+    Verdict.SUPPORTED: "green",
+    Verdict.REFUTED: "red",
+    Verdict.UNDECIDED: "gray",
 }
 
 EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"'

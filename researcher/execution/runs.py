@@ -25,6 +25,10 @@ MAX_FAILURES = 2
 """A run that failed is tried once more; what fails twice is the arm's own fault often enough."""
 
 
+OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", "program", "rejected"})
+"""Kinds of diagnoses by which an arm fails, not the system that runs it."""
+
+
 class TrialState(StrEnum):
     OPEN = "open"
     ACTIVE = "active"
@@ -67,6 +71,20 @@ class Trial:
         return max((run.attempt for run in self.runs), default=0) + 1
 
     @property
+    def own_failure(self) -> str:
+        """How the arm failed by its own doing, ended early or without a score; empty if it did not.
+
+        Every attempt must have failed so: after a failure of the system nobody knows what the arm would have done.
+        """
+        if self.finished is not None:
+            kinds = {_kind(self.finished)}
+        elif self.state is TrialState.GIVEN_UP:
+            kinds = {_kind(run) for run in self.runs if run.status is RunStatus.FAILED}
+        else:
+            return ""
+        return " and ".join(sorted(kinds)) if kinds <= OWN_DOING else ""
+
+    @property
     def failure(self) -> str:
         """Why it was given up, for people."""
         reasons = [run.exit_reason or "no reason recorded" for run in self.runs if run.status is RunStatus.FAILED]
@@ -76,6 +94,10 @@ class Trial:
 def is_retried(run: Run) -> bool:
     """Whether this failure was the system's, so that another attempt makes sense."""
     return bool((run.diagnosis or {}).get("is_retried", True))
+
+
+def _kind(run: Run) -> str:
+    return str((run.diagnosis or {}).get("kind", ""))
 
 
 def list_trials(store: ExperimentStore, study_id: str, plan: Plan) -> list[Trial]:

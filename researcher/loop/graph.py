@@ -1,9 +1,10 @@
 """The loop on one screen: its nodes, its edges, and how it goes on where it was left.
 
-    frame -> plan -> write_program -> check -> launch -> monitor -> evaluate -+-> launch (runs are open or under way)
-              ^                                                              +-> analyze -> decide -+-> plan (refine)
-              +-------------------------------------------------------------------------------------+
-                                                                        seal -> report <------------+ (stop)
+    frame -> plan -> write_program -> check -> design -> launch -> monitor -> evaluate -+-> launch (runs are open)
+              ^                                  ^--------------------------------------+ (the pilot is over)
+              |                                                                         +-> analyze -> decide -+-> plan
+              +------------------------------------------------------------------------------------------------+
+                                                                                   seal -> report <------------+ (stop)
 
 Place in the flow: session.py carries it out. LangGraph stores a checkpoint after every node, in a file of the study; a
 node that was cut short begins again from its first line, so every node can be repeated. This module knows nothing of
@@ -34,10 +35,11 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.check import check
 from researcher.loop.nodes.decide import decide
+from researcher.loop.nodes.design import design
 from researcher.loop.nodes.evaluate import evaluate
 from researcher.loop.nodes.final_test import final_test
 from researcher.loop.nodes.frame import frame
-from researcher.loop.nodes.launch import has_work, launch
+from researcher.loop.nodes.launch import has_work, is_piloted, launch
 from researcher.loop.nodes.monitor import monitor
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
@@ -64,6 +66,7 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
         # The names of this node and of "seal" are those that studies under way have in their checkpoints.
         "write_client": partial(write_program, deps),
         "check": partial(check, deps),
+        "design": partial(design, deps),
         "launch": partial(launch, deps),
         "monitor": partial(monitor, deps),
         "evaluate": partial(evaluate, deps),
@@ -80,16 +83,23 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     graph.add_edge("frame", "plan")
     graph.add_conditional_edges("plan", lambda state: "seal" if state["is_halted"] else "write_client")
     graph.add_edge("write_client", "check")
-    graph.add_edge("check", "launch")
+    graph.add_edge("check", "design")
+    graph.add_edge("design", "launch")
     graph.add_edge("launch", "monitor")
     graph.add_edge("monitor", "evaluate")
-    graph.add_conditional_edges("evaluate", lambda state: "launch" if has_work(deps, state) else "score_steps")
+    graph.add_conditional_edges("evaluate", partial(_after_evaluate, deps))
     graph.add_edge("score_steps", "analyze")
     graph.add_edge("analyze", "decide")
     graph.add_conditional_edges("decide", lambda state: "seal" if state["is_halted"] else "plan")
     graph.add_edge("seal", "report")
     graph.add_edge("report", END)
     return graph.compile(checkpointer=checkpointer)
+
+
+def _after_evaluate(deps: Deps, state: ResearchState) -> str:
+    if has_work(deps, state):
+        return "launch"
+    return "design" if is_piloted(deps, state) else "score_steps"
 
 
 def is_transient(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from researcher.types import Claim, ClaimKind, Measured
+from researcher.types import Claim, ClaimKind, Measured, Relation
 
 MAX_ARMS = 12
 MAX_HYPOTHESES = 8
@@ -53,9 +53,14 @@ class FrameAnswer(Answer):
 
 
 class HypothesisAnswer(Answer):
+    """`relation`, `against` and `margin` are those of a Contrast; without a relation nothing judges the statement."""
+
     statement: Line
     prediction: Line
     arms: list[ArmName]
+    relation: Relation | None = None
+    against: list[ArmName] = []
+    margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class ArmAnswer(Answer):

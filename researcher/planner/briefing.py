@@ -70,8 +70,15 @@ def show_results(analysis: Analysis) -> str:
     lines += [
         f"- {item.arm} against {item.baseline}: {_number(item.difference)} [{_number(item.ci_low)}, "
         f"{_number(item.ci_high)}], p {_number(item.p_adjusted)}, {item.verdict.value}"
+        f"{f' ({item.note})' if item.note else ''}"
         for item in analysis.comparisons
     ] or ["- none"]
+    if analysis.contrasts:
+        lines.append("What the hypotheses predicted:")
+        lines += [
+            f"- {item.contrast.relation.value} {', '.join(item.contrast.arms)}: {item.outcome.value}, {item.reason}"
+            for item in analysis.contrasts
+        ]
     failed = [f"{arm}: {reason}" for arm, reasons in analysis.failed.items() for reason in reasons]
     return "\n".join([*lines, *(["Runs without a score:", quote_data(failed)] if failed else [])])
 

@@ -147,11 +147,21 @@ def combine_kept(history: History) -> tuple[Arm, ...] | None:
 
 
 def confirm_best(history: History) -> tuple[Arm, ...]:
-    """The baseline and the arm that leads the last ranking."""
+    """The baseline and the arm that leads the last ranking among those that were kept, or among all if none was."""
     arms = _all_arms(history)
     baseline = _baseline_of(tuple(arms.values()))
-    leaders = [name for name in history.analyses[-1].ranking if name != baseline.name]
+    last = history.analyses[-1]
+    kept = {item.arm for item in last.comparisons if item.verdict is Verdict.KEEP}
+    others = [name for name in last.ranking if name != baseline.name]
+    leaders = [name for name in others if name in kept] or others
     return (baseline, arms[leaders[0]]) if leaders else (baseline,)
+
+
+def is_confirmation(history: History) -> bool:
+    """Whether the last plan did no more than repeat one arm that an earlier one had chosen."""
+    *earlier, last = history.plans
+    known = {arm.name for plan in earlier for arm in plan.arms}
+    return len(last.arms) == 2 and all(arm.name in known for arm in last.arms)
 
 
 def repeat_inconclusive(history: History) -> tuple[Arm, ...]:

@@ -8,7 +8,7 @@ steps and budget are set here. Whatever it answers is checked before it becomes 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -17,11 +17,13 @@ from typing import Any
 from prompts import load
 from researcher.errors import TopicInvalid
 from researcher.execution.job_check import contradict_name
+from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete
 from researcher.planner.answers import (
     MAX_ARMS,
     ArmAnswer,
     DecideAnswer,
     FrameAnswer,
+    HypothesisAnswer,
     PlanAnswer,
     Unusable,
     parse_answer,
@@ -44,7 +46,7 @@ from researcher.planner.designs import default_job
 from researcher.planner.equal_amounts import give_episodes_of, say_what_is_equal
 from researcher.planner.reading.goals import ComparedAt
 from researcher.planner.reading.refusal import refuse
-from researcher.planner.rules import DEFAULT_SEEDS, EVAL_EPISODES, PROGRAM
+from researcher.planner.rules import EVAL_EPISODES, PROGRAM
 from researcher.types import (
     Action,
     Analysis,
@@ -52,6 +54,7 @@ from researcher.types import (
     ArmProgram,
     Charter,
     Claim,
+    Contrast,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -59,6 +62,8 @@ from researcher.types import (
     Hypothesis,
     Plan,
     Problem,
+    Relation,
+    SampleSizeGoal,
     StudiedEnvironment,
 )
 from swarm import TrainJob
@@ -149,6 +154,7 @@ class LLMPlanner:
             assumptions=(*answer.assumptions, say_what_is_equal(ComparedAt(answer.compared_at), 0)),
             not_studied=tuple(item.what for item in answer.infeasible),
             compared_at=answer.compared_at,
+            sample_size=SampleSizeGoal(seeds=self._seeds or request.seeds, is_underpowered=request.is_underpowered),
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -165,7 +171,7 @@ class LLMPlanner:
             settings=list_settings(),
             history=show_history(history),
             budget=show_budget(charter.budget, history),
-            seeds=str(self._seeds or DEFAULT_SEEDS),
+            seeds=str(self._seeds or SampleSizeGoal().pilot_seeds),
             min_seeds=str(least),
             max_seeds=str(self._seeds or MAX_SEEDS),
             max_arms=str(MAX_ARMS),
@@ -267,10 +273,17 @@ class LLMPlanner:
             for name, job in jobs.items()
         )
         hypotheses = tuple(
-            Hypothesis(item.statement, item.prediction, tuple(name for name in item.arms if name in jobs))
+            Hypothesis(
+                item.statement,
+                item.prediction,
+                tuple(name for name in item.arms if name in jobs),
+                _parse_contrast(item, {*jobs, *earlier}, charter.baseline),
+            )
             for item in answer.hypotheses
         )
-        return Plan(len(history.plans), hypotheses, arms, tuple(range(seeds)), answer.rationale)
+        # Later plans go on fresh seeds, the baseline too: no score that led to them judges them.
+        first = max((seed for plan in history.plans for seed in plan.seeds), default=-1) + 1
+        return Plan(len(history.plans), hypotheses, arms, tuple(range(first, first + seeds)), answer.rationale)
 
     def _parse_seeds(self, asked: int) -> int:
         if self._seeds is not None:
@@ -314,6 +327,21 @@ def _parse_frame(text: str, task: str | None, *, assume: bool) -> FrameAnswer:
     if task is not None and answer.task != task:
         raise Unusable(f"the task family is fixed: {task}")
     return answer
+
+
+def _parse_contrast(item: HypothesisAnswer, known: Collection[str], baseline: str) -> Contrast | None:
+    """What the hypothesis predicts; None if it says so in words alone. Raises Unusable naming what it lacks."""
+    if item.relation is None:
+        return None
+    against = tuple(item.against)
+    if not against and item.relation in (Relation.BETTER, Relation.WORSE, Relation.EQUIVALENT):
+        against = (baseline,)
+    contrast = Contrast(item.relation, tuple(item.arms), against, item.margin)
+    if unknown := [name for name in (*contrast.arms, *contrast.against) if name not in known]:
+        raise Unusable(f"hypothesis {item.statement!r}: there is no arm {', '.join(unknown)}")
+    if not is_complete(contrast):
+        raise Unusable(f"hypothesis {item.statement!r}: {item.relation.value} takes {ARMS_OF_RELATION[item.relation]}")
+    return contrast
 
 
 def _program_of(arm: Arm | None) -> str:

@@ -25,6 +25,7 @@ from researcher.planner.designs import (
     confirm_best,
     default_arms,
     default_job,
+    is_confirmation,
     lay_out,
     repeat_inconclusive,
 )
@@ -36,6 +37,7 @@ from researcher.planner.equal_amounts import (
     usual_comparison,
 )
 from researcher.planner.factors import DEFAULT_MAX_TOKENS, Factor, Level
+from researcher.planner.predictions import predict
 from researcher.planner.reading.flags import RESPONSE_LENGTH, TOTAL_STEPS, Flags
 from researcher.planner.reading.goals import ComparedAt
 from researcher.planner.reading.refusal import nearest_topic, refuse
@@ -53,9 +55,9 @@ from researcher.types import (
     DecisionRule,
     FrameRequest,
     History,
-    Hypothesis,
     Plan,
     Problem,
+    SampleSizeGoal,
     Verdict,
 )
 from swarm import TrainJob
@@ -64,12 +66,12 @@ from swarm.tasks import TASK_FAMILIES
 DEFAULT_TASK = "reverse"
 PROGRAM, ENVIRONMENT = "program", "train_env"
 """Names of the factors whose levels are programs, and environments to train on."""
-DEFAULT_SEEDS = 3
-"""The fewest that give an interval worth printing; on the bundled model they separate the usual settings."""
+EVAL_EPISODES = 400
+"""Standard error at most 0.025 per run; on the bundled model they take two seconds, where a run takes thirty."""
 
-EXTRA_SEEDS = 3
-EVAL_EPISODES = 200
-"""Standard error at most 0.035 per run, below the differences between settings that matter."""
+SHARES_OF_NAMED, SHARES_OF_REPEATED, SHARES_OF_DEFAULT = (1.0,), (1 / 2, 1 / 2), (1 / 2, 1 / 4, 1 / 4)
+"""How alpha is divided: all of it for arms that a topic names, halved where a budget lets open ones have more runs; in
+the default design half of it finds changes, the rest is for their combination and its confirmation."""
 
 
 class RulesPlanner:
@@ -125,10 +127,11 @@ class RulesPlanner:
             search_split="validation",
             sealed_split="test",
             eval_episodes=request.eval_episodes or topic.eval_episodes or EVAL_EPISODES,
-            rule=DecisionRule(),
+            rule=DecisionRule(shares=_shares(topic, request.budget)),
             budget=request.budget,
             brain=self.name,
             assumptions=(*self._assumptions(topic, task, request, seeds), *say_inequality(arms, compared_at)),
+            sample_size=SampleSizeGoal(seeds=seeds, is_underpowered=request.is_underpowered),
             not_studied=tuple(dict.fromkeys(part.text for part in missing)),
             asks=tuple(goal.value for goal in topic.goals),
             compared_at=compared_at.value,
@@ -137,24 +140,25 @@ class RulesPlanner:
 
     def plan(self, charter: Charter, history: History) -> Plan:
         topic = self._restrict(self._read(charter.topic), charter.task)
-        seeds = tuple(range(self._count_seeds(topic)))
         if not history.plans:
+            seeds = tuple(range(self._count_seeds(topic) or SampleSizeGoal().pilot_seeds))
             # Studies of older versions trained every arm for the same number of steps.
             compared_at = ComparedAt(charter.compared_at or ComparedAt.STEPS)
             arms = self._first_arms(topic, charter.task, compared_at, charter.amount)
-            return Plan(0, _hypotheses(arms, charter), arms, seeds, _rationale(topic))
-        iteration = len(history.plans)
-        more_seeds = tuple(range(len(history.plans[-1].seeds) + EXTRA_SEEDS))
+            return Plan(0, predict(arms, charter), arms, seeds, _rationale(topic))
+        iteration, seeds = len(history.plans), _fresh_seeds(history)
         if topic.factors:
             arms = repeat_inconclusive(history)
-            return Plan(iteration, _hypotheses(arms, charter), arms, more_seeds, "Inconclusive arms get fresh seeds.")
+            why = "Inconclusive arms get as many runs again, on fresh seeds."
+            return Plan(iteration, predict(arms, charter), arms, seeds, why, pools_runs=True)
         combined = combine_kept(history) if iteration == 1 else None
         if combined is not None:
             _check_job(combined[-1])
             why = "The changes that were kept one at a time are tried together."
-            return Plan(iteration, _hypotheses(combined, charter), combined, history.plans[-1].seeds, why)
+            return Plan(iteration, predict(combined, charter), combined, seeds, why)
         arms = confirm_best(history)
-        return Plan(iteration, _hypotheses(arms, charter), arms, more_seeds, "The best arm is repeated on fresh seeds.")
+        why = "The best arm is repeated on fresh seeds, which alone confirm it."
+        return Plan(iteration, predict(arms, charter), arms, seeds, why)
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         alone = next(iter(self._programs)) if len(self._programs) == 1 else None
@@ -196,13 +200,16 @@ class RulesPlanner:
         kept = [comparison.arm for comparison in analysis.comparisons if comparison.verdict is Verdict.KEEP]
         if topic.factors:
             return _decide_named(charter, analysis, history)
+        if is_confirmation(history):
+            (arm,) = (item.name for item in history.plans[-1].arms if item.name != charter.baseline)
+            word = "was confirmed" if arm in kept else "was not confirmed"
+            return Decision(Action.STOP, f"{arm} {word} on fresh seeds.")
         if not kept:
             return Decision(Action.STOP, f"No change beats {charter.baseline}: there is nothing to combine or confirm.")
         if iteration == 0 and len(kept) > 1:
             return Decision(Action.REFINE, f"Kept one at a time: {', '.join(kept)}. Next they are combined.")
-        if iteration <= 1:
-            return Decision(Action.REFINE, f"{analysis.ranking[0]} is best: it is confirmed on fresh seeds.")
-        return Decision(Action.STOP, f"{analysis.ranking[0]} was confirmed on fresh seeds.")
+        best = next(arm for arm in analysis.ranking if arm in kept)
+        return Decision(Action.REFINE, f"{best} is the best that was kept: it is confirmed on fresh seeds.")
 
     def _read(self, text: str) -> ParsedTopic:
         """The topic, with programs and environments to train on as its first factors where there are several."""
@@ -257,10 +264,11 @@ class RulesPlanner:
         name = arm.factors.get(ENVIRONMENT, alone)
         return None if name is None else self._train_envs[str(name)]
 
-    def _count_seeds(self, topic: ParsedTopic) -> int:
-        return self._seeds or topic.seeds or DEFAULT_SEEDS
+    def _count_seeds(self, topic: ParsedTopic) -> int | None:
+        """What a person said; None leaves it to the design."""
+        return self._seeds or topic.seeds
 
-    def _assumptions(self, topic: ParsedTopic, task: str, request: FrameRequest, seeds: int) -> tuple[str, ...]:
+    def _assumptions(self, topic: ParsedTopic, task: str, request: FrameRequest, seeds: int | None) -> tuple[str, ...]:
         said: list[str] = []
         is_free = request.task is None and request.environment is None
         if is_free and topic.task is None:
@@ -280,11 +288,19 @@ class RulesPlanner:
             if not factor.explicit
         )
         said.append(say_what_is_equal(*self._share(topic, task)))
-        if seeds < DecisionRule().min_seeds:
+        if seeds is not None and seeds < DecisionRule().min_seeds:
             said.append(f"With {seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
         if topic.factors and request.budget.max_runs is None:
             said.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
         return tuple(said)
+
+
+_PHRASES: Mapping[Verdict, str] = {
+    Verdict.KEEP: "clearly better",
+    Verdict.WORSE: "clearly worse",
+    Verdict.NO_BETTER: "not better by enough to matter",
+    Verdict.INCONCLUSIVE: "not decided",
+}
 
 
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
@@ -293,13 +309,14 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the topic names have been compared.")
     spent = history.planned_runs
-    wanted = (len(open_arms) + 1) * EXTRA_SEEDS
+    more = len(_fresh_seeds(history))
+    wanted = (len(open_arms) + 1) * more
     if not _has_room(charter.budget, spent + wanted):
         return Decision(
             Action.STOP,
             f"Not decided: {', '.join(open_arms)}. {wanted} more runs would be needed; allow them with --max-runs.",
         )
-    return Decision(Action.REFINE, f"Not decided: {', '.join(open_arms)}. They get {EXTRA_SEEDS} more seeds.")
+    return Decision(Action.REFINE, f"Not decided: {', '.join(open_arms)}. They get {more} more seeds.")
 
 
 def _has_room(budget: Budget, runs: int) -> bool:
@@ -345,22 +362,17 @@ def _rationale(topic: ParsedTopic) -> str:
     return "; ".join(["The arms that the topic names", *notes]) + "."
 
 
-def _hypotheses(arms: tuple[Arm, ...], charter: Charter) -> tuple[Hypothesis, ...]:
-    """One per factor that differs from the baseline; an arm belongs to the first one that names it."""
-    grouped: dict[str, list[str]] = {}
-    baseline = next((arm for arm in arms if arm.is_baseline), arms[0])
-    for arm in arms:
-        if arm is not baseline:
-            changed = " and ".join(name for name in arm.factors if arm.factors[name] != baseline.factors.get(name))
-            grouped.setdefault(changed or arm.name, []).append(arm.name)
-    return tuple(
-        Hypothesis(
-            statement=f"Another {factor} than that of {baseline.name} trains {charter.task} better.",
-            prediction=f"{' or '.join(names)} beats {baseline.name} on held-out episodes.",
-            arms=tuple(names),
-        )
-        for factor, names in grouped.items()
-    )
+def _shares(topic: ParsedTopic, budget: Budget) -> tuple[float, ...]:
+    if not topic.factors:
+        return SHARES_OF_DEFAULT
+    return SHARES_OF_NAMED if budget.max_runs is None else SHARES_OF_REPEATED
+
+
+def _fresh_seeds(history: History) -> tuple[int, ...]:
+    """As many as the last plan had, beginning after all that were used."""
+    *_, last = history.plans
+    first = max(seed for plan in history.plans for seed in plan.seeds) + 1
+    return tuple(range(first, first + len(last.seeds)))
 
 
 def _check_job(arm: Arm) -> None:

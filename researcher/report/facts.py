@@ -7,8 +7,8 @@ module formats nothing and decides nothing: verdicts are those of the findings, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from experiments_db import (
@@ -30,10 +30,11 @@ from experiments_db import (
 from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD
-from researcher.judge import summarize_arm
+from researcher.judge import Runs, compare_sealed, contradicts, summarize_arm
 from researcher.report.amounts import Amounts, gather_amounts
-from researcher.study.log import charter_from_json
-from researcher.types import ArmSummary, Charter
+from researcher.study.log import StudyLog, charter_from_json
+from researcher.study.scores import read_scores, read_sealed
+from researcher.types import ArmSummary, Charter, Comparison, JudgedContrast, SampleSize
 
 MAX_EVENTS = 10_000
 
@@ -83,9 +84,11 @@ class ArmFacts:
 
 @dataclass(frozen=True, slots=True)
 class StudyFacts:
-    """All of a study. `arms` are ranked, best first, those without a score last; `findings` are of the last analysis.
+    """All of a study. `arms` are ranked, best first, those without a score last; `findings` are the last of each arm.
 
-    `sealed_purpose` says for what the sealed split was opened; `evaluators` are the hashes of what was scored how.
+    `sealed_purpose` says for what the sealed split was opened; `sealed` compares the arm that was chosen with the
+    baseline on it, and `is_contradicted` says that this speaks against the arm. `contrasts` are the hypotheses as
+    judged. `evaluators` are the hashes of what was scored how.
     """
 
     study: Study
@@ -102,6 +105,10 @@ class StudyFacts:
     usage: LLMUsage
     evaluators: tuple[str, ...]
     environments: tuple[Mapping[str, str], ...]
+    sample_size: SampleSize | None = None
+    contrasts: tuple[JudgedContrast, ...] = ()
+    sealed: Comparison | None = None
+    is_contradicted: bool = False
 
     @property
     def baseline(self) -> ArmFacts | None:
@@ -127,16 +134,19 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     if stored is None:
         raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to report")
     charter = charter_from_json(stored.document)
-    findings = _last_findings(store.list_findings(study_id=study_id))
+    findings = _last_findings(store.list_findings(study_id=study_id), charter.search_split)
     runs = _gather_runs(store, study_id, charter)
     evaluations = store.list_evaluations(study_id=study_id)
+    history = StudyLog(store, study_id).history()
+    arms = _gather_arms(store, study_id, charter, runs, findings)
+    sealed = _compare_sealed(store, study_id, charter, arms)
     return StudyFacts(
         study=study,
         charter=charter,
         charter_hash=stored.content_hash,
         frozen_at=stored.created_at,
         sealed_purpose=stored.test_opened_for,
-        arms=_gather_arms(store, study_id, charter, runs, findings),
+        arms=arms,
         findings=findings,
         hypotheses=tuple(store.list_hypotheses(study_id)),
         decisions=tuple(store.list_decisions(study_id)),
@@ -145,12 +155,31 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         usage=store.sum_llm_usage(study_id),
         evaluators=tuple(dict.fromkeys(f"{item.split}: {item.evaluator_hash}" for item in evaluations)),
         environments=_environments(runs),
+        sample_size=next((plan.sample_size for plan in history.plans if plan.sample_size is not None), None),
+        contrasts=tuple(item for analysis in history.analyses for item in analysis.contrasts),
+        sealed=sealed,
+        is_contradicted=sealed is not None and contradicts(charter, sealed),
     )
 
 
-def _last_findings(findings: list[Finding]) -> tuple[Finding, ...]:
-    last = max((finding.iteration for finding in findings), default=0)
-    return tuple(finding for finding in findings if finding.iteration == last)
+def _last_findings(findings: list[Finding], split: str) -> tuple[Finding, ...]:
+    """The newest of each arm on this split, in the order of the arms' first ones."""
+    newest: dict[str, Finding] = {}
+    for finding in sorted(findings, key=lambda item: item.iteration):
+        if finding.split == split:
+            newest[finding.experiment_id] = finding
+    return tuple(newest.values())
+
+
+def _compare_sealed(
+    store: ExperimentStore, study_id: str, charter: Charter, arms: Sequence[ArmFacts]
+) -> Comparison | None:
+    """The chosen arm against the baseline on the sealed split; None where not both have scores on it."""
+    scores = read_sealed(store, study_id, charter)
+    chosen = [arm.name for arm in arms if arm.name in scores and arm.name != charter.baseline]
+    if charter.baseline not in scores or not chosen:
+        return None
+    return compare_sealed(charter, chosen[0], scores)
 
 
 def _gather_runs(store: ExperimentStore, study_id: str, charter: Charter) -> dict[str, list[RunFacts]]:
@@ -188,8 +217,17 @@ def _gather_arms(
     findings: tuple[Finding, ...],
 ) -> tuple[ArmFacts, ...]:
     by_experiment = {finding.experiment_id: finding for finding in findings}
+    search, sealed = read_scores(store, study_id, charter), read_sealed(store, study_id, charter)
     arms = [
-        _gather_arm(store, charter, experiment, tuple(runs.get(experiment.id, ())), by_experiment.get(experiment.id))
+        _gather_arm(
+            store,
+            charter,
+            experiment,
+            tuple(runs.get(experiment.id, ())),
+            search.runs[experiment.name],
+            sealed.get(experiment.name),
+            by_experiment.get(experiment.id),
+        )
         for experiment in store.list_experiments(study_id)
     ]
     sign = 1.0 if charter.direction == "minimize" else -1.0
@@ -203,28 +241,21 @@ def _gather_arm(
     charter: Charter,
     experiment: Experiment,
     runs: tuple[RunFacts, ...],
+    search: Runs,
+    sealed: Runs | None,
     finding: Finding | None,
 ) -> ArmFacts:
-    counted = [item for item in runs if item.counts]
-    run_ids = {item.run.seed: item.run.id for item in counted}
-    final = {item.run.seed: item.final for item in counted if item.final is not None}
-    base = {item.run.seed: item.base for item in counted if item.base is not None}
-    sealed = {item.run.seed: item.sealed for item in counted if item.sealed is not None}
-
-    def summarize(scores: Mapping[int, float]) -> ArmSummary:
-        return summarize_arm(
-            experiment.name, scores, base, run_ids, charter.rule.alpha, resolution=1.0 / charter.eval_episodes
-        )
-
+    counted = [item.run.id for item in runs if item.counts]
+    untrained = {seed: replace(run, score=run.base, failure="") for seed, run in search.items() if run.base is not None}
     return ArmFacts(
         experiment=experiment,
-        search=summarize(final),
-        base=summarize(base),
-        sealed=summarize(sealed) if sealed else None,
+        search=summarize_arm(experiment.name, search, charter),
+        base=summarize_arm(experiment.name, untrained, charter),
+        sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter),
         finding=finding,
         runs=runs,
-        curves=_gather_curves(store, [item.run.id for item in counted]),
-        amounts=gather_amounts(store, [item.run.id for item in counted]),
+        curves=_gather_curves(store, counted),
+        amounts=gather_amounts(store, counted),
     )
 
 

@@ -28,7 +28,13 @@ MAX_LABEL = 34
 # Okabe and Ito's palette, told apart with any colour vision; yellow is left out, it vanishes on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8A6FDF", "#7F7F7F")
 LINES = ("-", "--", ":", "-.")
-VERDICT_COLORS = {"keep": "#009E73", "reject": "#D55E00", "inconclusive": "#8A8F98"}
+VERDICT_COLORS = {
+    "keep": "#009E73",
+    "worse": "#D55E00",
+    "no better": "#E69F00",
+    "inconclusive": "#8A8F98",
+    "reject": "#D55E00",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import unified_diff
@@ -27,6 +27,8 @@ from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
 from researcher.report.overview import abstract, limitations, recommendation
 from researcher.study.log import claim_from_json
+from researcher.study.sample_size import describe
+from researcher.types import Outcome, Relation
 
 WRITER = f"Written by swarm-researcher {swarm.__version__}."
 """Says which version's words and layout a report has."""
@@ -111,24 +113,71 @@ def not_studied(facts: StudyFacts) -> str:
 
 
 def answer(facts: StudyFacts) -> str:
-    """The judge's verdict in one sentence; it follows from the findings alone."""
-    baseline, rule = facts.baseline, facts.charter.rule
+    """The judge's verdict in words; it follows from the findings and the judged contrasts alone."""
+    baseline = facts.baseline
     if baseline is None or not baseline.search.scores:
         return f"No answer: the baseline {facts.charter.baseline} has no finished run to compare with."
     if not facts.findings:
         return "No answer yet: nothing has been compared with the baseline."
+    return " ".join([_answer_by_verdict(facts, baseline), *_answer_by_contrasts(facts)])
+
+
+def _answer_by_verdict(facts: StudyFacts, baseline: ArmFacts) -> str:
+    rule = facts.charter.rule
     kept = [arm for arm in facts.arms if arm.finding is not None and arm.finding.verdict == "keep"]
-    if kept:
-        best = kept[0]
-        others = f" ({len(kept) - 1} more kept)" if len(kept) > 1 else ""
+    if not kept:
         return (
-            f"{best.name} is better than {baseline.name}{others}: {_effect_of(facts, best.finding)}, a mean of "
-            f"{format_score(best.search.mean)} against {format_score(baseline.search.mean)}."
+            f"No arm beats the baseline {baseline.name} (mean {format_score(baseline.search.mean)}) by the charter's "
+            f"rule (at least {rule.min_effect:g}, p below {rule.alpha:g}): {_count_verdicts(facts.findings)}."
+        )
+    best = kept[0]
+    others = f" ({len(kept) - 1} more kept)" if len(kept) > 1 else ""
+    if facts.is_contradicted and facts.sealed is not None and facts.sealed.arm == best.name:
+        sealed = facts.sealed
+        return (
+            f"No improvement is shown: {best.name} was better than {baseline.name} on the {facts.charter.search_split} "
+            f"split, {_effect_of(facts, best.finding)}, and the sealed {facts.charter.sealed_split} split contradicts "
+            f"it: {format_difference(sealed.difference)} "
+            f"({format_interval(sealed.ci_low, sealed.ci_high, signed=True)})."
         )
     return (
-        f"No arm beats the baseline {baseline.name} (mean {format_score(baseline.search.mean)}) by the charter's rule "
-        f"(at least {rule.min_effect:g}, p below {rule.alpha:g}): {_count_verdicts(facts.findings)}."
+        f"{best.name} is better than {baseline.name}{others}: {_effect_of(facts, best.finding)}, a mean of "
+        f"{format_score(best.search.mean)} against {format_score(baseline.search.mean)}."
     )
+
+
+_ANSWERS: Mapping[Relation, Mapping[Outcome, str]] = {
+    Relation.BEST: {
+        Outcome.SUPPORTED: "{winner} is the best setting",
+        Outcome.REFUTED: "The leading settings are alike",
+        Outcome.UNDECIDED: "Which setting is best is not decided",
+    },
+    Relation.MATTERS_MORE: {
+        Outcome.SUPPORTED: "{statement}",
+        Outcome.REFUTED: "It is the other way round than this: {statement}",
+        Outcome.UNDECIDED: "Not decided: {statement}",
+    },
+    Relation.INTERACTION: {
+        Outcome.SUPPORTED: "{statement}",
+        Outcome.REFUTED: "Not so: {statement}",
+        Outcome.UNDECIDED: "Not decided: {statement}",
+    },
+    Relation.EQUIVALENT: {
+        Outcome.SUPPORTED: "{statement}",
+        Outcome.REFUTED: "Not so: {statement}",
+        Outcome.UNDECIDED: "Not decided: {statement}",
+    },
+}
+
+
+def _answer_by_contrasts(facts: StudyFacts) -> Iterator[str]:
+    """One sentence for each hypothesis that asks more than whether an arm beats the baseline."""
+    statements = {item.key: item.statement for item in facts.hypotheses}
+    for item in facts.contrasts:
+        sentence = _ANSWERS.get(item.contrast.relation, {}).get(item.outcome)
+        if sentence is not None:
+            said = sentence.format(winner=item.winner, statement=statements.get(item.key, "the hypothesis").rstrip("."))
+            yield f"{said} ({item.reason.rstrip('.')})."
 
 
 def _effect_of(facts: StudyFacts, finding: Finding | None) -> str:
@@ -152,6 +201,22 @@ def _count_verdicts(findings: Iterable[Finding]) -> str:
     return ", ".join(f"{len(ids)} {'rejected' if name == 'reject' else name}" for name, ids in by_verdict.items())
 
 
+_METHODS = {
+    "welch": "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)",
+    "paired": "Paired by seed",
+}
+_FAILED_SCORES = {
+    "base": "counts with the score that it had before training",
+    "worst": "counts with the worst score",
+    "missing": "has no score",
+}
+
+
+def _sample_size(facts: StudyFacts) -> str:
+    goal, size = facts.charter.sample_size, facts.sample_size
+    return "" if goal is None or size is None else describe(goal, size)
+
+
 def _page(facts: StudyFacts) -> dict[str, Any]:
     """All that both templates print; they hold words and layout, no computation."""
     found = answer(facts)
@@ -166,6 +231,9 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "recommendation": recommendation(facts),
         "limitations": limitations(facts),
         "comparisons": _count_comparisons(facts),
+        "method": _METHODS[facts.charter.rule.test],
+        "failed_score": _FAILED_SCORES[facts.charter.failed_score],
+        "sample_size": _sample_size(facts),
         "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
         "interpretations": _interpretations(facts),

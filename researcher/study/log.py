@@ -23,18 +23,27 @@ from researcher.types import (
     Claim,
     ClaimKind,
     Comparison,
+    Contrast,
     DecisionRule,
     History,
     Hypothesis,
     JudgedBy,
+    JudgedContrast,
     Measured,
+    Outcome,
     Plan,
+    Relation,
+    SampleSize,
+    SampleSizeGoal,
     Verdict,
 )
 
 logger = logging.getLogger(__name__)
 
 DIAGNOSED = "run.diagnosed"
+
+_EARLIER_RULE = {"test": "paired"}
+"""What the rule of a charter says that was frozen before rules named their test."""
 
 
 class StudyLog:
@@ -66,9 +75,9 @@ class StudyLog:
             raise ResearchError(f"study {self._study_id} has no charter yet")
         return charter_from_json(stored.document)
 
-    def write_plan(self, plan: Plan, message: str) -> None:
+    def write_plan(self, plan: Plan, message: str, *, kind: str = "plan.made") -> None:
         self._store.record_plan(self._study_id, plan.iteration, plan_to_json(plan))
-        self.note("plan.made", message)
+        self.note(kind, message)
 
     def write_analysis(self, iteration: int, analysis: Analysis, message: str) -> None:
         self._store.record_analysis(self._study_id, iteration, analysis_to_json(analysis))
@@ -76,6 +85,10 @@ class StudyLog:
 
     def find_plan(self, iteration: int) -> Plan | None:
         return next((plan for plan in self._plans() if plan.iteration == iteration), None)
+
+    def find_analysis(self, iteration: int) -> Analysis | None:
+        stored = self._store.list_analyses(self._study_id)
+        return next((analysis_from_json(item.document) for item in stored if item.iteration == iteration), None)
 
     def history(self) -> History:
         """Plans and analyses of this study by iteration, and what the monitor found wrong."""
@@ -98,11 +111,18 @@ def charter_to_json(charter: Charter) -> dict[str, Any]:
 
 def charter_from_json(document: Mapping[str, Any]) -> Charter:
     values = dict(document)
-    values["rule"] = DecisionRule(**values["rule"])
+    values["rule"] = DecisionRule(
+        **_EARLIER_RULE | values["rule"] | {"shares": tuple(values["rule"].get("shares", ()))}
+    )
+    if values.get("metric_range") is not None:
+        values["metric_range"] = tuple(values["metric_range"])
+    if values.get("sample_size") is not None:
+        values["sample_size"] = SampleSizeGoal(**values["sample_size"])
     values["budget"] = Budget(**values["budget"])
     values["judged_by"] = JudgedBy(values.get("judged_by", JudgedBy.FINAL))
     for name in ("assumptions", "not_studied", "asks"):
         values[name] = tuple(values.get(name, ()))
+    values.setdefault("failed_score", "missing")
     return Charter(**values)
 
 
@@ -111,8 +131,15 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "iteration": plan.iteration,
         "rationale": plan.rationale,
         "seeds": list(plan.seeds),
+        "pools_runs": plan.pools_runs,
+        "sample_size": None if plan.sample_size is None else asdict(plan.sample_size),
         "hypotheses": [
-            {"statement": item.statement, "prediction": item.prediction, "arms": list(item.arms)}
+            {
+                "statement": item.statement,
+                "prediction": item.prediction,
+                "arms": list(item.arms),
+                "contrast": None if item.contrast is None else asdict(item.contrast),
+            }
             for item in plan.hypotheses
         ],
         "arms": [
@@ -134,11 +161,14 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     return Plan(
         iteration=data["iteration"],
         hypotheses=tuple(
-            Hypothesis(item["statement"], item["prediction"], tuple(item["arms"])) for item in data["hypotheses"]
+            Hypothesis(item["statement"], item["prediction"], tuple(item["arms"]), _contrast(item.get("contrast")))
+            for item in data["hypotheses"]
         ),
         arms=tuple(Arm(**item) for item in data["arms"]),
         seeds=tuple(data["seeds"]),
         rationale=data["rationale"],
+        pools_runs=data.get("pools_runs", False),
+        sample_size=None if data.get("sample_size") is None else SampleSize(**data["sample_size"]),
     )
 
 
@@ -149,6 +179,7 @@ def analysis_to_json(analysis: Analysis) -> dict[str, Any]:
         "comparisons": [_without_nan(asdict(item)) for item in analysis.comparisons],
         "ranking": list(analysis.ranking),
         "failed": {arm: list(reasons) for arm, reasons in analysis.failed.items()},
+        "contrasts": [asdict(item) for item in analysis.contrasts],
     }
 
 
@@ -163,12 +194,14 @@ def analysis_from_json(data: Mapping[str, Any]) -> Analysis:
                 ci_low=number(item["ci_low"]),
                 ci_high=number(item["ci_high"]),
                 run_ids=tuple(item["run_ids"]),
+                failures={int(seed): reason for seed, reason in item.get("failures", {}).items()},
             )
             for item in data["arms"]
         ),
         comparisons=tuple(_comparison(item) for item in data["comparisons"]),
         ranking=tuple(data["ranking"]),
         failed={arm: tuple(reasons) for arm, reasons in data["failed"].items()},
+        contrasts=tuple(_judged(item) for item in data.get("contrasts", ())),
     )
 
 
@@ -192,16 +225,25 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+_COMPARISON_NUMBERS = ("difference", "ci_low", "ci_high", "p", "p_adjusted", "correlation")
+
+
 def _comparison(item: Mapping[str, Any]) -> Comparison:
-    values = {name: number(item[name]) for name in ("difference", "ci_low", "ci_high", "p", "p_adjusted")}
-    return Comparison(
-        arm=item["arm"],
-        baseline=item["baseline"],
-        seeds=tuple(item["seeds"]),
-        verdict=Verdict(item["verdict"]),
-        run_ids=tuple(item["run_ids"]),
-        **values,
-    )
+    numbers = {name: number(item.get(name)) for name in _COMPARISON_NUMBERS}
+    lists = {"seeds": tuple(item["seeds"]), "run_ids": tuple(item["run_ids"])}
+    return Comparison(**{**item, **numbers, **lists, "verdict": Verdict(item["verdict"])})
+
+
+def _contrast(item: Mapping[str, Any] | None) -> Contrast | None:
+    if item is None:
+        return None
+    return Contrast(Relation(item["relation"]), tuple(item["arms"]), tuple(item["against"]), item["margin"])
+
+
+def _judged(item: Mapping[str, Any]) -> JudgedContrast:
+    contrast = _contrast(item["contrast"])
+    assert contrast is not None, "only a contrast is judged"
+    return JudgedContrast(**{**item, "contrast": contrast, "outcome": Outcome(item["outcome"])})
 
 
 def _by_seed(scores: Mapping[str, float]) -> dict[int, float]:

@@ -62,6 +62,7 @@ class StudySettings(BaseModel):
     train_model: str | None = None
     n_gpu: int | None = Field(default=None, ge=0)
     seeds: int | None = Field(default=None, ge=1, le=100)
+    underpowered: bool = False
     steps: int | None = Field(default=None, ge=1, le=1_000_000)
     eval_episodes: int | None = Field(default=None, ge=1, le=100_000)
     eval_every: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -121,6 +122,7 @@ class StudySettings(BaseModel):
             judged_by=self.judged_by,
             budget=self.budget(),
             assume=self.assume,
+            is_underpowered=self.underpowered,
         )
 
 

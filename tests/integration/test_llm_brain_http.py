@@ -153,7 +153,8 @@ def test_the_charter_keeps_what_a_model_may_not_choose(charter):
     assert (charter.task, charter.baseline, charter.brain) == ("reverse", "lr=0.001", "llm:recorded-model")
     assert (charter.search_split, charter.sealed_split, charter.direction) == ("validation", "test", "maximize")
     assert charter.rule.correction == "holm"
-    assert charter.eval_episodes == 200
+    assert charter.eval_episodes == 400
+    assert charter.sample_size is not None and charter.sample_size.seeds is None
     assert charter.topic == TOPIC
 
 
@@ -254,7 +255,7 @@ def test_a_later_plan_brings_the_baseline_along_and_no_arm_under_another_meaning
     assert "'lr=0.01' and 'again' have the same settings" in told[2]
     assert [item.name for item in plan.arms] == ["lr=0.001", "lr=0.01", "kl"]
     assert plan.arms[0].job == first.arms[0].job
-    assert (plan.iteration, plan.seeds) == (1, tuple(range(6)))
+    assert (plan.iteration, plan.seeds) == (1, (3, 4, 5, 6, 7, 8))
     assert plan.arms[2].factors == {"lr": 0.001, "use_kl_loss": True}
 
 

@@ -1,64 +1,82 @@
-"""Analyze: the scores of all arms so far go to the judge; what it says becomes findings."""
+"""Analyze: the scores of the plan go to the judge; what it says becomes findings and verdicts on hypotheses."""
 
 from __future__ import annotations
 
-from experiments_db import Evaluation, Experiment, ExperimentStatus, Verdict
-from researcher.execution.runs import TrialState, list_all_trials
-from researcher.judge import judge
-from researcher.learning_curves import curve_of, judged_score
+import math
+from collections.abc import Mapping, Sequence
+
+from experiments_db import Experiment, Verdict
+from researcher.judge import Family, Runs, judge
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import finite
-from researcher.types import Analysis, Charter, Comparison
+from researcher.study.scores import read_scores, runs_of_plan
+from researcher.types import Analysis, Charter, Comparison, Plan
 
-METHOD = "paired t interval over seeds, Holm-corrected"
+METHODS = {"welch": "Welch's t over seeds, Holm-corrected", "paired": "paired t interval over seeds, Holm-corrected"}
+EVALUATION_ALONE = "evaluation noise alone, one run per arm"
 
 
 def analyze(deps: Deps, state: ResearchState) -> ResearchState:
-    charter = deps.log.charter()
-    analysis = judge_study(deps, charter)
+    charter, iteration = deps.log.charter(), state["iteration"]
+    analysis = judge_study(deps, charter, iteration)
     experiments = {item.name: item for item in deps.store.list_experiments(deps.study_id)}
     for comparison in analysis.comparisons:
-        _record(deps, charter, comparison, experiments, state["iteration"])
-    _judge_hypotheses(deps, analysis, experiments)
-    deps.log.write_analysis(state["iteration"], analysis, _headline(analysis))
+        # The others stand as an earlier plan left them.
+        if comparison.iteration == iteration:
+            _record(deps, charter, comparison, experiments)
+    _judge_hypotheses(deps, analysis, iteration)
+    deps.log.write_analysis(iteration, analysis, _headline(analysis))
     return state
 
 
-def judge_study(deps: Deps, charter: Charter) -> Analysis:
-    """Over every arm of the study, whichever plan it came from: the correction is over all comparisons."""
-    experiments = deps.store.list_experiments(deps.study_id)
-    scores: dict[str, dict[int, float]] = {item.name: {} for item in experiments}
-    base: dict[str, dict[int, float]] = {item.name: {} for item in experiments}
-    runs: dict[str, dict[int, str]] = {item.name: {} for item in experiments}
-    failed: dict[str, tuple[str, ...]] = {
-        item.name: (item.note or "rejected by check",)
-        for item in experiments
-        if item.status is ExperimentStatus.INVALID
-    }
-    measured: dict[str, list[Evaluation]] = {}
-    for item in deps.store.list_evaluations(study_id=deps.study_id, split=charter.search_split):
-        measured.setdefault(item.run_id, []).append(item)
-    for trial in list_all_trials(deps.store, deps.study_id):
-        arm = trial.experiment.name
-        if trial.finished is not None:
-            curve = curve_of(measured[trial.finished.id], charter.search_split)
-            scores[arm][trial.seed] = judged_score(curve, charter.judged_by)
-            base[arm][trial.seed] = curve[0].mean
-            runs[arm][trial.seed] = trial.finished.id
-        elif trial.state is TrialState.GIVEN_UP:
-            failed[arm] = (*failed.get(arm, ()), f"seed {trial.seed}: {trial.failure}")
-    return judge(charter, scores, base, runs, failed)
+def judge_study(deps: Deps, charter: Charter, iteration: int) -> Analysis:
+    """The comparisons of the plan of this iteration; those of other arms are taken from the analyses before it."""
+    history = deps.log.history()
+    plans = [plan for plan in history.plans if plan.iteration <= iteration]
+    scores = read_scores(deps.store, deps.study_id, charter)
+    earlier = deps.log.find_analysis(iteration - 1)
+    return judge(
+        charter,
+        scores.runs,
+        family_of(plans, scores.runs, charter),
+        () if earlier is None else earlier.comparisons,
+        scores.missing,
+    )
 
 
-def _record(
-    deps: Deps, charter: Charter, comparison: Comparison, experiments: dict[str, Experiment], iteration: int
-) -> None:
+def family_of(plans: Sequence[Plan], runs: Mapping[str, Runs], charter: Charter) -> Family:
+    """The comparisons of the last of the plans, fixed by it whatever has become of its arms."""
+    *earlier, plan = plans
+    names = {arm.name for arm in plan.arms}
+    related = [each for each in earlier if plan.pools_runs and names & _compared(each, charter)]
+    return Family(
+        iteration=plan.iteration,
+        runs=runs_of_plan(plan, earlier, runs),
+        size=max(len(_compared(each, charter)) for each in (*related, plan)),
+        contrasts={
+            hypothesis_key(plan.iteration, index): item.contrast
+            for index, item in enumerate(plan.hypotheses)
+            if item.contrast is not None
+        },
+    )
+
+
+def hypothesis_key(iteration: int, index: int) -> str:
+    """The name of a plan's hypothesis in the database."""
+    return f"h{iteration}.{index}"
+
+
+def _compared(plan: Plan, charter: Charter) -> set[str]:
+    return {arm.name for arm in plan.arms} - {charter.baseline}
+
+
+def _record(deps: Deps, charter: Charter, comparison: Comparison, experiments: dict[str, Experiment]) -> None:
     arm = experiments[comparison.arm]
     baseline = experiments.get(comparison.baseline)
     deps.store.record_finding(
         deps.study_id,
-        iteration=iteration,
+        iteration=comparison.iteration,
         experiment_id=arm.id,
         baseline_id=baseline.id if baseline else None,
         hypothesis_id=arm.hypothesis_id,
@@ -71,35 +89,40 @@ def _record(
         p_value=finite(comparison.p),
         p_adjusted=finite(comparison.p_adjusted),
         verdict=Verdict(comparison.verdict.value),
-        method=METHOD,
+        method=EVALUATION_ALONE if comparison.basis == "evaluation" else METHODS[charter.rule.test],
         run_ids=comparison.run_ids,
         summary=_summarize(charter, comparison),
-        details={"seeds": list(comparison.seeds)},
+        details={
+            "seeds": list(comparison.seeds),
+            "note": comparison.note,
+            "failures": comparison.failures,
+            "baseline_failures": comparison.baseline_failures,
+            "correlation": finite(comparison.correlation),
+        },
     )
 
 
 def _summarize(charter: Charter, comparison: Comparison) -> str:
-    if finite(comparison.difference) is None:
+    if math.isnan(comparison.difference):
         return f"{comparison.arm} could not be compared with {comparison.baseline} on {charter.task}."
+    note = f" ({comparison.note})" if comparison.note else ""
     return (
         f"{comparison.arm} against {comparison.baseline} on {charter.task}: {comparison.difference:+.3f} "
-        f"held-out reward over {len(comparison.seeds)} seeds, {comparison.verdict.value}."
+        f"held-out reward over {len(comparison.seeds)} seeds, {comparison.verdict.value}{note}."
     )
 
 
-def _judge_hypotheses(deps: Deps, analysis: Analysis, experiments: dict[str, Experiment]) -> None:
-    """A hypothesis is kept with its best arm, rejected once all its arms are, and open in between."""
-    by_hypothesis: dict[str, list[Comparison]] = {}
-    for comparison in analysis.comparisons:
-        hypothesis = experiments[comparison.arm].hypothesis_id
-        if hypothesis is not None:
-            by_hypothesis.setdefault(hypothesis, []).append(comparison)
-    for hypothesis, comparisons in by_hypothesis.items():
-        found = {comparison.verdict.value for comparison in comparisons}
-        order = (Verdict.KEEP, Verdict.INCONCLUSIVE, Verdict.REJECT)
-        verdict = next(candidate for candidate in order if candidate.value in found)
-        arms = ", ".join(f"{item.arm}: {item.verdict.value}" for item in comparisons)
-        deps.store.judge_hypothesis(hypothesis, verdict, arms)
+def _judge_hypotheses(deps: Deps, analysis: Analysis, iteration: int) -> None:
+    """By the contrast that each states; one that states none is not decided, whatever became of its arms."""
+    judged = {item.key: item for item in analysis.contrasts}
+    for hypothesis in deps.store.list_hypotheses(deps.study_id):
+        if hypothesis.iteration != iteration:
+            continue
+        outcome = judged.get(hypothesis.key)
+        if outcome is None:
+            deps.store.judge_hypothesis(hypothesis.id, Verdict.UNDECIDED, "it states no contrast that can be judged")
+        else:
+            deps.store.judge_hypothesis(hypothesis.id, Verdict(outcome.outcome.value), outcome.reason)
 
 
 def _headline(analysis: Analysis) -> str:

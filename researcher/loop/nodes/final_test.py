@@ -7,15 +7,14 @@ from researcher.evaluator import SEALED
 from researcher.execution.runs import list_all_trials
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
-from researcher.loop.nodes.analyze import judge_study
 from researcher.loop.state import ResearchState
-from researcher.types import Charter
+from researcher.types import Charter, Verdict
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:
     """Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored."""
     charter = deps.log.charter()
-    arms = _finalists(deps, charter)
+    arms = _finalists(deps)
     pending = _unscored(deps, charter, arms)
     if not pending:
         return state
@@ -27,10 +26,15 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
     return state
 
 
-def _finalists(deps: Deps, charter: Charter) -> list[str]:
-    """The best arm by the search split, and the baseline if that is another."""
-    ranking = judge_study(deps, charter).ranking
-    return list(dict.fromkeys([*ranking[:1], *(arm for arm in ranking if arm == charter.baseline)]))
+def _finalists(deps: Deps) -> list[str]:
+    """The best arm by the search split, of those that were kept if any was, and the baseline if that is another."""
+    history, charter = deps.log.history(), deps.log.charter()
+    if not history.analyses:
+        return []
+    last = history.analyses[-1]
+    kept = {item.arm for item in last.comparisons if item.verdict is Verdict.KEEP}
+    best = [arm for arm in last.ranking if arm in kept] or list(last.ranking)
+    return list(dict.fromkeys([*best[:1], *(arm for arm in last.ranking if arm == charter.baseline)]))
 
 
 def _unscored(deps: Deps, charter: Charter, arms: list[str]) -> list[Run]:

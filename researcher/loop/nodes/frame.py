@@ -9,6 +9,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import charter_to_json
 from researcher.types import Charter, FrameRequest, JudgedBy
+from swarm.environments.registry import is_bundled
 
 
 def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchState:
@@ -39,5 +40,7 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
         metric=charter.metric
         if request.judged_by is JudgedBy.FINAL
         else f"{charter.metric}, over all steps of training",
+        # A grader that a person wrote may give any number; those of the bundled environments give 0 to 1.
+        metric_range=(0.0, 1.0) if is_bundled(reference) else charter.metric_range,
         assumptions=assumptions,
     )

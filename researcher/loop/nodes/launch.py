@@ -9,6 +9,7 @@ from researcher.errors import BudgetExceeded
 from researcher.execution.runs import Trial, TrialState, job_of, list_trials, run_key, total_steps
 from researcher.execution.servers import Slot
 from researcher.loop.deps import ActiveRun, Deps
+from researcher.loop.nodes.design import needs_design, pilot_trials
 from researcher.loop.nodes.write_program import is_trusted, planned_iteration
 from researcher.loop.state import ResearchState
 
@@ -30,8 +31,19 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def open_trials(deps: Deps, state: ResearchState) -> list[Trial]:
-    planned = planned_iteration(deps.log, state)
-    return [trial for trial in list_trials(deps.store, deps.study_id, planned) if trial.state is TrialState.OPEN]
+    """Those that the plan still needs; while the number of runs is not chosen, those of the pilot."""
+    planned, charter = planned_iteration(deps.log, state), deps.log.charter()
+    if needs_design(charter, planned):
+        trials = pilot_trials(deps, charter, planned)
+    else:
+        trials = list_trials(deps.store, deps.study_id, planned)
+    return [trial for trial in trials if trial.state is TrialState.OPEN]
+
+
+def is_piloted(deps: Deps, state: ResearchState) -> bool:
+    """Whether the runs of the pilot are over, so that the number of runs can be chosen."""
+    is_waiting = needs_design(deps.log.charter(), planned_iteration(deps.log, state))
+    return is_waiting and not state["is_spent"] and len(deps.active_runs) == 0 and not open_trials(deps, state)
 
 
 def has_work(deps: Deps, state: ResearchState) -> bool:

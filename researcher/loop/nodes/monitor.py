@@ -77,7 +77,8 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         active.phase = Phase.TRAINED
     elif code is not None and (code != 0 or status.state == "ROLLING"):
         words = last_words(tail(deps.evaluator().folder(active.run_id) / "train.log"), LAST_LINES)
-        fail(deps, active, f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}")
+        reason = f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}"
+        fail(deps, active, reason, diagnosis=Diagnosis("program", reason, is_scored=False, is_retried=True))
     else:
         _act_on(deps, active, active.early_stopping.diagnose())
 
@@ -127,7 +128,8 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
     reason = in_one_line(reason)
     found: dict[str, Any] = {"kind": "failure", "sentence": reason, "is_retried": True}
     if diagnosis is not None:
-        found = {"kind": diagnosis.kind, "sentence": diagnosis.sentence, "is_retried": diagnosis.is_retried}
+        sentence = in_one_line(diagnosis.sentence)
+        found = {"kind": diagnosis.kind, "sentence": sentence, "is_retried": diagnosis.is_retried}
     run = deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
     charge_work(deps, run)
     deps.log.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from experiments_db import Severity
+from experiments_db import ExperimentStatus, Severity
 from researcher.errors import BudgetExceeded
-from researcher.execution.runs import list_all_trials
+from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
+from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.loop.state import ResearchState
 from researcher.types import Arm, Charter, History, Plan
 
@@ -29,6 +30,9 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
             return {**state, "is_halted": True}
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
         planned = replace(proposed, iteration=iteration, arms=arms)
+        if not _adds_runs(deps, planned):
+            deps.log.note("plan.empty", "The next plan adds no run to those there are, so the study ends here.")
+            return {**state, "is_halted": True}
         names = ", ".join(arm.name for arm in planned.arms)
         run = {(item.experiment.name, item.seed) for item in list_all_trials(deps.store, deps.study_id)}
         count = len({(arm.name, seed) for arm in planned.arms for seed in planned.seeds} - run)
@@ -43,6 +47,19 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
 def _with_checkpoints(arm: Arm, charter: Charter) -> Arm:
     """What is scored at a step of training has to be kept there."""
     return replace(arm, job={**arm.job, "save_freq": charter.eval_every}) if charter.eval_every else arm
+
+
+def _adds_runs(deps: Deps, planned: Plan) -> bool:
+    """Whether the plan has a seed that one of its arms, if it may run, has not been run with."""
+    arms = {item.name: item for item in deps.store.list_experiments(deps.study_id)}
+    trials = list_all_trials(deps.store, deps.study_id)
+    tried = {(trial.experiment.name, trial.seed) for trial in trials if trial.state is not TrialState.OPEN}
+    return any(
+        (arm.name, seed) not in tried
+        for arm in planned.arms
+        if arm.name not in arms or arms[arm.name].status is not ExperimentStatus.INVALID
+        for seed in planned.seeds
+    )
 
 
 def _history(deps: Deps, charter: Charter) -> History:
@@ -71,7 +88,7 @@ def _store(deps: Deps, planned: Plan) -> None:
     for index, item in enumerate(planned.hypotheses):
         stored = deps.store.create_hypothesis(
             deps.study_id,
-            f"h{planned.iteration}.{index}",
+            hypothesis_key(planned.iteration, index),
             item.statement,
             rationale=item.prediction,
             iteration=planned.iteration,

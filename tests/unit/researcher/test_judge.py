@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from researcher.judge import adjust_holm, judge, summarize_arm
-from researcher.types import Budget, Charter, DecisionRule, Verdict
+from researcher.judge import Family, adjust_holm, compare_sealed, contradicts, evaluation_noise, judge, summarize_arm
+from researcher.types import Budget, Charter, DecisionRule, ScoredRun, Verdict
 
 SEEDS = (0, 1, 2, 3)
 BASELINE = dict(zip(SEEDS, (0.30, 0.34, 0.36, 0.31), strict=True))
@@ -29,16 +29,29 @@ def charter() -> Charter:
         search_split="validation",
         sealed_split="test",
         eval_episodes=64,
-        rule=DecisionRule(),
+        rule=DecisionRule(shares=()),
         budget=Budget(),
         brain="rules",
+        metric_range=(0.0, 1.0),
     )
 
 
-def judged(charter: Charter, **arms):
-    run_ids = {arm: {seed: f"{arm}-{seed}" for seed in scores} for arm, scores in arms.items()}
-    base = {arm: dict.fromkeys(scores, 0.3) for arm, scores in arms.items()}
-    return judge(charter, arms, base, run_ids, {})
+@pytest.fixture
+def paired(charter) -> Charter:
+    """The rule of studies of earlier versions."""
+    return replace(charter, rule=replace(charter.rule, test="paired"), metric_range=None)
+
+
+def runs_of(arm: str, scores: dict[int, float], *, failed: tuple[int, ...] = (), noise: float = 1e-6):
+    return {
+        seed: ScoredRun(f"{arm}-{seed}", score, noise, 0.3, "not_finite" if seed in failed else "")
+        for seed, score in scores.items()
+    }
+
+
+def judged(charter: Charter, *, iteration=0, size=0, earlier=(), failed=None, noise=1e-6, **arms):
+    runs = {arm: runs_of(arm, scores, failed=(failed or {}).get(arm, ()), noise=noise) for arm, scores in arms.items()}
+    return judge(charter, runs, Family(iteration, runs, size=size), earlier)
 
 
 def shifted(scores: dict[int, float], *by: float) -> dict[int, float]:
@@ -49,33 +62,72 @@ def verdict_of(charter: Charter, **arms) -> Verdict:
     return judged(charter, **arms).comparisons[0].verdict
 
 
-def test_arm_interval_equals_scipys_t_interval():
-    summary = summarize_arm("a", BETTER, {}, {seed: f"r{seed}" for seed in SEEDS}, alpha=0.1)
+def test_arm_interval_equals_scipys_t_interval(charter):
+    summary = summarize_arm("a", runs_of("r", BETTER), replace(charter, rule=DecisionRule(alpha=0.1)))
     values = list(BETTER.values())
     low, high = stats.t.interval(0.9, df=3, loc=sum(values) / 4, scale=stats.sem(values))
     assert (summary.ci_low, summary.ci_high) == pytest.approx((low, high), abs=1e-12)
     assert summary.mean == pytest.approx(0.93)
-    assert summary.run_ids == ("r0", "r1", "r2", "r3")
+    assert summary.run_ids == ("r-0", "r-1", "r-2", "r-3")
 
 
-def test_comparison_equals_scipys_paired_t_test(charter):
-    comparison = judged(charter, base=BASELINE, better=BETTER).comparisons[0]
+def test_intervals_stay_inside_the_range_of_the_metric(charter):
+    wide = {0: 0.0, 1: 1.0, 2: 1.0}
+    analysis = judged(charter, base={0: 0.0, 1: 0.9, 2: 0.0}, wide=wide)
+    assert all(0.0 <= end <= 1.0 for arm in analysis.arms for end in (arm.ci_low, arm.ci_high))
+    assert analysis.comparisons[0].ci_low >= -1.0 and analysis.comparisons[0].ci_high == 1.0
+    unbounded = judged(replace(charter, metric_range=None), base={0: 0.0, 1: 0.9, 2: 0.0}, wide=wide)
+    assert unbounded.comparisons[0].ci_high > 1.0
+
+
+def test_comparison_equals_scipys_welch_test_whatever_the_seeds(charter):
+    more = {9: 0.97, 10: 0.80, **BETTER}
+    comparison = judged(charter, base=BASELINE, better=more).comparisons[0]
+    expected = stats.ttest_ind(list(more.values()), list(BASELINE.values()), equal_var=False)
+    interval = expected.confidence_interval(0.95)
+    assert comparison.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert (comparison.ci_low, comparison.ci_high) == pytest.approx((interval.low, interval.high), abs=1e-12)
+    assert comparison.seeds == (0, 1, 2, 3, 9, 10)
+    assert comparison.verdict is Verdict.KEEP
+
+
+def test_comparison_by_the_rule_of_earlier_versions_equals_scipys_paired_t_test(paired):
+    comparison = judged(paired, base=BASELINE, better={**BETTER, 9: 0.1}).comparisons[0]
     expected = stats.ttest_rel(list(BETTER.values()), list(BASELINE.values()))
     interval = expected.confidence_interval(0.95)
     assert comparison.p == pytest.approx(expected.pvalue, rel=1e-9)
     assert (comparison.ci_low, comparison.ci_high) == pytest.approx((interval.low, interval.high), abs=1e-12)
     assert comparison.difference == pytest.approx(0.6025)
-    assert comparison.verdict is Verdict.KEEP
-
-
-def test_comparison_uses_only_seeds_both_arms_have(charter):
-    comparison = judged(charter, base=BASELINE, better={**BETTER, 9: 0.1}).comparisons[0]
     assert comparison.seeds == SEEDS
     assert comparison.run_ids == (*(f"better-{s}" for s in SEEDS), *(f"base-{s}" for s in SEEDS))
 
 
-def test_holm_adjusts_over_all_comparisons_of_the_study(charter):
-    slightly = shifted(BASELINE, 0.1, 0.02, 0.07, 0.05)
+def test_variance_is_never_below_that_of_evaluation_alone(charter):
+    alike, better = dict.fromkeys(SEEDS, 0.5), dict.fromkeys(SEEDS, 0.6)
+    noise = 0.25 / 64
+    comparison = judged(charter, base=alike, better=better, noise=noise).comparisons[0]
+    assert comparison.p == pytest.approx(2 * stats.t.sf(0.1 / math.sqrt(2 * noise / 4), df=6))
+
+
+def test_noise_of_a_score_at_the_end_of_the_range_is_not_zero():
+    assert evaluation_noise(1.0, 0.0, 200, (0.0, 1.0)) == pytest.approx(201 / 202 * (1 / 202) / 200)
+    assert evaluation_noise(3.0, 0.0, 200, None) == pytest.approx(1 / 200**2)
+    assert evaluation_noise(0.5, 0.03, 200, (0.0, 1.0)) == pytest.approx(0.03**2)
+
+
+def test_runs_of_one_seed_that_go_against_each_other_are_compared_within_seeds(charter):
+    base = dict(enumerate((0.50, 0.60, 0.40, 0.55, 0.45, 0.62)))
+    mirror = {seed: 1.15 - score for seed, score in base.items()}
+    comparison = judged(charter, base=base, mirror=mirror).comparisons[0]
+    expected = stats.ttest_rel(list(mirror.values()), list(base.values()))
+    unpaired = stats.ttest_ind(list(mirror.values()), list(base.values()), equal_var=False)
+    assert comparison.correlation == pytest.approx(-1.0)
+    assert comparison.p == pytest.approx(expected.pvalue, rel=1e-6)
+    assert comparison.p > unpaired.pvalue
+
+
+def test_holm_adjusts_over_the_comparisons_of_the_plan(charter):
+    slightly = {0: 0.42, 1: 0.37, 2: 0.42, 3: 0.36}
     alone = judged(charter, base=BASELINE, slightly=slightly).comparisons[0]
     among = judged(charter, base=BASELINE, slightly=slightly, same=SAME, other=SAME).comparisons[0]
     assert alone.p_adjusted == alone.p
@@ -84,12 +136,39 @@ def test_holm_adjusts_over_all_comparisons_of_the_study(charter):
     assert (alone.verdict, among.verdict) == (Verdict.KEEP, Verdict.INCONCLUSIVE)
 
 
+def test_finished_comparison_does_not_change_as_arms_are_added(charter):
+    first = judged(charter, base=BASELINE, better=BETTER)
+    more = {f"arm{number}": SAME for number in range(6)}
+    runs = {arm: runs_of(arm, scores) for arm, scores in {"base": BASELINE, "better": BETTER, **more}.items()}
+    own = {arm: by_seed for arm, by_seed in runs.items() if arm != "better"}
+    later = judge(charter, runs, Family(1, own, size=6), first.comparisons)
+    assert repr(later.comparisons[0]) == repr(first.comparisons[0])
+    assert [item.iteration for item in later.comparisons] == [0] + 6 * [1]
+
+
+def test_repeated_arms_are_corrected_for_those_that_are_not_repeated(charter):
+    slightly = {0: 0.42, 1: 0.37, 2: 0.42, 3: 0.36}
+    comparison = judged(charter, size=4, base=BASELINE, slightly=slightly).comparisons[0]
+    assert comparison.p_adjusted == pytest.approx(4 * comparison.p)
+
+
+def test_each_plan_has_its_share_of_alpha_and_none_is_left_after_the_last(charter):
+    shared = replace(charter, rule=DecisionRule(shares=(0.5, 0.25)))
+    found = [judged(shared, iteration=plan, base=BASELINE, better=BETTER).comparisons[0] for plan in range(3)]
+    assert [item.p_adjusted / item.p for item in found[:2]] == pytest.approx([2.0, 4.0])
+    assert (found[2].p_adjusted, found[2].verdict) == (1.0, Verdict.INCONCLUSIVE)
+    assert "spent all of alpha" in found[2].note
+    with pytest.raises(ValueError, match="add up to 1"):
+        judged(replace(charter, rule=DecisionRule(shares=(0.7, 0.7))), base=BASELINE)
+
+
 def test_holm_matches_the_published_step_down():
     assert adjust_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-def test_holm_leaves_untested_comparisons_out():
-    assert adjust_holm([0.01, math.nan]) == pytest.approx([0.01, math.nan], nan_ok=True)
+def test_comparison_without_a_test_still_counts_in_the_family():
+    assert adjust_holm([0.01, math.nan]) == pytest.approx([0.02, math.nan], nan_ok=True)
+    assert adjust_holm([0.01, 0.02], size=4) == pytest.approx([0.04, 0.06])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
@@ -100,12 +179,14 @@ def test_holm_never_shrinks_a_p_value_and_keeps_their_order(p_values):
     assert by_p == sorted(by_p)
 
 
-def test_worse_arm_is_rejected(charter):
-    assert verdict_of(charter, base=BETTER, worse=BASELINE) is Verdict.REJECT
+def test_worse_arm_is_called_worse(charter):
+    assert verdict_of(charter, base=BETTER, worse=BASELINE) is Verdict.WORSE
 
 
-def test_arm_that_cannot_reach_the_minimal_effect_is_rejected(charter):
-    assert verdict_of(charter, base=BASELINE, same=SAME) is Verdict.REJECT
+def test_arm_that_cannot_reach_the_minimal_effect_is_no_better(charter):
+    calm = dict(zip(SEEDS, (0.330, 0.331, 0.329, 0.330), strict=True))
+    assert verdict_of(charter, base=calm, same=shifted(calm, 0.001, -0.001, 0.0, 0.0)) is Verdict.NO_BETTER
+    assert verdict_of(charter, base=BASELINE, same=SAME) is Verdict.INCONCLUSIVE
 
 
 def test_noisy_arm_is_inconclusive(charter):
@@ -114,15 +195,16 @@ def test_noisy_arm_is_inconclusive(charter):
 
 
 def test_significant_but_small_gain_is_not_kept(charter):
-    small = shifted(BASELINE, 0.010, 0.011, 0.012, 0.011)
-    comparison = judged(charter, base=BASELINE, small=small).comparisons[0]
+    calm = dict(zip(SEEDS, (0.330, 0.331, 0.329, 0.330), strict=True))
+    comparison = judged(charter, base=calm, small=shifted(calm, 0.010, 0.011, 0.012, 0.011)).comparisons[0]
     assert comparison.p_adjusted < 0.05
-    assert comparison.verdict is Verdict.REJECT
+    assert comparison.verdict is Verdict.NO_BETTER
 
 
 def test_gain_of_exactly_the_minimal_effect_is_kept(charter):
-    exact = shifted(BASELINE, 0.019, 0.021, 0.020, 0.020)
-    assert verdict_of(charter, base=BASELINE, exact=exact) is Verdict.KEEP
+    calm = dict(zip(SEEDS, (0.330, 0.331, 0.329, 0.330), strict=True))
+    exact = shifted(calm, 0.019, 0.021, 0.020, 0.020)
+    assert verdict_of(charter, base=calm, exact=exact) is Verdict.KEEP
 
 
 def test_minimize_turns_verdicts_and_ranking_around(charter):
@@ -131,7 +213,7 @@ def test_minimize_turns_verdicts_and_ranking_around(charter):
     assert analysis.comparisons[0].verdict is Verdict.KEEP
     assert analysis.comparisons[0].difference < 0
     assert analysis.ranking == ("lower", "base")
-    assert verdict_of(minimize, base=BASELINE, higher=BETTER) is Verdict.REJECT
+    assert verdict_of(minimize, base=BASELINE, higher=BETTER) is Verdict.WORSE
 
 
 def test_fewer_seeds_than_the_rule_asks_are_inconclusive(charter):
@@ -139,47 +221,58 @@ def test_fewer_seeds_than_the_rule_asks_are_inconclusive(charter):
     assert verdict_of(charter, base=BASELINE, better=two) is Verdict.INCONCLUSIVE
 
 
-def test_one_seed_has_a_mean_but_no_interval(charter):
-    analysis = judged(charter, base=BASELINE, once={0: 0.9})
+def test_one_run_per_arm_is_judged_by_evaluation_noise_alone_and_never_kept(charter):
+    analysis = judged(charter, noise=0.01, base={0: 0.3}, once={0: 0.9})
     comparison = analysis.comparisons[0]
-    assert comparison.difference == pytest.approx(0.6)
-    assert all(math.isnan(x) for x in (comparison.ci_low, comparison.ci_high, comparison.p, comparison.p_adjusted))
+    half = stats.norm.ppf(0.975) * math.sqrt(0.02)
+    assert (comparison.ci_low, comparison.ci_high) == pytest.approx((0.6 - half, 0.6 + half))
+    assert math.isnan(comparison.p) and math.isnan(comparison.p_adjusted)
+    assert (comparison.verdict, comparison.basis) == (Verdict.INCONCLUSIVE, "evaluation")
+    assert "evaluation noise alone" in comparison.note
     assert math.isnan(analysis.arms[1].ci_low)
-    assert comparison.verdict is Verdict.INCONCLUSIVE
 
 
 def test_arm_without_scores_is_reported_and_not_ranked(charter):
-    analysis = judge(charter, {"base": BASELINE, "lost": {}}, {}, {}, {"lost": ("NaN loss",)})
+    runs = {"base": runs_of("base", BASELINE), "lost": {}}
+    analysis = judge(charter, runs, Family(0, runs, size=1), failed={"lost": ("no server",)})
     assert math.isnan(analysis.arms[1].mean)
     assert analysis.ranking == ("base",)
-    assert analysis.failed == {"lost": ("NaN loss",)}
-    assert analysis.comparisons[0].verdict is Verdict.INCONCLUSIVE
+    assert analysis.failed == {"lost": ("no server",)}
+    assert (analysis.comparisons[0].verdict, analysis.comparisons[0].basis) == (Verdict.INCONCLUSIVE, "none")
 
 
 def test_study_whose_baseline_failed_is_inconclusive(charter):
     assert verdict_of(charter, better=BETTER) is Verdict.INCONCLUSIVE
 
 
-def test_equal_gain_in_every_seed_is_as_certain_as_the_metric_is_fine(charter):
+def test_arm_whose_runs_failed_is_not_plainly_better_than_one_whose_did_not(charter):
+    many = dict(enumerate((0.90, 0.91, 0.92, 0.60, 0.90, 0.91)))
+    base = dict(enumerate((0.30, 0.34, 0.36, 0.31, 0.33, 0.35)))
+    comparison = judged(charter, failed={"wild": (3,)}, base=base, wild=many).comparisons[0]
+    assert comparison.p_adjusted < 0.05
+    assert (comparison.verdict, comparison.failures, comparison.baseline_failures) == (Verdict.INCONCLUSIVE, 1, 0)
+    assert "1 of 6 runs failed (not_finite), 0 of 6 of base; better where it trained (+0.576)" in comparison.note
+    both = judged(charter, failed={"wild": (3,), "base": (0,)}, base=base, wild=many).comparisons[0]
+    assert both.verdict is Verdict.KEEP
+    calm = judged(charter, base=base, wild=many).comparisons[0]
+    assert calm.note == "none of 6 runs failed, so up to 39 % of its runs may still fail"
+
+
+def test_sealed_split_is_judged_by_its_own_interval(charter):
+    kept = {"base": runs_of("base", BASELINE), "better": runs_of("better", BETTER)}
+    sealed = compare_sealed(charter, "better", kept)
+    assert sealed.verdict is Verdict.KEEP and not contradicts(charter, sealed)
+    assert contradicts(charter, compare_sealed(charter, "better", {**kept, "better": runs_of("better", SAME)}))
+    assert contradicts(replace(charter, direction="minimize"), sealed)
+    assert not contradicts(charter, compare_sealed(charter, "better", {"better": kept["better"]}))
+
+
+def test_equal_gain_in_every_seed_is_by_the_earlier_rule_as_certain_as_the_metric_is_fine(paired):
     constant = dict.fromkeys(SEEDS, 1.0)
-    comparison = judged(charter, base=dict.fromkeys(SEEDS, 0.34375), constant=constant).comparisons[0]
+    comparison = judged(paired, base=dict.fromkeys(SEEDS, 0.34375), constant=constant).comparisons[0]
     t = 0.65625 / (1 / 64 / math.sqrt(4))
     assert comparison.p == pytest.approx(2 * stats.t.sf(t, df=3))
     assert comparison.verdict is Verdict.KEEP
-
-
-def test_one_episode_more_in_every_seed_is_not_kept(charter):
-    lucky = dict.fromkeys(SEEDS, 0.5 + 1 / 64)
-    comparison = judged(charter, base=dict.fromkeys(SEEDS, 0.5), lucky=lucky).comparisons[0]
-    assert comparison.p > 0.05
-    assert comparison.verdict is Verdict.INCONCLUSIVE
-
-
-def test_exact_ties_have_p_one_and_are_rejected_only_by_a_fine_metric(charter):
-    coarse = judged(charter, base=BASELINE, tied=BASELINE).comparisons[0]
-    fine = judged(replace(charter, eval_episodes=512), base=BASELINE, tied=BASELINE).comparisons[0]
-    assert (coarse.difference, coarse.p, coarse.p_adjusted) == (0.0, 1.0, 1.0)
-    assert (coarse.verdict, fine.verdict) == (Verdict.INCONCLUSIVE, Verdict.REJECT)
 
 
 def test_equal_arms_rank_in_the_order_of_the_plan(charter):
@@ -188,8 +281,9 @@ def test_equal_arms_rank_in_the_order_of_the_plan(charter):
 
 @given(st.permutations(SEEDS))
 def test_order_of_seeds_does_not_matter(order):
-    shuffled = summarize_arm("a", {s: BETTER[s] for s in order}, {}, {s: str(s) for s in order}, 0.05)
-    assert shuffled == summarize_arm("a", BETTER, {}, {s: str(s) for s in SEEDS}, 0.05)
+    by_order = {seed: BETTER[seed] for seed in order}
+    rule = Charter("t", "q", "reverse", "m", "maximize", "b", "v", "t", 64, DecisionRule(), Budget(), "rules")
+    assert summarize_arm("a", runs_of("a", by_order), rule) == summarize_arm("a", runs_of("a", BETTER), rule)
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf])
@@ -198,7 +292,10 @@ def test_score_that_is_not_finite_is_refused(charter, score):
         judged(charter, base={0: score})
 
 
-@pytest.mark.parametrize("change", [{"direction": "up"}, {"rule": DecisionRule(correction="bonferroni")}])
+@pytest.mark.parametrize(
+    "change",
+    [{"direction": "up"}, {"rule": DecisionRule(correction="bonferroni")}, {"rule": DecisionRule(test="sign")}],
+)
 def test_unknown_rule_is_refused(charter, change):
     with pytest.raises(ValueError, match="must be"):
         judged(replace(charter, **change), base=BASELINE)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from researcher.learning_curves import ScoredStep, area_under, judged_score, steps_to
-from researcher.types import JudgedBy
+from researcher.learning_curves import ScoredStep, area_under, steps_to
 
 CURVE = (ScoredStep(0, 0.2, 0.03), ScoredStep(10, 0.4, 0.03), ScoredStep(30, 0.8, 0.03))
 
@@ -22,12 +21,8 @@ def test_the_area_weighs_each_score_by_the_steps_that_it_stands_for() -> None:
     assert area.stderr == pytest.approx(0.03 * math.sqrt(sum(weight**2 for weight in weights)))
 
 
-def test_a_single_score_has_no_area_and_is_judged_by_itself() -> None:
+def test_a_single_score_has_no_area() -> None:
     assert area_under(CURVE[:1]) is None
-    assert judged_score(CURVE[:1], JudgedBy.AREA) == 0.2
-    assert judged_score(CURVE, JudgedBy.FINAL) == 0.8
-    with pytest.raises(ValueError, match="never scored"):
-        judged_score((), JudgedBy.FINAL)
 
 
 def test_the_steps_to_a_level_lie_on_the_line_between_two_scores() -> None:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from researcher.errors import PlannerError, TopicInvalid
+from researcher.judge.contrasts import is_complete
 from researcher.planner.rules import RulesPlanner
 from researcher.types import (
     Action,
@@ -20,6 +21,7 @@ from researcher.types import (
     History,
     Plan,
     Problem,
+    Relation,
     Verdict,
 )
 from swarm import TrainJob
@@ -154,7 +156,7 @@ def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
         charter,
         {
             "lr=0.003": (0.2, Verdict.KEEP),
-            "lr=0.0003": (-0.1, Verdict.REJECT),
+            "lr=0.0003": (-0.1, Verdict.WORSE),
             "num_repeat=16": (0.1, Verdict.KEEP),
             "kl": (0.0, Verdict.INCONCLUSIVE),
         },
@@ -172,27 +174,32 @@ def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
     assert brain.decide(charter, best, history).action is Action.REFINE
     third = brain.plan(charter, history)
     assert [arm.name for arm in third.arms] == ["baseline", "lr=0.003+num_repeat=16"]
-    assert third.seeds == (0, 1, 2, 3, 4, 5)
+    assert (second.seeds, third.seeds, third.pools_runs) == ((3, 4, 5), (6, 7, 8), False)
 
     history = History(plans=(first, second, third), analyses=(kept, best, best))
-    assert brain.decide(charter, best, history).action is Action.STOP
+    decision = brain.decide(charter, best, history)
+    assert (decision.action, "was confirmed" in decision.reason) == (Action.STOP, True)
+    lost = _analysis(charter, {"lr=0.003+num_repeat=16": (0.0, Verdict.NO_BETTER)})
+    assert "was not confirmed" in brain.decide(charter, lost, History(history.plans, (kept, best, lost))).reason
 
 
 def test_default_design_skips_combining_a_single_kept_change() -> None:
     brain, charter, first = _begin("What makes agents learn fast?")
-    kept = _analysis(charter, {"lr=0.003": (0.2, Verdict.KEEP), "kl": (0.0, Verdict.REJECT)})
+    kept = _analysis(charter, {"lr=0.003": (0.2, Verdict.KEEP), "kl": (0.0, Verdict.WORSE)})
     history = History(plans=(first,), analyses=(kept,))
 
     assert brain.decide(charter, kept, history).action is Action.REFINE
     second = brain.plan(charter, history)
 
     assert [arm.name for arm in second.arms] == ["baseline", "lr=0.003"]
-    assert second.seeds == (0, 1, 2, 3, 4, 5)
+    assert second.seeds == (3, 4, 5)
+    confirmed = brain.decide(charter, kept, History((first, second), (kept, kept)))
+    assert (confirmed.action, confirmed.reason) == (Action.STOP, "lr=0.003 was confirmed on fresh seeds.")
 
 
 def test_default_design_stops_where_nothing_was_kept() -> None:
     brain, charter, first = _begin("What makes agents learn fast?")
-    nothing = _analysis(charter, {"kl": (0.0, Verdict.REJECT)})
+    nothing = _analysis(charter, {"kl": (0.0, Verdict.WORSE)})
 
     assert brain.decide(charter, nothing, History((first,), (nothing,))).action is Action.STOP
 
@@ -205,13 +212,44 @@ def test_open_comparison_gets_more_seeds_only_if_the_budget_has_room(max_runs: i
 
     assert brain.decide(charter, open_result, history).action is action
     again = brain.plan(charter, history)
-    assert again.seeds == (0, 1, 2, 3, 4, 5)
+    assert (again.seeds, again.pools_runs) == ((3, 4, 5), True)
     assert brain.decide(charter, open_result, History((first, again), (open_result,) * 2)).action is Action.STOP
+
+
+def test_alpha_is_shared_among_the_plans_that_there_may_be() -> None:
+    shares = {
+        topic: RulesPlanner().frame(FrameRequest(topic, budget=Budget(max_runs=most))).rule.shares
+        for topic, most in (("KL or no KL?", None), ("KL or no KL for sorting?", 20), ("What makes agents learn?", 20))
+    }
+
+    assert list(shares.values()) == [(1.0,), (0.5, 0.5), (0.5, 0.25, 0.25)]
+
+
+def test_number_of_runs_is_left_to_the_design_unless_a_person_says_it() -> None:
+    _, free, plan = _begin("KL or no KL for sorting?")
+    _, fixed, _ = _begin("KL or no KL for sorting?", seeds=5)
+    _, said, _ = _begin("KL or no KL for sorting with 4 seeds?")
+
+    assert free.sample_size is not None and free.sample_size.seeds is None
+    assert len(plan.seeds) == free.sample_size.pilot_seeds
+    assert [charter.sample_size and charter.sample_size.seeds for charter in (fixed, said)] == [5, 4]
+
+
+def test_predictions_of_two_crossed_factors_ask_which_matters_more_and_whether_they_act_on_each_other() -> None:
+    _, _, plan = _begin("learning rate 1e-4 or 1e-3 with KL or no KL for copying")
+
+    contrasts = {item.contrast.relation: item.contrast for item in plan.hypotheses if item.contrast}
+    assert set(contrasts) == {Relation.BETTER, Relation.BEST, Relation.MATTERS_MORE, Relation.INTERACTION}
+    assert all(is_complete(contrast) for contrast in contrasts.values())
+    jobs = {arm.name: (arm.job["lr"], arm.job["use_kl_loss"]) for arm in plan.arms}
+    neither, one, other, both = (jobs[arm] for arm in contrasts[Relation.INTERACTION].arms)
+    assert sum(a != b for a, b in zip(neither, both, strict=True)) == 2
+    assert {one, other} == {(neither[0], both[1]), (both[0], neither[1])}
 
 
 def test_interpretation_claims_the_best_arm_and_each_difference() -> None:
     brain, charter, first = _begin("learning rate 1e-4, 1e-3 or 1e-2 for reversal")
-    result = _analysis(charter, {"lr=0.0001": (-0.2, Verdict.REJECT), "lr=0.01": (0.1, Verdict.KEEP)})
+    result = _analysis(charter, {"lr=0.0001": (-0.2, Verdict.WORSE), "lr=0.01": (0.1, Verdict.KEEP)})
 
     best, worse, better = brain.interpret(charter, result, History((first,), (result,)))
 

@@ -1,0 +1,108 @@
+"""The policies whose error rates are measured: how a study chooses its arms, its runs and its end.
+
+Place in the flow: the benchmark and the tests take a charter and a planner from here and play studies of them. This
+module draws no scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from researcher.planner.base import Planner
+from researcher.planner.rules import RulesPlanner
+from researcher.types import (
+    Action,
+    Analysis,
+    Arm,
+    ArmProgram,
+    Budget,
+    Charter,
+    Decision,
+    DecisionRule,
+    FrameRequest,
+    History,
+    Plan,
+    Problem,
+    Verdict,
+)
+
+FIVE_RATES = "learning rate 1e-4, 3e-4, 1e-3, 3e-3 or 1e-2 for word reversal"
+"""Four comparisons with lr=0.001."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A charter and how to make the planner that follows it; a planner belongs to one study."""
+
+    charter: Charter
+    make_planner: Callable[[], Planner]
+
+
+class OneMoreTry:
+    """The planner that would fool itself: in each plan new arms, or the same ones again, until something is kept."""
+
+    name = "one more try"
+
+    def __init__(self, *, arms: int, seeds: int, plans: int, repeats: bool) -> None:
+        self._arms, self._seeds, self._plans, self._repeats = arms, seeds, plans, repeats
+
+    def frame(self, request: FrameRequest) -> Charter:
+        charter = RulesPlanner().frame(request)
+        return replace(charter, baseline="baseline", rule=DecisionRule(), sample_size=None)
+
+    def plan(self, charter: Charter, history: History) -> Plan:
+        iteration = len(history.plans)
+        series = 0 if self._repeats else iteration
+        names = ["baseline", *(f"arm-{series}-{index}" for index in range(self._arms))]
+        job = {"model": "nano", "total_steps": 1}
+        arms = tuple(Arm(name, {}, job, "simulated", is_baseline=name == "baseline") for name in names)
+        seeds = tuple(range(iteration * self._seeds, (iteration + 1) * self._seeds))
+        return Plan(iteration, (), arms, seeds, "one more try")
+
+    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
+        raise NotImplementedError("a simulated run has no program")
+
+    def repair_program(
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+    ) -> ArmProgram:
+        raise NotImplementedError("a simulated run has no program")
+
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
+        return "simulated"
+
+    def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
+        kept = [item.arm for item in analysis.comparisons if item.verdict is Verdict.KEEP]
+        is_over = bool(kept) or len(history.plans) >= self._plans
+        return Decision(Action.STOP if is_over else Action.REFINE, "simulated")
+
+
+def policies() -> Mapping[str, Policy]:
+    """fixed: one plan whose number of runs a pilot chose. top-up: open arms get as many runs again. default design:
+    single changes, their combination, its confirmation. new arms: two more in each of up to eight plans, which stop at
+    the first keep. same arms: the same four again on fresh seeds, likewise."""
+    new = {"arms": 2, "seeds": 4, "plans": 8, "repeats": False}
+    same = {"arms": 4, "seeds": 3, "plans": 8, "repeats": True}
+    return {
+        "fixed": _of_rules(FIVE_RATES),
+        "top-up": _of_rules(FIVE_RATES, Budget(max_runs=200)),
+        "default design": _of_rules("What makes agents learn fast?"),
+        "new arms": _of_one_more_try(**new),
+        "same arms": _of_one_more_try(**same),
+    }
+
+
+def _of_rules(topic: str, budget: Budget | None = None) -> Policy:
+    request = FrameRequest(topic, budget=budget or Budget())
+    charter = replace(RulesPlanner().frame(request), metric_range=(0.0, 1.0))
+    # The refusal of a study with little power is switched off, so that each simulated study ends in verdicts.
+    assert charter.sample_size is not None, "the rules planner asks for power"
+    return Policy(replace(charter, sample_size=replace(charter.sample_size, is_underpowered=True)), RulesPlanner)
+
+
+def _of_one_more_try(*, arms: int, seeds: int, plans: int, repeats: bool) -> Policy:
+    def make() -> OneMoreTry:
+        return OneMoreTry(arms=arms, seeds=seeds, plans=plans, repeats=repeats)
+
+    charter = make().frame(FrameRequest("What makes agents learn fast?"))
+    return Policy(replace(charter, metric_range=(0.0, 1.0)), make)

@@ -1,0 +1,187 @@
+"""Simulated studies: the real plan, design, analyze and decide nodes on a real store, with scores drawn from a model.
+
+Place in the flow: the benchmark and the tests play studies here whose truth is known. Nothing is trained: a run that
+the plan asks for is stored as finished, with the score that the truth gives it. This module judges nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from numpy.random import Generator, default_rng
+
+from experiments_db import ExperimentStore, Verdict, open_store
+from researcher.execution.background import BackgroundTasks
+from researcher.execution.runs import Trial
+from researcher.execution.servers import ServerPool
+from researcher.loop.deps import Deps
+from researcher.loop.nodes.analyze import analyze
+from researcher.loop.nodes.decide import decide
+from researcher.loop.nodes.design import design
+from researcher.loop.nodes.launch import is_piloted, open_trials
+from researcher.loop.nodes.plan import plan
+from researcher.loop.state import ResearchState, first_state
+from researcher.planner.base import Planner
+from researcher.study.budget import BudgetLedger
+from researcher.study.log import StudyLog, charter_to_json
+from researcher.types import Charter, JudgedContrast
+
+BASE_SCORE = 0.2
+STUDIES_PER_STORE = 50
+"""The plan node reads the findings of all studies of a store, so a store of many makes each slower."""
+MEMORY_DISK = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What the runs of the arms give: the mean score and the standard deviation between seeds, of the arms named and of
+    all others; how much of it the runs of one seed share; and which share of the runs diverges."""
+
+    means: Mapping[str, float] = field(default_factory=dict[str, float])
+    deviations: Mapping[str, float] = field(default_factory=dict[str, float])
+    failures: Mapping[str, float] = field(default_factory=dict[str, float])
+    mean: float = 0.5
+    deviation: float = 0.05
+    correlation: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How a simulated study ended: the arms that were ever kept, the verdicts of its last analysis, the runs per arm of
+    its first plan and all its runs, and its judged contrasts."""
+
+    kept: frozenset[str]
+    verdicts: Mapping[str, str]
+    seeds: int
+    runs: int
+    contrasts: tuple[JudgedContrast, ...]
+
+
+def play_studies(
+    charter: Charter, make_planner: Callable[[], Planner], truth: Truth, studies: int, seed: int
+) -> list[Played]:
+    """The same studies for the same `seed`. Raises what a node raises."""
+    random = default_rng(seed)
+    played: list[Played] = []
+    parent = MEMORY_DISK if MEMORY_DISK.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=parent, prefix="judge-") as folder:
+        for first in range(0, studies, STUDIES_PER_STORE):
+            path = Path(folder) / f"{first}.db"
+            with open_store(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as database:
+                for _ in range(min(STUDIES_PER_STORE, studies - first)):
+                    played.append(_play(store, database, charter, make_planner(), truth, random))
+            path.unlink()
+    return played
+
+
+def _play(
+    store: ExperimentStore,
+    database: sqlite3.Connection,
+    charter: Charter,
+    planner: Planner,
+    truth: Truth,
+    random: Generator,
+) -> Played:
+    study = store.create_study(charter.topic, brain=planner.name).id
+    store.freeze_charter(study, charter_to_json(charter))
+    home = Path(store.location).parent
+    deps = Deps(
+        study_id=study,
+        store=store,
+        log=StudyLog(store, study),
+        planner=planner,
+        pool=ServerPool(urls=(), local=1, home=home),
+        background=BackgroundTasks(1),
+        ledger=BudgetLedger(store, study, charter.budget),
+        sandbox=None,
+        home=home,
+    )
+    shared: dict[int, float] = {}
+    state = plan(deps, first_state(study))
+    while not state["is_halted"]:
+        database.execute("update experiments set status = 'ready' where study_id = ?", (study,))
+        _train(deps, state, database, charter, truth, random, shared)
+        state = decide(deps, analyze(deps, state))
+        if not state["is_halted"]:
+            state = plan(deps, state)
+    return _result(deps)
+
+
+def _train(
+    deps: Deps,
+    state: ResearchState,
+    database: sqlite3.Connection,
+    charter: Charter,
+    truth: Truth,
+    random: Generator,
+    shared: dict[int, float],
+) -> None:
+    """Every run that the plan asks for, those of the pilot first."""
+    design(deps, state)
+    while trials := open_trials(deps, state):
+        with database:
+            database.execute("begin immediate")
+            for trial in trials:
+                common = shared.setdefault(trial.seed, random.normal())
+                _store_run(database, trial, charter, truth, random, common)
+        if is_piloted(deps, state):
+            design(deps, state)
+
+
+def _store_run(
+    database: sqlite3.Connection, trial: Trial, charter: Charter, truth: Truth, random: Generator, common: float
+) -> None:
+    arm, study = trial.experiment.name, trial.experiment.study_id
+    run_id = f"{trial.experiment.id}/{trial.seed}"[-26:]
+    is_lost = random.random() < truth.failures.get(arm, 0.0)
+    diagnosis = json.dumps({"kind": "not_finite", "sentence": "diverged", "is_retried": False}) if is_lost else None
+    database.execute(
+        "insert into runs (id, study_id, experiment_id, seed, attempt, idempotency_key, status, external_ids, job,"
+        " environment, exit_reason, diagnosis, created_at, updated_at) values (?, ?, ?, ?, 1, ?, ?, '{}', '{}', '{}',"
+        " ?, ?, 0, 0)",
+        (
+            *(run_id, study, trial.experiment.id, trial.seed, f"{study}/{arm}/{trial.seed}"),
+            *("failed" if is_lost else "finished", "diverged" if is_lost else "done", diagnosis),
+        ),
+    )
+    deviation = truth.deviations.get(arm, truth.deviation)
+    own = truth.correlation**0.5 * common + (1 - truth.correlation) ** 0.5 * random.normal()
+    true_score = truth.means.get(arm, truth.mean) + deviation * own
+    _store_score(database, run_id, "base", charter, BASE_SCORE, random)
+    if not is_lost:
+        _store_score(database, run_id, "final", charter, true_score, random)
+
+
+def _store_score(
+    database: sqlite3.Connection, run_id: str, phase: str, charter: Charter, true_score: float, random: Generator
+) -> None:
+    """A score over as many episodes as the charter says, each won with the probability of the true score."""
+    episodes = charter.eval_episodes
+    chance = min(max(true_score, 0.0), 1.0)
+    successes = int(random.binomial(episodes, chance))
+    mean = successes / episodes
+    stderr = (mean * (1 - mean) / (episodes - 1)) ** 0.5
+    database.execute(
+        "insert into evaluations (run_id, phase, split, metric, weight_version, episodes, successes, mean, stderr,"
+        " evaluator_hash, details, created_at) values (?, ?, ?, ?, 1, ?, ?, ?, ?, 'simulated', '{}', 0)",
+        (run_id, phase, charter.search_split, charter.metric, episodes, successes, mean, stderr),
+    )
+
+
+def _result(deps: Deps) -> Played:
+    names = {item.id: item.name for item in deps.store.list_experiments(deps.study_id)}
+    findings = deps.store.list_findings(study_id=deps.study_id, verdict=Verdict.KEEP)
+    history = deps.log.history()
+    return Played(
+        kept=frozenset(names[finding.experiment_id] for finding in findings),
+        verdicts={item.arm: item.verdict.value for item in history.analyses[-1].comparisons},
+        seeds=len(history.plans[0].seeds),
+        runs=len(deps.store.list_runs(study_id=deps.study_id)),
+        contrasts=tuple(item for analysis in history.analyses for item in analysis.contrasts),
+    )

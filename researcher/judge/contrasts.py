@@ -1,0 +1,204 @@
+"""Judges what a hypothesis predicts: supported, refuted or undecided, each wrong with at most the probability given.
+
+Place in the flow: judgement.py calls this for every hypothesis of a plan that states a contrast. This module knows
+nothing of verdicts on arms, of plans or of databases.
+
+A claim that needs several differences at once takes the largest of their p values, without a correction
+(intersection-union test: Berger 1982, Technometrics 24:295-300); one that any of several differences would do takes the
+smallest, times their number (Bonferroni). Equivalence is two one-sided tests (Schuirmann 1987, Journal of
+Pharmacokinetics and Biopharmaceutics 15:657-680). The best of several must beat each of the others (multiple
+comparisons with the best: Hsu 1984, Annals of Statistics 12:1136-1144). A claim of one direction is held to the same
+bar as a comparison with its two-sided p value: its p value is doubled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from researcher.judge.samples import Estimate, Sample, contrast_of
+from researcher.types import Charter, Contrast, JudgedContrast, Outcome, Relation
+
+Judged = tuple[float, float, str, str]
+"""p value of the claim, p value of its opposite, the sentence that gives the numbers, the winner if there is one."""
+
+
+ARMS_OF_RELATION: Mapping[Relation, str] = {
+    Relation.BETTER: "one arm or several, against one",
+    Relation.WORSE: "one arm or several, against one",
+    Relation.EQUIVALENT: "one arm or several, against one",
+    Relation.INTERACTION: "four arms: with neither change, with the first, with the second, with both",
+    Relation.BEST: "two arms or more, or one arm against its rivals",
+    Relation.MATTERS_MORE: "the arms that change one factor, against those that change the other",
+}
+"""What each relation takes, in words."""
+
+
+def judge_contrast(
+    charter: Charter,
+    key: str,
+    contrast: Contrast,
+    samples: Mapping[str, Sample],
+    failures: Mapping[str, float],
+    alpha: float,
+) -> JudgedContrast:
+    """`failures` are the shares of failed runs by arm: an arm that fails more often than what it is held against is
+    not supported as the better one. `alpha` bounds the probability of a wrong outcome."""
+    named = [*contrast.arms, *contrast.against, charter.baseline]
+    missing = [arm for arm in named if arm not in samples or samples[arm].n < charter.rule.min_seeds]
+    if missing or not is_complete(contrast):
+        why = f"too few runs of {', '.join(dict.fromkeys(missing))}" if missing else "the contrast lacks arms"
+        return JudgedContrast(key, contrast, Outcome.UNDECIDED, f"{why}.")
+    sign = -1.0 if charter.direction == "minimize" else 1.0
+    supported, refuted, sentence, winner = _JUDGES[contrast.relation](
+        _Scores(samples, sign, charter.baseline, charter.rule.min_effect), contrast
+    )
+    outcome = Outcome.UNDECIDED
+    if supported < alpha:
+        outcome = Outcome.SUPPORTED
+    elif refuted < alpha:
+        outcome = Outcome.REFUTED
+    if outcome is Outcome.SUPPORTED and contrast.relation in (Relation.BETTER, Relation.BEST):
+        rivals = contrast.against or tuple(arm for arm in contrast.arms if arm != winner)
+        if any(failures.get(winner, 0.0) > failures.get(rival, 0.0) for rival in rivals):
+            outcome, sentence = Outcome.UNDECIDED, f"{sentence}, but runs of {winner} failed more often"
+    return JudgedContrast(key, contrast, outcome, f"{sentence}.", winner if outcome is Outcome.SUPPORTED else "")
+
+
+def is_complete(contrast: Contrast) -> bool:
+    """Whether the contrast names as many arms as its relation takes."""
+    arms, against = len(contrast.arms), len(contrast.against)
+    match contrast.relation:
+        case Relation.BETTER | Relation.WORSE | Relation.EQUIVALENT:
+            return arms >= 1 and against == 1
+        case Relation.INTERACTION:
+            return arms == 4
+        case Relation.BEST:
+            return (arms == 1 and against >= 1) or (arms >= 2 and not against)
+        case Relation.MATTERS_MORE:
+            return arms >= 1 and against >= 1
+
+
+class _Scores:
+    """The arms of one contrast; differences are gains, so that more is better whatever the metric's direction."""
+
+    def __init__(self, samples: Mapping[str, Sample], sign: float, baseline: str, min_effect: float) -> None:
+        self._samples = samples
+        self._sign = sign
+        self.baseline = baseline
+        self.min_effect = min_effect
+
+    def gain(self, arm: str, over: str) -> Estimate:
+        return self.sum_of({arm: 1.0, over: -1.0})
+
+    def sum_of(self, weights: Mapping[str, float]) -> Estimate:
+        return contrast_of({arm: self._sign * weight for arm, weight in weights.items()}, self._samples)
+
+    def mean(self, arm: str) -> float:
+        return self._samples[arm].mean
+
+    def rank(self, arms: Sequence[str]) -> list[str]:
+        return sorted(arms, key=lambda arm: -self._sign * self.mean(arm))
+
+
+def _better(scores: _Scores, contrast: Contrast) -> Judged:
+    return _any_beyond(scores, contrast, 1.0)
+
+
+def _worse(scores: _Scores, contrast: Contrast) -> Judged:
+    return _any_beyond(scores, contrast, -1.0)
+
+
+def _any_beyond(scores: _Scores, contrast: Contrast, direction: float) -> Judged:
+    """Some arm beyond the margin, or none by as much as would matter."""
+    (rival,) = contrast.against
+    needed = max(contrast.margin, scores.min_effect)
+    gains = {arm: scores.sum_of({arm: direction, rival: -direction}) for arm in contrast.arms}
+    claimed = {arm: gain.p_above(contrast.margin) for arm, gain in gains.items()}
+    first = min(claimed, key=lambda arm: claimed[arm])
+    supported = min(1.0, 2 * len(claimed) * claimed[first])
+    if gains[first].value < needed:
+        supported = 1.0
+    refuted = max(gain.p_below(needed) for gain in gains.values())
+    listed = ", ".join(f"{arm} {direction * gain.value:+.3f}" for arm, gain in gains.items())
+    return supported, refuted, f"gain over {rival}: {listed}", first
+
+
+def _equivalent(scores: _Scores, contrast: Contrast) -> Judged:
+    (rival,) = contrast.against
+    margin = contrast.margin or scores.min_effect
+    gains = {arm: scores.gain(arm, rival) for arm in contrast.arms}
+    supported = max(max(gain.p_above(-margin), gain.p_below(margin)) for gain in gains.values())
+    refuted = min(1.0, 2 * len(gains) * min(min(g.p_above(margin), g.p_below(-margin)) for g in gains.values()))
+    listed = ", ".join(f"{arm} {gain.value:+.3f}" for arm, gain in gains.items())
+    return supported, refuted, f"gain over {rival}: {listed} (margin {margin:g})", ""
+
+
+def _interaction(scores: _Scores, contrast: Contrast) -> Judged:
+    """The difference of differences, and whether it is ruled out to be as large as the margin."""
+    neither, first, second, both = contrast.arms
+    margin = contrast.margin or scores.min_effect
+    extra = scores.sum_of({both: 1.0, first: -1.0, second: -1.0, neither: 1.0})
+    refuted = max(extra.p_above(-margin), extra.p_below(margin))
+    sentence = f"{both} is {extra.value:+.3f} from the sum of {first} and {second}"
+    return extra.p_two_sided(), refuted, sentence, ""
+
+
+def _best(scores: _Scores, contrast: Contrast) -> Judged:
+    if contrast.against:
+        winner, rivals = contrast.arms[0], scores.rank(contrast.against)
+        tries = 1
+    else:
+        winner, *rivals = scores.rank(contrast.arms)
+        # Any of the arms but the true best may be taken for it.
+        tries = len(contrast.arms) - 1
+    supported = min(1.0, 2 * tries * max(scores.gain(winner, rival).p_above(contrast.margin) for rival in rivals))
+    if contrast.against:
+        refuted = min(1.0, len(rivals) * min(scores.gain(winner, rival).p_below() for rival in rivals))
+    else:
+        needed = contrast.margin or scores.min_effect
+        refuted = max(_apart(scores.gain(winner, rival), needed) for rival in rivals[:1])
+    listed = ", ".join(f"{arm} {scores.mean(arm):.3f}" for arm in (winner, *rivals))
+    return supported, refuted, f"means: {listed}", winner
+
+
+def _apart(gain: Estimate, margin: float) -> float:
+    """p value of two arms being further apart than the margin."""
+    return max(gain.p_above(-margin), gain.p_below(margin))
+
+
+def _matters_more(scores: _Scores, contrast: Contrast) -> Judged:
+    claimed = _further(scores, contrast.arms, contrast.against)
+    opposite = _further(scores, contrast.against, contrast.arms)
+    gains = {arm: scores.gain(arm, scores.baseline).value for arm in (*contrast.arms, *contrast.against)}
+    listed = ", ".join(f"{arm} {gain:+.3f}" for arm, gain in gains.items())
+    return claimed, opposite, f"gain over {scores.baseline}: {listed}", ""
+
+
+def _further(scores: _Scores, arms: Sequence[str], others: Sequence[str]) -> float:
+    """p value of no arm being further from the baseline, in either direction, than all of the others.
+
+    |a - b| > |c - b| exactly if (a - c) and (a + c - 2 b) have the same sign, so both must be clear of 0 on one side.
+    Any of `arms` may be the one, so the p value is taken times their number.
+    """
+    base = scores.baseline
+    best = 1.0
+    for arm in arms:
+        parts: list[float] = []
+        for other in others:
+            apart = scores.gain(arm, other)
+            total = scores.sum_of({arm: 1.0, other: 1.0, base: -2.0})
+            up, down = max(apart.p_above(), total.p_above()), max(apart.p_below(), total.p_below())
+            parts.append(2 * min(up, down))
+        best = min(best, len(arms) * max(parts))
+    return math.nan if math.isnan(best) else min(1.0, best)
+
+
+_JUDGES: Mapping[Relation, Callable[[_Scores, Contrast], Judged]] = {
+    Relation.BETTER: _better,
+    Relation.WORSE: _worse,
+    Relation.EQUIVALENT: _equivalent,
+    Relation.INTERACTION: _interaction,
+    Relation.BEST: _best,
+    Relation.MATTERS_MORE: _matters_more,
+}

@@ -1,0 +1,136 @@
+"""How many runs per arm a plan needs, and the power that a number of runs has, before the first run.
+
+Place in the flow: the `design` node hands in what is known of the variance and gets a `SampleSize`. This module knows
+nothing of how the variance was measured, of planners or of databases.
+
+The power is that of Welch's test of two arms of equal size and variance, by the noncentral t distribution, at the level
+of one comparison out of those of a plan (Bonferroni, which Holm's method is never below). The variance between seeds is
+known from a few runs only, so the power is averaged over what it may be: seed variance times its degrees of freedom
+over a chi-squared variable (the scaled inverse chi-squared distribution). A size that reaches the goal on that average
+is safer than one that takes the estimate for the truth (assurance: O'Hagan, Stevens & Campbell 2005, Pharmaceutical
+Statistics 4:187-201).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+
+import numpy as np
+from scipy import stats
+
+from researcher.judge.judgement import share_of_alpha
+from researcher.judge.samples import TOLERANCE
+from researcher.types import Charter, SampleSize, SampleSizeGoal, ScoredRun
+
+ASSUMED_SEED_SD = 0.04
+"""Standard deviation between runs of one arm where nothing was measured, on scores from 0 to 1: twice what the bundled
+model shows."""
+ASSUMED_DF = 2.0
+"""What the assumption weighs beside measured runs: as much as three of them."""
+QUANTILES = 20
+MOST_SEEDS = 200
+"""Beyond this the search for a number that reaches the goal ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What is known of the variance of one run's score: between seeds, on `df` degrees of freedom, and of evaluation
+    alone. `basis` says in words where it comes from."""
+
+    seed_variance: float
+    df: float
+    noise_variance: float
+    basis: str
+
+
+def assume_spread(charter: Charter, basis: str = "an assumption: nothing has been measured") -> Spread:
+    """Nothing measured: the usual variance between seeds, and the evaluation noise of a score in mid-range."""
+    return Spread((ASSUMED_SEED_SD * _scale(charter)) ** 2, ASSUMED_DF, _largest_noise(charter), basis)
+
+
+def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis: str) -> Spread:
+    """From the runs of one arm or several, pooled within arms, together with the assumption.
+
+    Other arms may score where evaluation noise is largest, whatever the measured ones do, so that noise is taken.
+    """
+    assumed = assume_spread(charter)
+    groups = [runs for runs in arms if len(runs) > 1]
+    df = float(sum(len(runs) - 1 for runs in groups))
+    squares = sum(
+        (len(runs) - 1) * max(0.0, variance([run.score for run in runs]) - fmean(run.noise for run in runs))
+        for runs in groups
+    )
+    noise = [run.noise for runs in groups for run in runs]
+    return Spread(
+        seed_variance=(assumed.df * assumed.seed_variance + squares) / (assumed.df + df),
+        df=assumed.df + df,
+        noise_variance=max([assumed.noise_variance, *noise]) if charter.metric_range is not None else fmean(noise),
+        basis=basis,
+    )
+
+
+def choose_size(
+    charter: Charter,
+    goal: SampleSizeGoal,
+    spread: Spread,
+    arms: int,
+    *,
+    max_runs: int | None = None,
+    run_seconds: float | None = None,
+    parallel: int = 1,
+) -> SampleSize:
+    """The smallest number of seeds that reaches the goal, or the most that the goal and `max_runs` allow.
+
+    `arms` includes the baseline; `run_seconds` is what one run took, of which `parallel` go at a time.
+    """
+    comparisons = max(arms - 1, 1)
+    least = max(charter.rule.min_seeds, 2)
+    sizes = range(least, MOST_SEEDS + 1)
+    wanted = next(
+        (n for n in sizes if power_of(charter, spread, comparisons, n, goal.target_effect) >= goal.target_power),
+        MOST_SEEDS,
+    )
+    seeds = goal.seeds
+    if seeds is None:
+        seeds = min(wanted, goal.max_seeds)
+        if max_runs is not None:
+            seeds = max(1, min(seeds, max_runs // arms))
+    runs = arms * seeds
+    return SampleSize(
+        seeds=seeds,
+        wanted=wanted,
+        power=power_of(charter, spread, comparisons, seeds, goal.target_effect),
+        comparisons=comparisons,
+        seed_variance=spread.seed_variance,
+        noise_variance=spread.noise_variance,
+        basis=spread.basis,
+        runs=runs,
+        seconds=None if run_seconds is None else run_seconds * math.ceil(runs / max(parallel, 1)),
+    )
+
+
+def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, effect: float) -> float:
+    """Probability that an arm which is better by `effect` is kept in the first plan; 0 with fewer seeds than the rule
+    asks."""
+    rule = charter.rule
+    if seeds < max(rule.min_seeds, 2):
+        return 0.0
+    level = rule.alpha * share_of_alpha(rule, 0) / (comparisons if rule.correction == "holm" else 1)
+    df = 2 * (seeds - 1)
+    critical = float(stats.t.ppf(1 - level / 2, df=df))
+    chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    variances = spread.seed_variance * spread.df / stats.chi2.ppf(chances, df=spread.df) + spread.noise_variance
+    shifts = effect / np.sqrt(2 * np.maximum(variances, TOLERANCE) / seeds)
+    return float(np.mean(stats.nct.sf(critical, df, shifts)))
+
+
+def _scale(charter: Charter) -> float:
+    return 1.0 if charter.metric_range is None else charter.metric_range[1] - charter.metric_range[0]
+
+
+def _largest_noise(charter: Charter) -> float:
+    """That of a score in the middle of the range whose episodes are all or nothing."""
+    return 0.25 * _scale(charter) ** 2 / charter.eval_episodes

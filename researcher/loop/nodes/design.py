@@ -1,0 +1,121 @@
+"""Design: how many runs each arm of the first plan gets, with the power they have, before the arms are compared.
+
+Place in the flow: between check and launch. What a run's score varies by comes from earlier studies of the same
+environment and model, or from a pilot: the first runs of the baseline, which `launch` begins alone and which then count
+as the baseline's own. The arms were planned before, so the pilot chooses no arm; and it chooses the number of runs by
+its variance alone, which says nothing about which arm is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from researcher.errors import Underpowered
+from researcher.execution.runs import Trial, TrialState, list_trials
+from researcher.judge.power import Spread, assume_spread, choose_size, measure_spread
+from researcher.loop.deps import Deps
+from researcher.loop.nodes.write_program import planned_iteration
+from researcher.loop.state import ResearchState
+from researcher.study.sample_size import describe, refuse
+from researcher.study.scores import read_scores
+from researcher.types import Charter, Plan, SampleSizeGoal, ScoredRun
+
+ENOUGH_DF = 6
+"""Degrees of freedom of earlier studies that make a pilot needless: three arms of three runs."""
+MAX_STUDIES = 200
+
+
+def design(deps: Deps, state: ResearchState) -> ResearchState:
+    """Raises Underpowered where the study is not worth its runs and nobody said to go on."""
+    charter, planned = deps.log.charter(), planned_iteration(deps.log, state)
+    goal = charter.sample_size
+    if goal is None or not needs_design(charter, planned):
+        return state
+    spread = _known_spread(deps, charter, planned, goal)
+    if spread is None:
+        return state
+    size = choose_size(
+        charter,
+        goal,
+        spread,
+        len(planned.arms),
+        max_runs=charter.budget.max_runs,
+        run_seconds=_seconds_of_a_run(deps, charter, planned),
+        parallel=len(deps.pool.slots),
+    )
+    if goal.seeds is None and not goal.is_underpowered and size.power < goal.min_power:
+        raise Underpowered(refuse(goal, size))
+    seeds = tuple(range(size.seeds)) if goal.seeds is None else planned.seeds
+    deps.log.write_plan(replace(planned, seeds=seeds, sample_size=size), describe(goal, size), kind="plan.sized")
+    return state
+
+
+def needs_design(charter: Charter, planned: Plan) -> bool:
+    return charter.sample_size is not None and planned.iteration == 0 and planned.sample_size is None
+
+
+def pilot_trials(deps: Deps, charter: Charter, planned: Plan) -> list[Trial]:
+    """The runs that come first: the baseline with the first seeds; none where the baseline may not run."""
+    goal = charter.sample_size
+    if goal is None:
+        return []
+    trials = [
+        trial for trial in list_trials(deps.store, deps.study_id, planned) if trial.experiment.name == charter.baseline
+    ]
+    return trials[: goal.pilot_seeds]
+
+
+def _known_spread(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal) -> Spread | None:
+    """None while the pilot runs."""
+    remembered = _remember_spread(deps, charter, planned)
+    if remembered is not None:
+        return remembered
+    if goal.seeds is not None:
+        return assume_spread(charter)
+    pilot = pilot_trials(deps, charter, planned)
+    if any(trial.state in (TrialState.OPEN, TrialState.ACTIVE) for trial in pilot):
+        return None
+    runs = list(read_scores(deps.store, deps.study_id, charter).runs.get(charter.baseline, {}).values())
+    if len(runs) < 2:
+        return assume_spread(charter, "an assumption: the pilot gave no two scores")
+    return measure_spread(charter, [runs], f"a pilot of {len(runs)} runs of {charter.baseline}")
+
+
+def _remember_spread(deps: Deps, charter: Charter, planned: Plan) -> Spread | None:
+    """From earlier studies of the same tasks, as many episodes, and jobs with the same model and number of steps."""
+    arms: list[list[ScoredRun]] = []
+    studies = 0
+    wanted = {_kind_of_job(arm.job) for arm in planned.arms}
+    for study in deps.store.list_studies(limit=MAX_STUDIES):
+        stored = deps.store.find_charter(study.id)
+        if study.id == deps.study_id or stored is None or not charter.environment_digest:
+            continue
+        document = stored.document
+        if document.get("environment_digest") != charter.environment_digest or (
+            document.get("eval_episodes") != charter.eval_episodes
+        ):
+            continue
+        jobs = {item.name: _kind_of_job(item.job) for item in deps.store.list_experiments(study.id)}
+        scored = read_scores(deps.store, study.id, charter).runs
+        found = [list(runs.values()) for arm, runs in scored.items() if jobs[arm] in wanted and len(runs) > 1]
+        arms += found
+        studies += bool(found)
+    if sum(len(runs) - 1 for runs in arms) < ENOUGH_DF:
+        return None
+    return measure_spread(charter, arms, f"{studies} earlier studies of this environment and model")
+
+
+def _kind_of_job(job: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(job.get(name) for name in ("engine", "model", "total_steps"))
+
+
+def _seconds_of_a_run(deps: Deps, charter: Charter, planned: Plan) -> float | None:
+    timed = [
+        trial.finished.duration_s
+        for trial in pilot_trials(deps, charter, planned)
+        if trial.finished is not None and trial.finished.duration_s is not None
+    ]
+    return fmean(timed) if timed else None

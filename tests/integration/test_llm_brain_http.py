@@ -19,7 +19,19 @@ from researcher.planner.briefing import TUNABLE
 from researcher.planner.chat import Chat, Price
 from researcher.planner.llm import LLMPlanner
 from researcher.study.budget import BudgetLedger
-from researcher.types import Action, Analysis, Budget, Charter, Comparison, FrameRequest, History, Plan, Verdict
+from researcher.types import (
+    Action,
+    Analysis,
+    Budget,
+    Charter,
+    Comparison,
+    Contrast,
+    FrameRequest,
+    History,
+    Plan,
+    Relation,
+    Verdict,
+)
 from swarm import TrainJob
 from swarm.sandbox.sandbox import choose_sandbox
 
@@ -416,3 +428,24 @@ def test_every_tunable_setting_is_one_of_the_job():
 def test_a_brain_of_another_direction_keeps_the_charter(brain, charter):
     minimize = replace(charter, direction="minimize")
     assert brain.plan(minimize, History()).iteration == 0
+
+
+def test_a_hypothesis_that_names_a_relation_is_held_to_what_it_takes(store, study_id, write_replies, brain, charter):
+    arms = [arm("lr=0.001", lr=0.001), arm("lr=0.01", lr=0.01)]
+    words = {"statement": "Harm.", "prediction": "It falls.", "arms": ["lr=0.01"]}
+    folder = write_replies(
+        plan=[
+            plan_reply(arms=arms, hypotheses=[{**words, "relation": "interaction"}]),
+            plan_reply(arms=arms, hypotheses=[{**words, "relation": "worse", "against": ["nobody"]}]),
+            plan_reply(arms=arms, hypotheses=[{**words, "relation": "worse", "margin": 0.1}, words]),
+        ]
+    )
+    with ReplyServer(folder) as replies:
+        plan = make_brain(store, study_id, replies.url).plan(charter, History())
+        told = [request["messages"][-1]["content"] for request in replies.requests]
+    assert "interaction takes four arms" in told[1]
+    assert "there is no arm nobody" in told[2]
+    assert [item.contrast for item in plan.hypotheses] == [
+        Contrast(Relation.WORSE, ("lr=0.01",), ("lr=0.001",), 0.1),
+        None,
+    ]

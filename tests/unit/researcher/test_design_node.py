@@ -21,6 +21,7 @@ from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
+from researcher.study.settings import read_settings
 from researcher.types import Budget, Charter, FrameRequest, SampleSizeGoal
 
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
@@ -107,6 +108,14 @@ def test_study_that_would_find_little_stops_and_says_what_it_needs(store: Experi
         Underpowered, match=r"probability 0\.\d\d only .* start it anew with --seeds \d+ .*--underpowered"
     ):
         design(deps, first_state(deps.study_id))
+
+
+def test_acceptance_of_little_power_reaches_the_charter_and_its_refusal_has_an_exit_code() -> None:
+    settings = read_settings({"brain": "rules", "underpowered": True})
+    charter = RulesPlanner().frame(settings.request(TOPIC))
+
+    assert charter.sample_size is not None and charter.sample_size.is_underpowered
+    assert Underpowered.exit_code == 8
 
 
 def test_study_with_little_power_goes_on_where_a_person_accepts_it(store: ExperimentStore, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ have stored is compared with what is stored. So this stays right whatever the ju
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def check_analyses(store: ExperimentStore, study_id: str, charter: Charter) -> I
     yield _compare_analyses(store, study_id, results)
     yield _compare_findings(findings, results)
     if results:
-        yield _compare_hypotheses(store, study_id, results[-1][1])
+        yield _compare_hypotheses(store, study_id, [written for _, written in results])
 
 
 def _analyze_again(store: ExperimentStore, study_id: str, charter: Charter, stored: IterationDocument) -> Written:
@@ -117,13 +117,15 @@ def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocu
     return Check("findings", len(findings), tuple(mismatches), tuple(dict.fromkeys(notes)))
 
 
-def _compare_hypotheses(store: ExperimentStore, study_id: str, written: Written) -> Check:
+def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence[Written]) -> Check:
+    """Each analysis judges the hypotheses of its own plan."""
     stored = store.list_hypotheses(study_id)
-    if not _is_same_method(store.list_findings(study_id=study_id), written):
+    if not _is_same_method(store.list_findings(study_id=study_id), results[-1]):
         return Check("hypotheses", 0, notes=("they were judged by the method of an earlier version",))
+    judged = {name: verdict for written in results for name, verdict in written.hypotheses.items()}
     mismatches: list[str] = []
     for item in stored:
-        if (again := written.hypotheses.get(item.id)) is None:
+        if (again := judged.get(item.id)) is None:
             if item.verdict is not None:
                 mismatches.append(f"hypothesis {item.key} has the verdict {item.verdict}, which no run gives it")
             continue

@@ -115,7 +115,7 @@ def test_acceptance_of_little_power_reaches_the_charter_and_its_refusal_has_an_e
     charter = RulesPlanner().frame(settings.request(TOPIC))
 
     assert charter.sample_size is not None and charter.sample_size.is_underpowered
-    assert Underpowered.exit_code == 8
+    assert Underpowered.exit_code == 9
 
 
 def test_study_with_little_power_goes_on_where_a_person_accepts_it(store: ExperimentStore, tmp_path: Path) -> None:

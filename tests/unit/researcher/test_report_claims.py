@@ -20,7 +20,8 @@ EXACT = {
     LOW: (0.4, 0.55, 0.475),
     EQUAL: (0.55, 0.6, 0.525),
 }
-"""HIGH is better by 0.375, which is significant; LOW is worse by 0.075, which is not; EQUAL lies within 0.05."""
+"""HIGH is better by 0.375, which is significant; LOW is worse by 0.075, which is not; the interval of EQUAL lies within
+0.2 of 0."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ TRUE_CLAIMS = {
     "the same, told of the other arm": _claim("worse", arm=BASELINE, other=HIGH, number=0.375, significant=True),
     "worse, not significantly": _claim("worse", arm=LOW, other=BASELINE, number=0.075, significant=False),
     "better, of two that no test compared": _claim("better", arm=HIGH, other=LOW, number=0.45),
-    "equal": _claim("equal", arm=EQUAL, other=BASELINE, number=0.05),
+    "equal": _claim("equal", arm=EQUAL, other=BASELINE, number=0.2),
     "ranking": _claim("ranking", arms=(HIGH, EQUAL, BASELINE, LOW)),
     "failed": _claim("failed", arm=LOW, number=1, of=4),
 }
@@ -69,7 +70,7 @@ FALSE_CLAIMS = {
     "right number of the wrong arm": _claim("mean", arm=LOW, number=0.925),
     "score after training told of before": _claim("mean", arm=HIGH, number=0.925, measured=Measured.BEFORE),
     "significant where nothing was tested": _claim("better", arm=HIGH, other=LOW, number=0.45, significant=True),
-    "equal within too little": _claim("equal", arm=EQUAL, other=BASELINE, number=0.02),
+    "equal within too little": _claim("equal", arm=EQUAL, other=BASELINE, number=0.05),
 }
 TRUE_SENTENCES = {
     "mean": f"The arm {HIGH} reaches 0.925.",

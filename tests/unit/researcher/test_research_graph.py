@@ -29,7 +29,7 @@ def test_loop_has_the_nodes_and_edges_of_its_picture() -> None:
 
     assert set(drawn.nodes) == {
         *("__start__", "frame", "plan", "write_client", "check", "design", "launch", "monitor"),
-        *("evaluate", "analyze", "decide", "seal", "report", "__end__"),
+        *("evaluate", "score_steps", "analyze", "decide", "seal", "report", "__end__"),
     }
 
 

@@ -18,6 +18,7 @@ from researcher.types import (
     ArmProgram,
     Budget,
     Charter,
+    Claim,
     Decision,
     DecisionRule,
     FrameRequest,
@@ -68,8 +69,8 @@ class OneMoreTry:
     ) -> ArmProgram:
         raise NotImplementedError("a simulated run has no program")
 
-    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> str:
-        return "simulated"
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
+        return ()
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         kept = [item.arm for item in analysis.comparisons if item.verdict is Verdict.KEEP]

@@ -103,7 +103,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     home = tmp_path_factory.mktemp("study")
     with open_store(home / "research.db") as store:
         settings = StudySettings(engine="fake", steps=2, seeds=2, eval_episodes=6, parallel=2, max_runs=8)
-        yield _carry_out(store, home, "batch size 2 or 3 for tool use", settings)
+        yield _carry_out(store, home, "batch size 2 or 3 for tool use at equal steps", settings)
 
 
 ARMS = ("batch_size=2", "batch_size=3")

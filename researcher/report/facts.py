@@ -14,6 +14,7 @@ from hashlib import sha256
 from experiments_db import (
     BudgetKind,
     Decision,
+    Evaluation,
     Event,
     Experiment,
     ExperimentStatus,
@@ -31,6 +32,7 @@ from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD
 from researcher.judge import Runs, compare_sealed, contradicts, summarize_arm
+from researcher.learning_curves import ScoredStep, curve_of
 from researcher.report.amounts import Amounts, gather_amounts
 from researcher.study.log import StudyLog, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
@@ -61,8 +63,8 @@ class RunFacts:
 @dataclass(frozen=True, slots=True)
 class ArmFacts:
     """One arm. `search` are its scores on the search split, `base` the means before training, `sealed` those on the
-    sealed split (None unless it was opened for this arm). `finding` compares it with the baseline, `amounts` are what
-    its runs trained with."""
+    sealed split (None unless it was opened for this arm). `finding` compares it with the baseline, `held_out` are
+    the scores of its runs by step, `amounts` what they trained with."""
 
     experiment: Experiment
     search: ArmSummary
@@ -71,6 +73,7 @@ class ArmFacts:
     finding: Finding | None
     runs: tuple[RunFacts, ...]
     curves: Mapping[str, Curve]
+    held_out: Mapping[str, tuple[ScoredStep, ...]]
     amounts: Amounts
 
     @property
@@ -255,8 +258,16 @@ def _gather_arm(
         finding=finding,
         runs=runs,
         curves=_gather_curves(store, counted),
+        held_out=_gather_held_out(store, counted, charter.search_split),
         amounts=gather_amounts(store, counted),
     )
+
+
+def _gather_held_out(store: ExperimentStore, run_ids: list[str], split: str) -> dict[str, tuple[ScoredStep, ...]]:
+    scored: dict[str, list[Evaluation]] = defaultdict(list)
+    for item in store.list_evaluations(run_ids=run_ids, split=split) if run_ids else ():
+        scored[item.run_id].append(item)
+    return {run_id: curve_of(items, split) for run_id, items in scored.items()}
 
 
 def _gather_curves(store: ExperimentStore, run_ids: list[str]) -> dict[str, Curve]:

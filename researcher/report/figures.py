@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from researcher.report.facts import ArmFacts, StudyFacts
+from researcher.report.facts import ArmFacts, Curve, StudyFacts
 
 DPI = 160
 WIDTH_IN = 7.6
@@ -35,6 +35,10 @@ VERDICT_COLORS = {
     "inconclusive": "#8A8F98",
     "reject": "#D55E00",
 }
+
+
+CurvesOf = Callable[[ArmFacts], Mapping[str, Curve]]
+"""The curves of an arm by run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,21 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
                 "Mean reward of each training batch, averaged over seeds; the band spans the seeds. Batches are drawn "
                 "from the train split, so this is not the score that arms are judged by.",
                 3.9,
-                lambda axes, theme: _draw_curves(axes, theme, measured),
-                _list_curves(measured),
+                lambda axes, theme: _draw_curves(axes, theme, measured, _training_rewards, "mean reward of the batch"),
+                _list_curves(measured, _training_rewards, "training_reward"),
+            )
+        )
+    if any(len(curve) > 2 for arm in measured for curve in arm.held_out.values()):
+        pictures.append(
+            _draw(
+                "held-out-curves",
+                "Held-out score while training",
+                f"Scored by the evaluator on the {facts.charter.search_split} split every {facts.charter.eval_every} "
+                "steps, averaged over seeds; the band spans the seeds. This is the true grade, whatever reward an arm "
+                "trains on.",
+                3.9,
+                lambda axes, theme: _draw_curves(axes, theme, measured, _held_out_scores, "held-out score"),
+                _list_curves(measured, _held_out_scores, "score"),
             )
         )
     return tuple(pictures)
@@ -136,14 +153,22 @@ def _list_differences(facts: StudyFacts, arms: list[ArmFacts]) -> list[list[Any]
     return [["arm", "baseline", "seed", "difference"], *rows]
 
 
-def _list_curves(arms: list[ArmFacts]) -> list[list[Any]]:
+def _training_rewards(arm: ArmFacts) -> Mapping[str, Curve]:
+    return arm.curves
+
+
+def _held_out_scores(arm: ArmFacts) -> Mapping[str, Curve]:
+    return {run: tuple((point.step, point.mean) for point in curve) for run, curve in arm.held_out.items()}
+
+
+def _list_curves(arms: list[ArmFacts], curves_of: CurvesOf, column: str) -> list[list[Any]]:
     rows = [
         [arm.name, item.run.seed, item.run.id, step, value]
         for arm in arms
         for item in arm.runs
-        for step, value in arm.curves.get(item.run.id, ())
+        for step, value in curves_of(arm).get(item.run.id, ())
     ]
-    return [["arm", "seed", "run", "step", "training_reward"], *rows]
+    return [["arm", "seed", "run", "step", column], *rows]
 
 
 def _render(height: float, theme: Theme, paint: Callable[[Axes, Theme], None]) -> bytes:
@@ -193,10 +218,10 @@ def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[Ar
     axes.set_xlabel(f"difference in {facts.charter.metric}")
 
 
-def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts]) -> None:
+def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: CurvesOf, label: str) -> None:
     for index, arm in enumerate(arms):
         by_step: dict[int, list[float]] = {}
-        for curve in arm.curves.values():
+        for curve in curves_of(arm).values():
             for step, value in curve:
                 by_step.setdefault(step, []).append(value)
         if not by_step:
@@ -208,7 +233,7 @@ def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts]) -> None:
         axes.fill_between(steps, low, high, color=color, alpha=0.14, lw=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("training step")
-    axes.set_ylabel("mean reward of the batch")
+    axes.set_ylabel(label)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=theme.text)
 
 

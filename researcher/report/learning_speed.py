@@ -50,15 +50,6 @@ def compare_speed(curves: Mapping[str, Sequence[Sequence[ScoredStep]]], baseline
     return LearningSpeed(level, tuple(_speed(arm, runs, level) for arm, runs in scored.items() if runs))
 
 
-def mean_curve(runs: Sequence[Sequence[ScoredStep]]) -> tuple[tuple[int, float], ...]:
-    """(step, mean over the runs scored there), by step."""
-    by_step: dict[int, list[float]] = {}
-    for curve in runs:
-        for point in curve:
-            by_step.setdefault(point.step, []).append(point.mean)
-    return tuple((step, fmean(by_step[step])) for step in sorted(by_step))
-
-
 def _speed(arm: str, runs: Sequence[Sequence[ScoredStep]], level: float) -> ArmSpeed:
     areas = [area.mean for curve in runs if (area := area_under(curve)) is not None]
     reached = [steps for curve in runs if (steps := steps_to(curve, level)) is not None]

@@ -25,6 +25,7 @@ from researcher.execution.failure_reason import in_one_line
 from researcher.report.claims import CheckedClaim, check_claims, check_text
 from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
+from researcher.report.learning_speed import compare_speed
 from researcher.report.overview import abstract, limitations, recommendation
 from researcher.study.log import claim_from_json
 from researcher.study.sample_size import describe
@@ -238,6 +239,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
         "interpretations": _interpretations(facts),
         "decisions": [(item, _reason(facts, item)) for item in facts.decisions],
+        "speed": compare_speed({arm.name: list(arm.held_out.values()) for arm in facts.arms}, facts.charter.baseline),
         "sealed": [arm for arm in facts.arms if arm.sealed is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),

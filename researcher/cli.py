@@ -388,8 +388,8 @@ def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) 
     from researcher.loop.session import work_on
     from researcher.study.progress import Follower
 
-    log_to(home / "studies" / study.id / "researcher.log")
-    with Follower(store, study.id, Console(stderr=True)):
+    log = home / "studies" / study.id / "researcher.log"
+    with log_to(log), Follower(store, study.id, Console(stderr=True)):
         outcome = work_on(store, study.id, home)
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)

@@ -44,27 +44,30 @@ def failures_in_one_line() -> Generator[None]:
         raise typer.Exit(130) from None
     except (typer.Exit, typer.Abort):
         raise
+    except _Logged as failure:
+        _show_unexpected(failure.error, failure.path)
+        raise typer.Exit(1) from failure.error
     except Exception as error:
-        from researcher.execution.failure_reason import in_one_line
-
-        reason = in_one_line(f"{type(error).__name__}: {error}")
-        typer.echo(f"researcher: unexpected failure: {reason} (traceback: {_keep_traceback()})", err=True)
+        with tempfile.NamedTemporaryFile("w", prefix="researcher-", suffix=".log", delete=False) as file:
+            file.write(traceback.format_exc())
+        _show_unexpected(error, Path(file.name))
         raise typer.Exit(1) from error
 
 
-def _keep_traceback() -> str:
-    """The traceback of the failure at hand goes to the study's log, or to a file of its own; returns which."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, _StudyLogFile):
-            logger.critical("unexpected failure", exc_info=True)
-            return handler.baseFilename
-    with tempfile.NamedTemporaryFile("w", prefix="researcher-", suffix=".log", delete=False) as file:
-        file.write(traceback.format_exc())
-    return file.name
+class _Logged(Exception):
+    """A failure that nobody foresaw, whose traceback is in a study's log already."""
+
+    def __init__(self, error: Exception, path: Path) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.path = path
 
 
-class _StudyLogFile(logging.FileHandler):
-    """The log of the study that this process works on."""
+def _show_unexpected(error: Exception, path: Path) -> None:
+    from researcher.execution.failure_reason import in_one_line
+
+    reason = in_one_line(f"{type(error).__name__}: {error}")
+    typer.echo(f"researcher: unexpected failure: {reason} (traceback: {path})", err=True)
 
 
 class _OneLine(logging.Formatter):
@@ -79,14 +82,38 @@ class _OneLine(logging.Formatter):
         return line
 
 
-def log_to(path: Path) -> None:
-    """Everything to the study's log file, warnings to stderr as well unless a live table is drawn there."""
+@contextmanager
+def log_to(path: Path) -> Generator[None]:
+    """Meanwhile everything goes to the study's log file, and warnings to stderr unless a live table is drawn there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [_StudyLogFile(path, encoding="utf-8")]
+    handlers: list[logging.Handler] = [logging.FileHandler(path, encoding="utf-8")]
+    handlers[0].setFormatter(logging.Formatter(LOG_FORMAT))
     if not sys.stderr.isatty():
         shown = logging.StreamHandler(sys.stderr)
         shown.setLevel(logging.WARNING)
         shown.setFormatter(_OneLine(LOG_FORMAT))
         handlers.append(shown)
-    logging.basicConfig(level=logging.INFO, handlers=handlers, format=LOG_FORMAT, force=True)
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.setLevel(logging.INFO)
+    for handler in handlers:
+        root.addHandler(handler)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        yield
+    except Exception as error:
+        if _is_foreseen(error):
+            raise
+        logger.critical("unexpected failure", exc_info=True)
+        raise _Logged(error, path) from error
+    finally:
+        root.setLevel(level)
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
+
+
+def _is_foreseen(error: Exception) -> bool:
+    from experiments_db import StoreError
+    from swarm import SwarmError
+
+    return isinstance(error, ResearchError | StoreError | SwarmError | typer.Exit | typer.Abort)

@@ -187,18 +187,32 @@ def test_failure_that_nobody_foresaw_is_one_line_with_the_traceback_in_a_log(
 
 
 def test_log_has_tracebacks_and_the_terminal_has_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = list(logging.getLogger().handlers)
-    try:
-        log_to(home / "researcher.log")
+    before = list(logging.getLogger().handlers)
+    with log_to(home / "researcher.log"):
         try:
             raise ValueError("no\nluck")
         except ValueError:
             logging.getLogger("researcher.test").exception("the run failed")
-    finally:
-        for handler in logging.getLogger().handlers:
-            handler.close()
-        logging.getLogger().handlers = kept
 
+    assert logging.getLogger().handlers == before
     assert "Traceback" in (home / "researcher.log").read_text()
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("the run failed: ValueError: no luck")
+
+
+def test_work_that_ends_in_an_unforeseen_failure_names_the_studys_log(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(home / "research.db") as store:
+        study = store.create_study("t", brain="rules")
+
+    def fail(*_: object, **__: object) -> object:
+        raise ZeroDivisionError("the moon\nis full")
+
+    monkeypatch.setattr("researcher.loop.session.work_on", fail)
+    result = CliRunner().invoke(app, ["resume", study.id])
+
+    log = home / "studies" / study.id / "researcher.log"
+    assert result.exit_code == 1
+    assert f"unexpected failure: ZeroDivisionError: the moon is full (traceback: {log})" in result.stderr
+    assert "Traceback" in log.read_text() and 'File "' not in result.stderr

@@ -30,7 +30,7 @@ class Recipe:
     weight of the loss of the prompts falls from 1 to `prompt_weight`: reading prompts forms the skill of copying sooner
     than answers alone. The last `decay_share` of the steps lower the rate linearly to 0."""
 
-    steps: int = 1800
+    steps: int = 3600
     seed: int = 0
     tokens_per_step: int = 2048
     bare_share: float = 0.5

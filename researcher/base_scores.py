@@ -26,7 +26,7 @@ TRAINS = frozenset(
 is not named here is taken to matter."""
 
 KEY, MEASURED_ON = "base_key", "measured_on"
-"""In the details of a base score: what it is the score of, and the run whose server it was measured on."""
+"""The details of a base score say under these names what it is the score of, and which run's server measured it."""
 
 
 def key_of(job: Mapping[str, Any], program_code: str, evaluator_hash: str) -> str:

@@ -28,22 +28,15 @@ from rich.console import Console
 from rich.table import Table
 
 import swarm
+from researcher import options
 from researcher.errors import ResearchError
+from researcher.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
 from researcher.terminal import failures_in_one_line, log_to
 
 app = typer.Typer(
     help="Plans, runs and judges studies of reinforcement learning on swarm servers.", no_args_is_help=True
 )
 
-HomeOption = Annotated[
-    Path, typer.Option("--home", envvar="SWARM_HOME", help="Directory of studies, servers and logs.")
-]
-DatabaseOption = Annotated[
-    str | None, typer.Option("--db", help="SQLite file or postgresql:// URL (default: research.db under the home).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
-StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher list` shows them.")]
-NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")]
 DEFAULT_HOME = Path("runs")
 UNTRUE = 8
 """The exit code of `verify` and `reproduce` where what they found is not what the record says."""
@@ -66,62 +59,31 @@ def root(
 
 @app.command()
 def start(
-    topic: Annotated[str, typer.Option(help="What to study, in plain words.")],
-    brain: Annotated[
-        str | None, typer.Option(help="rules or llm (default: llm if OPENAI_API_KEY is set, else rules).")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Language model of the llm brain.")] = None,
-    env: Annotated[
-        str | None,
-        typer.Option("--env", "--task", help="Environment: bundled, a path, LIBRARY:NAME (default: the topic's)."),
-    ] = None,
-    train_env: Annotated[
-        list[str] | None,
-        typer.Option(help="Environment to train on (default: that of --env, which judges); several are compared."),
-    ] = None,
-    program: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="A program to train with (default: the environment's); several are compared, the baseline first."
-        ),
-    ] = None,
-    job: Annotated[Path | None, typer.Option(help="A job.yaml that every arm starts from.")] = None,
-    train_model: Annotated[str | None, typer.Option(help="Model to train: nano, micro, or a directory.")] = None,
-    n_gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of each run.")] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs per arm (default: what a pilot shows to be enough).")
-    ] = None,
-    underpowered: Annotated[
-        bool, typer.Option("--underpowered", help="Go on where the power to find a difference is below one half.")
-    ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.")] = None,
-    eval_episodes: Annotated[int | None, typer.Option(min=1, help="Held-out episodes per score.")] = None,
-    eval_every: Annotated[
-        int | None, typer.Option(min=1, help="Score held-out tasks every so many steps of training as well.")
-    ] = None,
-    judged_by: Annotated[
-        str, typer.Option(help="What arms are compared by: final, or area (the mean score over all steps).")
-    ] = "final",
-    servers: Annotated[
-        list[str] | None, typer.Option(help="Swarm servers to use, separated by commas (default: own local ones).")
-    ] = None,
-    parallel: Annotated[int, typer.Option(min=1, max=64, help="How many local servers to start.")] = 2,
-    max_runs: Annotated[int | None, typer.Option(min=1, help="Budget: runs.")] = None,
-    max_hours: Annotated[float | None, typer.Option(help="Budget: hours of work.")] = None,
-    max_llm_tokens: Annotated[int | None, typer.Option(min=1, help="Budget: tokens of the language model.")] = None,
-    max_llm_usd: Annotated[float | None, typer.Option(help="Budget: dollars for the language model.")] = None,
-    llm_price: Annotated[
-        str | None, typer.Option(help="INPUT,OUTPUT: the model's price in dollars per million tokens.")
-    ] = None,
-    assume: Annotated[
-        bool, typer.Option("--assume", help="Go on without those parts of the topic that cannot be studied.")
-    ] = False,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
-    ] = False,
-    engine: Annotated[
-        str | None, typer.Option(help="local, verl, auto, or fake to try the loop without a model (default: local).")
-    ] = None,
+    topic: options.TopicOption,
+    brain: options.BrainOption = None,
+    model: options.ModelOption = None,
+    env: options.EnvOption = None,
+    train_env: options.TrainEnvOption = None,
+    program: options.ProgramOption = None,
+    job: options.JobOption = None,
+    train_model: options.TrainModelOption = None,
+    n_gpu: options.NGpuOption = None,
+    seeds: options.SeedsOption = None,
+    underpowered: options.UnderpoweredOption = False,
+    steps: options.StepsOption = None,
+    eval_episodes: options.EvalEpisodesOption = None,
+    eval_every: options.EvalEveryOption = None,
+    judged_by: options.JudgedByOption = "final",
+    servers: options.ServersOption = None,
+    parallel: options.ParallelOption = 2,
+    max_runs: options.MaxRunsOption = None,
+    max_hours: options.MaxHoursOption = None,
+    max_llm_tokens: options.MaxLlmTokensOption = None,
+    max_llm_usd: options.MaxLlmUsdOption = None,
+    llm_price: options.LlmPriceOption = None,
+    assume: options.AssumeOption = False,
+    unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
+    engine: options.EngineOption = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -285,9 +247,7 @@ def reproduce(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a finished run; the report lists them.")],
     server: Annotated[str | None, typer.Option(help="Swarm server to use (default: an own local one).")] = None,
     note: Annotated[bool, typer.Option("--note", help="Add the result to the events of the study.")] = False,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
-    ] = False,
+    unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,

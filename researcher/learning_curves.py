@@ -13,37 +13,41 @@ from itertools import pairwise
 
 from experiments_db import Evaluation
 from researcher.evaluator import AT_STEP, BASE, FINAL
+from researcher.judge import evaluation_noise
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredStep:
-    """What a run scored after so many steps; `stderr` is that of the mean over the evaluation's episodes."""
+    """What a run scored after so many steps; `noise` is the variance of the mean from its finite number of episodes."""
 
     step: int
     mean: float
-    stderr: float
+    noise: float
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The mean score over all steps of a run, in units of the metric, and its standard error from evaluation alone."""
+    """The mean score over all steps of a run, in units of the metric, and its variance from evaluation alone."""
 
     mean: float
-    stderr: float
+    noise: float
 
 
-def curve_of(evaluations: Iterable[Evaluation], split: str) -> tuple[ScoredStep, ...]:
+def curve_of(
+    evaluations: Iterable[Evaluation], split: str, metric_range: tuple[float, float] | None
+) -> tuple[ScoredStep, ...]:
     """The scores of one run on a split, by step: the base at 0, those in mid-training, and the end."""
     points: dict[int, ScoredStep] = {}
     for item in evaluations:
         step = _step_of(item)
         if item.split == split and step is not None:
-            points[step] = ScoredStep(step, item.mean, item.stderr)
+            noise = evaluation_noise(item.mean, item.stderr, item.episodes, metric_range)
+            points[step] = ScoredStep(step, item.mean, noise)
     return tuple(points[step] for step in sorted(points))
 
 
 def area_under(curve: Sequence[ScoredStep]) -> Area | None:
-    """By the trapezoidal rule over the steps from the first score to the last; None of fewer than two scores."""
+    """The area by the trapezoidal rule over the steps from the first score to the last; None for fewer than two."""
     if len(curve) < 2:
         return None
     weights = [0.0] * len(curve)
@@ -52,8 +56,8 @@ def area_under(curve: Sequence[ScoredStep]) -> Area | None:
         weights[index] += half
         weights[index + 1] += half
     mean = math.fsum(weight * point.mean for weight, point in zip(weights, curve, strict=True))
-    variance = math.fsum((weight * point.stderr) ** 2 for weight, point in zip(weights, curve, strict=True))
-    return Area(mean, math.sqrt(variance))
+    noise = math.fsum(weight**2 * point.noise for weight, point in zip(weights, curve, strict=True))
+    return Area(mean, noise)
 
 
 def steps_to(curve: Sequence[ScoredStep], level: float) -> float | None:

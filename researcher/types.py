@@ -152,14 +152,13 @@ class Charter:
     `task` is the name of the environment, `environment` what opens it (empty in older studies: then `task` does), and
     `environment_digest` changes with its tasks and its grader. `assumptions` lists, one sentence each, what the topic
     did not say and was filled in; `not_studied` the parts of the topic that nothing stands for and that a person let go
-    with `--assume`. Held-out scores are taken every `eval_every` steps of training, or at its end alone if that is 0.
-    `judged_by` says which number of a run arms are compared by. `asks` is what the topic wants to know of its factors
-    (`Goal`), `compared_at` what every arm gets the same amount of (`ComparedAt`); both are empty in studies of older
-    versions and where a planner says nothing. `amount` is how much of it ends a run, where that is tokens or seconds; 0
-    where the job's steps do. `metric_range` are the lowest and the highest score there can be; None if unknown.
-    `failed_score` says what a run counts as that gave no score by its own doing: `base` (the score before training),
-    `worst` (the end of the range, or the worst score of the study), or `missing` in earlier versions. `sample_size` is
-    None where nobody asked for power.
+    with `--assume`. Held-out scores are taken every `eval_every` steps of training, or at its end alone if that is
+    0. `judged_by` says which number of a run arms are compared by. `compared_at` is what every arm gets the same
+    amount of (`ComparedAt`), empty in studies of older versions and where a planner says nothing. `amount` is how
+    much of it ends a run, where that is tokens or seconds; 0 where the job's steps do. `metric_range` are the
+    lowest and the highest score there can be; None if unknown. `failed_score` says what a run counts as that gave
+    no score by its own doing: `base` (the score before training), `worst` (the end of the range, or the worst score
+    of the study), or `missing` in earlier versions. `sample_size` is None where nobody asked for power.
     """
 
     topic: str
@@ -180,7 +179,6 @@ class Charter:
     eval_every: int = 0
     judged_by: JudgedBy = JudgedBy.FINAL
     not_studied: tuple[str, ...] = ()
-    asks: tuple[str, ...] = ()
     compared_at: str = ""
     amount: float = 0.0
     metric_range: tuple[float, float] | None = None

@@ -34,7 +34,7 @@ from researcher.loop.state import first_state
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
-from researcher.types import Action, Arm, Budget, Charter, Claim, Decision, DecisionRule, Hypothesis, Plan
+from researcher.types import Action, Arm, Budget, Charter, Claim, Decision, DecisionRule, Hypothesis, JudgedBy, Plan
 from swarm import Evaluation
 from swarm.environments import load_environment
 
@@ -74,7 +74,7 @@ class SimulatedStudy:
 @dataclass
 class Simulation:
     """What is to be simulated. `rounds` is the number of plans, each of which adds `seeds` seeds; `interpretations` is
-    what the planner claims after each."""
+    what the planner claims after each. `sealed_means` are those of arms that do otherwise on the sealed split."""
 
     means: Mapping[str, float] = field(default_factory=lambda: dict(MEANS))
     seeds: int = 3
@@ -83,12 +83,14 @@ class Simulation:
     interpretations: Sequence[tuple[Claim, ...]] = ((),)
     chance: int = 0
     exact: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    sealed_means: Mapping[str, float] = field(default_factory=dict[str, float])
+    judged_by: JudgedBy = JudgedBy.FINAL
 
     def carry_out(self, home: Path) -> SimulatedStudy:
         home.mkdir(parents=True, exist_ok=True)
         store = open_store(home / "research.db")
         study = store.create_study("Which learning rate is best for reversal?", brain="scripted")
-        charter = _charter(study.brain)
+        charter = replace(_charter(study.brain), judged_by=self.judged_by)
         store.freeze_charter(study.id, charter_to_json(charter))
         deps = _deps(store, study.id, home, charter, self)
         simulated = SimulatedStudy(store, study.id, home, deps)
@@ -155,7 +157,7 @@ class Simulation:
         for name in dict.fromkeys((best, BASELINE)):
             for run in study.runs(name):
                 if run.status is RunStatus.FINISHED:
-                    result = play(self.means[name], chance, "test", 0)
+                    result = play(self.sealed_means.get(name, self.means[name]), chance, "test", 0)
                     study.deps.evaluator().record_score(run, SEALED, "test", result, version=0)
 
 

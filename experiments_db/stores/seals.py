@@ -75,11 +75,11 @@ class Watch:
         groups = read_groups(self._session, row, columns, wanted)
         seals = _read_seals(self._session, row, groups)
         for key, rows in groups.items():
-            # Of a row that this transaction has stored before, the seal is still to come.
+            # A row that this transaction has stored before has no seal yet, so what was found of it first stands.
             self._is_intact.setdefault((row, key), seals.get(name_of(key)) == digest_of(rows))
 
     def seal(self) -> None:
-        """At the end of the transaction: the seals of all that was stored and was not changed by somebody before."""
+        """Write the seals of all that the transaction stored and that nobody had changed before. Call it at its end."""
         self._session.flush()
         for instance in self._new:
             columns = key_columns(type(instance))
@@ -135,7 +135,7 @@ def read_groups(
 
 
 def digest_of(rows: Sequence[RowMapping]) -> str:
-    """Of all rows that share a seal, whatever their order."""
+    """The digest of all rows that share a seal; their order does not matter."""
     documents = [{name: value for name, value in row.items() if value is not None} for row in rows]
     return hash_json({"rows": sorted(documents, key=lambda item: str(item.get("name", "")))})
 

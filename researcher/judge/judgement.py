@@ -212,7 +212,7 @@ def _is_clearly_negative(correlation: float, pairs: int) -> bool:
 
 
 def _paired(runs: Runs, baseline: Runs, resolution: float) -> Estimate:
-    """From the differences within seeds. Equal ones have no sample variance: `resolution` then stands in for it."""
+    """The estimate from the differences within seeds. Equal ones have no sample variance: `resolution` stands in."""
     differences = [runs[seed].score - baseline[seed].score for seed in sorted(runs)]
     n, mean = len(differences), fmean(differences)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in differences) / (n - 1))

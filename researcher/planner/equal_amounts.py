@@ -1,4 +1,4 @@
-"""At what the arms of a study are equal, and the number of steps that each of them gets for it.
+"""This module says what all arms of a study get the same amount of, and how many steps each of them gets for it.
 
 Place in the flow: rules.py asks when it has laid out arms. Group size, batch size, steps, response length and model
 change how much an arm computes, so an arm could win by having more. What is held equal is said by the topic, or else by
@@ -27,11 +27,11 @@ HELD: Mapping[ComparedAt, str] = {
 TOLERATED = 0.02
 """Share of the episodes by which arms may differ without a word."""
 TOKENS_PER_REPLY = 0.5
-"""Of the bound on a reply, where the topic names no number of tokens: about what a reply is long."""
+"""A reply is taken to be so long, as a share of the bound on it, where the topic names no number of tokens."""
 SECONDS_PER_STEP = 2.0
-"""Where the topic names no time: what a step of the bundled models takes on a busy laptop."""
+"""A step is taken to last so long where the topic names no time: as one of the bundled models on a busy laptop."""
 MOST_STEPS_IN_TIME = 1000
-"""Times the usual number of steps: a run that time ends never gets there."""
+"""A run that time ends may have so many times the usual number of steps, which it never reaches."""
 
 
 def usual_comparison(factors: Sequence[str]) -> ComparedAt:

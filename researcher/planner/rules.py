@@ -133,7 +133,6 @@ class RulesPlanner:
             assumptions=(*self._assumptions(topic, task, request, seeds), *say_inequality(arms, compared_at)),
             sample_size=SampleSizeGoal(seeds=seeds, is_underpowered=request.is_underpowered),
             not_studied=tuple(dict.fromkeys(part.text for part in missing)),
-            asks=tuple(goal.value for goal in topic.goals),
             compared_at=compared_at.value,
             amount=amount,
         )

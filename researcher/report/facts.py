@@ -36,7 +36,7 @@ from researcher.learning_curves import ScoredStep, curve_of
 from researcher.report.amounts import Amounts, gather_amounts
 from researcher.study.log import StudyLog, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
-from researcher.types import ArmSummary, Charter, Comparison, JudgedContrast, SampleSize
+from researcher.types import ArmSummary, Charter, Comparison, JudgedBy, JudgedContrast, SampleSize
 
 MAX_EVENTS = 10_000
 
@@ -90,7 +90,7 @@ class StudyFacts:
     """All of a study. `arms` are ranked, best first, those without a score last; `findings` are the last of each arm.
 
     `sealed_purpose` says for what the sealed split was opened; `sealed` compares the arm that was chosen with the
-    baseline on it, and `is_contradicted` says that this speaks against the arm. `contrasts` are the hypotheses as
+    baseline on it, and `contradicted` names that arm if this speaks against it. `contrasts` are the hypotheses as
     judged. `evaluators` are the hashes of what was scored how.
     """
 
@@ -111,7 +111,7 @@ class StudyFacts:
     sample_size: SampleSize | None = None
     contrasts: tuple[JudgedContrast, ...] = ()
     sealed: Comparison | None = None
-    is_contradicted: bool = False
+    contradicted: str | None = None
 
     @property
     def baseline(self) -> ArmFacts | None:
@@ -161,7 +161,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         sample_size=next((plan.sample_size for plan in history.plans if plan.sample_size is not None), None),
         contrasts=tuple(item for analysis in history.analyses for item in analysis.contrasts),
         sealed=sealed,
-        is_contradicted=sealed is not None and contradicts(charter, sealed),
+        contradicted=_contradicted(charter, sealed),
     )
 
 
@@ -183,6 +183,13 @@ def _compare_sealed(
     if charter.baseline not in scores or not chosen:
         return None
     return compare_sealed(charter, chosen[0], scores)
+
+
+def _contradicted(charter: Charter, sealed: Comparison | None) -> str | None:
+    """The sealed split has scores at the end of training alone, which say nothing of who learns sooner."""
+    if sealed is None or charter.judged_by is JudgedBy.AREA:
+        return None
+    return sealed.arm if contradicts(charter, sealed) else None
 
 
 def _gather_runs(store: ExperimentStore, study_id: str, charter: Charter) -> dict[str, list[RunFacts]]:
@@ -258,16 +265,16 @@ def _gather_arm(
         finding=finding,
         runs=runs,
         curves=_gather_curves(store, counted),
-        held_out=_gather_held_out(store, counted, charter.search_split),
+        held_out=_gather_held_out(store, counted, charter),
         amounts=gather_amounts(store, counted),
     )
 
 
-def _gather_held_out(store: ExperimentStore, run_ids: list[str], split: str) -> dict[str, tuple[ScoredStep, ...]]:
+def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charter) -> dict[str, tuple[ScoredStep, ...]]:
     scored: dict[str, list[Evaluation]] = defaultdict(list)
-    for item in store.list_evaluations(run_ids=run_ids, split=split) if run_ids else ():
+    for item in store.list_evaluations(run_ids=run_ids, split=charter.search_split) if run_ids else ():
         scored[item.run_id].append(item)
-    return {run_id: curve_of(items, split) for run_id, items in scored.items()}
+    return {run_id: curve_of(items, charter.search_split, charter.metric_range) for run_id, items in scored.items()}
 
 
 def _gather_curves(store: ExperimentStore, run_ids: list[str]) -> dict[str, Curve]:

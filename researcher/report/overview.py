@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from experiments_db import RunStatus
 from researcher.report.facts import ArmFacts, StudyFacts
+from researcher.types import JudgedBy
 
 OPEN = "inconclusive"
 KEPT = "keep"
@@ -46,12 +47,13 @@ def recommendation(facts: StudyFacts) -> list[str]:
     sentences: list[str] = []
     if kept and facts.baseline is not None:
         best = kept[0]
-        sentences.append(f"Use {best.name}: {_changes(facts.baseline, best)}.")
-        if _is_contradicted(facts, best):
+        if facts.contradicted == best.name:
             sentences.append(
-                f"First confirm it on fresh seeds: on the {facts.charter.sealed_split} split {best.name} is not better "
-                f"than {facts.baseline.name}."
+                f"Stay with {facts.baseline.name} unless {best.name} is confirmed on fresh seeds: the "
+                f"{facts.charter.sealed_split} split contradicts its gain."
             )
+        else:
+            sentences.append(f"Use {best.name}: {_changes(facts.baseline, best)}.")
     elif facts.findings and facts.baseline is not None:
         sentences.append(f"Stay with {facts.baseline.name}: no arm was shown to be better.")
     else:
@@ -77,6 +79,11 @@ def limitations(facts: StudyFacts) -> list[str]:
         found.append(f"Arms are compared with {charter.baseline}; differences between other arms were not tested.")
     if not any(arm.sealed for arm in facts.arms):
         found.append(f"The {charter.sealed_split} split was not scored, so the choice is not confirmed.")
+    elif charter.judged_by is JudgedBy.AREA:
+        found.append(
+            f"The {charter.sealed_split} split was scored at the end of training alone: it does not confirm who learns "
+            "sooner."
+        )
     if charter.assumptions:
         found.append(f"{count(len(charter.assumptions), 'thing')} that the topic did not say were assumed; see Method.")
     return found
@@ -125,14 +132,6 @@ def _changes(baseline: ArmFacts, arm: ArmFacts) -> str:
     if arm.code_hash != baseline.code_hash:
         changed.append("another program, which Method shows")
     return ", ".join(changed) or f"its environment to train on is another than that of {baseline.name}"
-
-
-def _is_contradicted(facts: StudyFacts, arm: ArmFacts) -> bool:
-    baseline = facts.baseline
-    if baseline is None or baseline.sealed is None or arm.sealed is None:
-        return False
-    sign = -1.0 if facts.charter.direction == "minimize" else 1.0
-    return sign * (arm.sealed.mean - baseline.sealed.mean) <= 0
 
 
 def _seeds_needed(facts: StudyFacts, arm: ArmFacts) -> int | None:

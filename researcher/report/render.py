@@ -133,8 +133,7 @@ def _answer_by_verdict(facts: StudyFacts, baseline: ArmFacts) -> str:
         )
     best = kept[0]
     others = f" ({len(kept) - 1} more kept)" if len(kept) > 1 else ""
-    if facts.is_contradicted and facts.sealed is not None and facts.sealed.arm == best.name:
-        sealed = facts.sealed
+    if facts.contradicted == best.name and (sealed := facts.sealed) is not None:
         return (
             f"No improvement is shown: {best.name} was better than {baseline.name} on the {facts.charter.search_split} "
             f"split, {_effect_of(facts, best.finding)}, and the sealed {facts.charter.sealed_split} split contradicts "

@@ -120,7 +120,7 @@ def charter_from_json(document: Mapping[str, Any]) -> Charter:
         values["sample_size"] = SampleSizeGoal(**values["sample_size"])
     values["budget"] = Budget(**values["budget"])
     values["judged_by"] = JudgedBy(values.get("judged_by", JudgedBy.FINAL))
-    for name in ("assumptions", "not_studied", "asks"):
+    for name in ("assumptions", "not_studied"):
         values[name] = tuple(values.get(name, ()))
     values.setdefault("failed_score", "missing")
     return Charter(**values)

@@ -39,7 +39,10 @@ def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> Stud
     trials = list_all_trials(store, study_id)
     evaluations = store.list_evaluations(study_id=study_id, split=charter.search_split)
     measured = {(item.run_id, item.phase): item for item in evaluations}
-    curves = {run_id: curve_of(items, charter.search_split) for run_id, items in _by_run(evaluations).items()}
+    curves = {
+        run_id: curve_of(items, charter.search_split, charter.metric_range)
+        for run_id, items in _by_run(evaluations).items()
+    }
     untrained = [
         next((measured[run.id, BASE] for run in reversed(trial.runs) if (run.id, BASE) in measured), None)
         for trial in trials
@@ -97,7 +100,7 @@ def _by_run(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
 def _score_of(charter: Charter, final: Evaluation, curve: Sequence[ScoredStep]) -> tuple[float, float]:
     """The number that a run is judged by, and its noise from evaluation."""
     area = area_under(curve) if charter.judged_by is JudgedBy.AREA else None
-    return (final.mean, _noise(charter, final)) if area is None else (area.mean, area.stderr)
+    return (final.mean, _noise(charter, final)) if area is None else (area.mean, area.noise)
 
 
 def _score_of_failed(

@@ -36,7 +36,7 @@ from swarm.processes.child import Child, tail
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 
 Z = 1.959964
-"""Of the normal distribution, for 95 %."""
+"""95 % of a normal distribution lie within so many standard deviations of its mean."""
 
 POLL_S = 1.0
 OWN_NAMES = ("experiment_name", "project_name", "logger", "save_path")

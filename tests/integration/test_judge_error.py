@@ -47,7 +47,7 @@ def test_arm_that_diverges_is_kept_only_where_none_of_its_runs_did() -> None:
     truth = Truth({BETTER: 0.8}, failures={BETTER: 0.3})
     played = play_studies(chosen.charter, chosen.make_planner, truth, studies, seed=3)
 
-    # Of at least six runs none diverges with a probability of 0.118.
+    # The probability that none of at least six runs diverges is 0.118.
     assert all(each.seeds >= 6 for each in played)
     assert sum(BETTER in each.kept for each in played) <= most_by_chance(0.7**6, studies)
 

@@ -43,7 +43,7 @@ def test_runs_are_scored_at_the_steps_asked_for_and_judged_by_the_area_under_the
         [analysis] = store.list_analyses(study)
         judged = {run: score for arm in analysis.document["arms"] for run, score in zip_runs(arm)}
         for run in runs:
-            curve = curve_of(store.list_evaluations(run_ids=[run.id], split="validation"), "validation")
+            curve = curve_of(store.list_evaluations(run_ids=[run.id], split="validation"), "validation", (0.0, 1.0))
             assert [point.step for point in curve] == [0, 3, 6, 7]
             area = area_under(curve)
             assert area is not None and judged[run.id] == pytest.approx(area.mean)

@@ -19,6 +19,7 @@ from researcher.judge.power import Spread, assume_spread, choose_size, measure_s
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import planned_iteration
 from researcher.loop.state import ResearchState
+from researcher.study.log import charter_from_json
 from researcher.study.sample_size import describe, refuse
 from researcher.study.scores import read_scores
 from researcher.types import Charter, Plan, SampleSizeGoal, ScoredRun
@@ -93,10 +94,7 @@ def _remember_spread(deps: Deps, charter: Charter, planned: Plan) -> Spread | No
         stored = deps.store.find_charter(study.id)
         if study.id == deps.study_id or stored is None or not charter.environment_digest:
             continue
-        document = stored.document
-        if document.get("environment_digest") != charter.environment_digest or (
-            document.get("eval_episodes") != charter.eval_episodes
-        ):
+        if not _is_measured_alike(charter_from_json(stored.document), charter):
             continue
         jobs = {item.name: _kind_of_job(item.job) for item in deps.store.list_experiments(study.id)}
         scored = read_scores(deps.store, study.id, charter).runs
@@ -106,6 +104,14 @@ def _remember_spread(deps: Deps, charter: Charter, planned: Plan) -> Spread | No
     if sum(len(runs) - 1 for runs in arms) < ENOUGH_DF:
         return None
     return measure_spread(charter, arms, f"{studies} earlier studies of this environment and model")
+
+
+def _is_measured_alike(other: Charter, charter: Charter) -> bool:
+    """Whether runs of two studies vary alike, as far as that is a matter of how they are scored."""
+    return all(
+        getattr(other, name) == getattr(charter, name)
+        for name in ("environment_digest", "eval_episodes", "judged_by", "eval_every")
+    )
 
 
 def _kind_of_job(job: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """What a topic wants to know of its factors, and at what the arms are to be equal.
 
-Place in the flow: topic.py asks for both; designs.py lays arms out by them, and the charter keeps them. This module
+Place in the flow: topic.py asks for both; asked.py lays arms out by the one, equal_amounts.py by the other. This module
 knows the words alone, neither factors nor jobs.
 """
 

@@ -36,9 +36,3 @@ def test_question_decides_the_arms(topic: str, arms: int, question: str | None) 
 
     assert len(plan.arms) == arms
     assert question is None or charter.question == question
-
-
-def test_what_is_asked_is_in_the_charter() -> None:
-    charter, _ = _begin("What matters more on sorting, lr or group size, and what is the best setting?")
-
-    assert set(charter.asks) == {"matters_more", "best"}

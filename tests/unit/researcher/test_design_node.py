@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,7 @@ from researcher.planner.rules import RulesPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.study.settings import read_settings
-from researcher.types import Budget, Charter, FrameRequest, SampleSizeGoal
+from researcher.types import Budget, Charter, FrameRequest, JudgedBy, SampleSizeGoal
 
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
 CALM, WILD = (0.50, 0.51, 0.52), (0.1, 0.5, 0.9)
@@ -34,11 +36,13 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
         yield store
 
 
-def begin(store: ExperimentStore, tmp_path: Path, **flags: object) -> Deps:
-    """A study whose first plan is made and whose arms passed the check."""
+def begin(
+    store: ExperimentStore, tmp_path: Path, measured: Mapping[str, Any] = MappingProxyType({}), **flags: object
+) -> Deps:
+    """A study whose first plan is made and whose arms passed the check; `measured` is how its charter differs."""
     planner = RulesPlanner(seeds=flags.get("seeds"))  # pyright: ignore[reportArgumentType]
     charter = planner.frame(FrameRequest(TOPIC, **flags))  # pyright: ignore[reportArgumentType]
-    charter = replace(charter, metric_range=(0.0, 1.0), environment_digest="d")
+    charter = replace(charter, metric_range=(0.0, 1.0), environment_digest="d", **measured)
     study = store.create_study(TOPIC, brain="rules").id
     store.freeze_charter(study, charter_to_json(charter))
     deps = Deps(
@@ -158,6 +162,19 @@ def test_earlier_studies_of_the_environment_make_the_pilot_needless(store: Exper
     assert planned.sample_size is not None
     assert planned.sample_size.basis == "4 earlier studies of this environment and model"
     assert planned.sample_size.seed_variance < assume_spread(deps.log.charter()).seed_variance
+
+
+@pytest.mark.parametrize("measured", [{"judged_by": JudgedBy.AREA}, {"eval_every": 5}, {"eval_episodes": 7}])
+def test_earlier_studies_that_measured_otherwise_do_not_replace_the_pilot(
+    store: ExperimentStore, tmp_path: Path, measured: dict[str, Any]
+) -> None:
+    for _ in range(4):
+        run_pilot(begin(store, tmp_path), CALM)
+    deps = begin(store, tmp_path, measured=measured)
+    design(deps, first_state(deps.study_id))
+
+    (planned,) = deps.log.history().plans
+    assert planned.sample_size is None and len(open_runs(deps)) > 0
 
 
 def test_pilot_without_scores_leaves_the_assumption(store: ExperimentStore, tmp_path: Path) -> None:

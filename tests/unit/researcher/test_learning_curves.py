@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ def test_the_area_weighs_each_score_by_the_steps_that_it_stands_for() -> None:
     assert area is not None
     assert area.mean == pytest.approx((10 * 0.3 + 20 * 0.6) / 30)
     weights = (5 / 30, 15 / 30, 10 / 30)
-    assert area.stderr == pytest.approx(0.03 * math.sqrt(sum(weight**2 for weight in weights)))
+    assert area.noise == pytest.approx(0.03 * sum(weight**2 for weight in weights))
 
 
 def test_a_single_score_has_no_area() -> None:

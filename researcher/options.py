@@ -1,0 +1,79 @@
+"""What the commands of the researcher can be told: each option and argument with its type, bounds and help.
+
+Place in the flow: cli.py gives these types to its commands. What a value means for a study is decided in
+study/settings.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HomeOption = Annotated[
+    Path, typer.Option("--home", envvar="SWARM_HOME", help="Directory of studies, servers and logs.")
+]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--db", help="SQLite file or postgresql:// URL (default: research.db under the home).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
+StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher list` shows them.")]
+NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")]
+
+TopicOption = Annotated[str, typer.Option(help="What to study, in plain words.")]
+BrainOption = Annotated[
+    str | None, typer.Option(help="rules or llm (default: llm if OPENAI_API_KEY is set, else rules).")
+]
+ModelOption = Annotated[str | None, typer.Option(help="Language model of the llm brain.")]
+EnvOption = Annotated[
+    str | None,
+    typer.Option("--env", "--task", help="Environment: bundled, a path, LIBRARY:NAME (default: the topic's)."),
+]
+TrainEnvOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Environment to train on (default: that of --env, which judges); several are compared."),
+]
+ProgramOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="A program to train with (default: the environment's); several are compared, the baseline first."
+    ),
+]
+JobOption = Annotated[Path | None, typer.Option(help="A job.yaml that every arm starts from.")]
+TrainModelOption = Annotated[str | None, typer.Option(help="Model to train: nano, micro, or a directory.")]
+NGpuOption = Annotated[int | None, typer.Option(min=0, help="GPUs of each run.")]
+SeedsOption = Annotated[
+    int | None, typer.Option(min=1, help="Runs per arm (default: what a pilot shows to be enough).")
+]
+UnderpoweredOption = Annotated[
+    bool, typer.Option("--underpowered", help="Go on where the power to find a difference is below one half.")
+]
+StepsOption = Annotated[int | None, typer.Option(min=1, help="Training steps per run.")]
+EvalEpisodesOption = Annotated[int | None, typer.Option(min=1, help="Held-out episodes per score.")]
+EvalEveryOption = Annotated[
+    int | None, typer.Option(min=1, help="Score held-out tasks every so many steps of training as well.")
+]
+JudgedByOption = Annotated[
+    str, typer.Option(help="What arms are compared by: final, or area (the mean score over all steps).")
+]
+ServersOption = Annotated[
+    list[str] | None, typer.Option(help="Swarm servers to use, separated by commas (default: own local ones).")
+]
+ParallelOption = Annotated[int, typer.Option(min=1, max=64, help="How many local servers to start.")]
+MaxRunsOption = Annotated[int | None, typer.Option(min=1, help="Budget: runs.")]
+MaxHoursOption = Annotated[float | None, typer.Option(help="Budget: hours of work.")]
+MaxLlmTokensOption = Annotated[int | None, typer.Option(min=1, help="Budget: tokens of the language model.")]
+MaxLlmUsdOption = Annotated[float | None, typer.Option(help="Budget: dollars for the language model.")]
+LlmPriceOption = Annotated[
+    str | None, typer.Option(help="INPUT,OUTPUT: the model's price in dollars per million tokens.")
+]
+AssumeOption = Annotated[
+    bool, typer.Option("--assume", help="Go on without those parts of the topic that cannot be studied.")
+]
+UnsafeNoSandboxOption = Annotated[
+    bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
+]
+EngineOption = Annotated[
+    str | None, typer.Option(help="local, verl, auto, or fake to try the loop without a model (default: local).")
+]

@@ -61,7 +61,7 @@ def lay_out(factors: Sequence[Factor], job: Mapping[str, Any], *, is_crossed: bo
 
     `is_crossed` asks for the combinations of factors whose values the topic does not give as well.
 
-    The baseline is the arm whose levels are all the usual ones, or the first arm.
+    The baseline is the arm whose levels are all those that the topic compares with, or the usual ones; else the first.
     """
     job = dict(job)
     for factor in factors:
@@ -181,7 +181,9 @@ def _baseline_of(arms: tuple[Arm, ...]) -> Arm:
 
 
 def _usual_level(factor: Factor, job: Mapping[str, Any]) -> Level:
-    """The level that leaves the job as it is, or the first one."""
+    """The level that the topic compares with, else the one that leaves the job as it is, or the first one."""
+    if factor.compared_with is not None:
+        return factor.compared_with
     for level in factor.levels:
         if all(_present(job, key) == value for key, value in level.settings.items() if key != "kl_loss_coef" or value):
             return level

@@ -41,7 +41,8 @@ class Level:
 class Factor:
     """A factor of one study. `explicit` if the topic gave its values.
 
-    `note` says what was held constant for it and `base` holds the settings that takes in every arm.
+    `note` says what was held constant for it and `base` holds the settings that takes in every arm. `compared_with` is
+    the level that the topic compares the others with, if it names one.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Factor:
     explicit: bool
     note: str = ""
     base: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    compared_with: Level | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from experiments_db import number_as_text
 from researcher.errors import TopicInvalid
 from researcher.planner.factors import ALGORITHMS, FACTORS, Factor, FactorSpec, Level, algorithm_level, number_level
 from researcher.planner.reading.account import find_unread
+from researcher.planner.reading.baseline import mark_baselines
 from researcher.planner.reading.environments import find_environments
 from researcher.planner.reading.foreign import Kind, Part, find_foreign
 from researcher.planner.reading.goals import ComparedAt, Goal, find_compared_at, find_goals, find_share
@@ -154,7 +155,7 @@ class _Reader:
             text=self.text,
             task=places.task,
             environment=places.reference,
-            factors=tuple(factors),
+            factors=tuple(mark_baselines(self.text, factors)),
             algorithm=algorithm,
             model=model,
             goals=goals,

@@ -15,9 +15,9 @@ from typing import Protocol
 from researcher.planner.reading.english import FUNCTION_WORDS, QUESTION_WORDS
 
 _POWER = r"10\s?(?:\^|\*\*)\s?[-−]?\d+"
-_NUMBER = rf"(?<![\w.^])[-−]?(?:{_POWER}|(?:\d+\.?\d*|\.\d+)(?:\s?[×x*·]\s?{_POWER}|[eE][-−+]?\d+)?)(?![\w^]|\.\d|\s?%)"
+NUMBER = rf"(?<![\w.^])[-−]?(?:{_POWER}|(?:\d+\.?\d*|\.\d+)(?:\s?[×x*·]\s?{_POWER}|[eE][-−+]?\d+)?)(?![\w^]|\.\d|\s?%)"
 _JOINT = r"[\s,;/&]*(?:\b(?:or|and|versus|to|against)\b|\bvs\b\.?)?[\s,;/&]*"
-_NUMBERS = re.compile(rf"{_NUMBER}(?:{_JOINT}{_NUMBER})*")
+_NUMBERS = re.compile(rf"{NUMBER}(?:{_JOINT}{NUMBER})*")
 _LINK = re.compile(
     r"(?:[\s:=(\[{]|\b(?:of|is|are|at|from|between|to|as|be|values?|set|equal|penalty|penalties|term|bonus|loss"
     r"|e\.g\.|say|either)(?![\w]))*",
@@ -57,7 +57,7 @@ def attach_numbers(text: str, places: Sequence[Place]) -> list[tuple[int, int]]:
     """Add to each place its numbers; returns where in the text those stand."""
     taken: list[tuple[int, int]] = []
     for match in _NUMBERS.finditer(text):
-        numbers = [_parse_number(item) for item in re.findall(_NUMBER, match.group())]
+        numbers = [parse_number(item) for item in re.findall(NUMBER, match.group())]
         before = next((place for place in reversed(places) if place.end <= match.start()), None)
         after = next((place for place in places if place.start >= match.end()), None)
         gap = "" if before is None else text[before.end : match.start()]
@@ -91,7 +91,8 @@ def _belongs(place: Place, gap: str, rest: str, numbers: Sequence[float]) -> boo
     return bool(_SET_OFF.search(gap)) and (len(numbers) > 1 or has_values)
 
 
-def _parse_number(text: str) -> float:
+def parse_number(text: str) -> float:
+    """The value of what `NUMBER` matches."""
     text = text.replace("−", "-")
     if power := re.fullmatch(r"(-?)(?:([\d.]+)\s?[×x*·]\s?)?10\s?(?:\^|\*\*)\s?(-?\d+)", text):
         return float(f"{power.group(1)}{power.group(2) or 1}e{power.group(3)}")

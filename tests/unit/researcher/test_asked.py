@@ -36,3 +36,24 @@ def test_question_decides_the_arms(topic: str, arms: int, question: str | None) 
 
     assert len(plan.arms) == arms
     assert question is None or charter.question == question
+
+
+@pytest.mark.parametrize(
+    ("topic", "baseline"),
+    [
+        ("Does raising the learning rate from 1e-4 to 1e-3 help on word reversal?", "lr=0.0001"),
+        ("Is a learning rate of 1e-3 better than 1e-4 for word reversal?", "lr=0.0001"),
+        ("Is a group size of 16 better than a group size of 4 on sorting?", "num_repeat=4"),
+        ("Does lowering the temperature from 1.3 to 0.7 hurt copying?", "temperature=1.3"),
+        ("Is GRPO better than RLOO on sorting?", "rloo"),
+        ("Does GSPO instead of GRPO help on sorting?", "grpo"),
+        ("lr 1e-4 or 1e-3 on word reversal", "lr=0.001"),
+        ("Which lr is better on copying than the others: 1e-4 or 1e-3?", "lr=0.001"),
+        ("lr from 1e-4 to 1e-2 and temperature 0.7 or 1.0 on copying", "lr=0.0001 temperature=1"),
+    ],
+)
+def test_what_a_topic_compares_with_is_the_baseline(topic: str, baseline: str) -> None:
+    charter, plan = _begin(topic)
+
+    assert charter.baseline == baseline
+    assert [arm.name for arm in plan.arms if arm.is_baseline] == [baseline]

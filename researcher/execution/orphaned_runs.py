@@ -1,8 +1,8 @@
 """What becomes of runs whose researcher ended: gone on with where their server still has them, else begun anew.
 
-Place in the flow: session.py calls `reconcile` before the graph goes on, and `leave` when it stops early. The key that a
-run was launched under tells what its server made of it, whatever this database has heard. This module knows nothing of
-how runs are measured or judged.
+Place in the flow: session.py calls `reconcile` before the graph goes on, and `leave` when it stops early. The key that
+a run was launched under tells what its server made of it, whatever this database has heard. This module knows nothing
+of how runs are measured or judged.
 """
 
 from __future__ import annotations

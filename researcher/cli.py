@@ -6,7 +6,8 @@ about a study.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
-little power; 75 another process works on the study; 130 and 143 ended by SIGINT and SIGTERM (`resume` goes on).
+little power; 75 another process works on the study, or another study uses the server; 130 and 143 ended by SIGINT and
+SIGTERM (`resume` goes on).
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def start(
     parallel: options.ParallelOption = 2,
     max_runs: options.MaxRunsOption = None,
     max_hours: options.MaxHoursOption = None,
+    max_outage_hours: options.MaxOutageHoursOption = None,
     max_llm_tokens: options.MaxLlmTokensOption = None,
     max_llm_usd: options.MaxLlmUsdOption = None,
     llm_price: options.LlmPriceOption = None,
@@ -118,6 +120,7 @@ def start(
                 "parallel": parallel,
                 "max_runs": max_runs,
                 "max_hours": max_hours,
+                "max_outage_hours": max_outage_hours,
                 "max_llm_tokens": max_llm_tokens,
                 "max_llm_usd": max_llm_usd,
                 "llm_price": None if llm_price is None else llm_price.split(","),

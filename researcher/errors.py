@@ -5,6 +5,10 @@ ResearchError            1
 │   └── TopicNotUnderstood   2   parts of the topic that no setting, environment or option stands for
 ├── StudyNotFound        3
 ├── ServerProblem        5   a swarm server cannot be reached or started
+│   └── ServerInUse     75   another study uses the server
+├── RunBroken              1   a run cannot go on or cannot be scored; the study can
+│   └── ScoreIncomplete    1   some episodes of a score brought no reward
+├── RunLost                1   a server no longer has the run
 ├── StudyBusy           75   another process works on this study
 ├── PlannerError           1   no valid answer from the language model within the retries
 ├── BudgetExceeded       7   the next launch would exceed the budget
@@ -41,6 +45,22 @@ class StudyNotFound(ResearchError):
 
 class ServerProblem(ResearchError):
     exit_code = 5
+
+
+class ServerInUse(ServerProblem):
+    exit_code = 75
+
+
+class RunBroken(ResearchError):
+    """This run cannot go on or cannot be scored; the study can."""
+
+
+class ScoreIncomplete(RunBroken):
+    """Some episodes of a score brought no reward; it may be measured again."""
+
+
+class RunLost(ResearchError):
+    """The server no longer has the run: nothing is left of it there that could go on or be scored."""
 
 
 class StudyBusy(ResearchError):

@@ -9,7 +9,6 @@ knows no plans, verdicts or brains.
 from __future__ import annotations
 
 import platform
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -24,18 +23,20 @@ import swarm
 from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, RunStatus, hash_json
 from prompts import load
 from researcher.base_scores import KEY, MEASURED_ON, find_base_score, key_of
-from researcher.errors import ResearchError
+from researcher.errors import RunBroken, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
+from researcher.execution.servers import PROJECT
 from researcher.execution.shares import share_options
 from researcher.execution.training_process import start_training
+from researcher.servers.launching import await_serving, is_replaced, launch_once
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
-from swarm.processes.child import Child
+from swarm.processes.child import Child, end_stale
 from swarm.program import Program, is_program, measure
 from swarm.program.base import PLAIN
 from swarm.program.hosted.process import ProgramProcess, place_program
@@ -72,10 +73,6 @@ def step_limit_s(job: Mapping[str, Any]) -> float:
     return TIME_LIMITS[engine_of(job)].step_s
 
 
-class RunBroken(ResearchError):
-    """This run cannot go on or cannot be scored; the study can."""
-
-
 @dataclass(frozen=True, slots=True)
 class Evaluator:
     """Measures the runs of one study. Methods are called from background threads; each touches one run only."""
@@ -87,7 +84,7 @@ class Evaluator:
     environments: StudyEnvironments
     connect: Callable[[str], SwarmClient]
     token_of: Callable[[str], str | None]
-    stop: threading.Event
+    is_stopped: Callable[[], bool]
 
     def folder(self, run_id: str) -> Path:
         return self.home / "runs" / run_id
@@ -104,25 +101,26 @@ class Evaluator:
             raise RunBroken(f"the environment {opened.name} was changed since other runs of this arm trained on it")
         return {TRAIN_DIGEST: opened.digest}
 
-    def prepare(self, run: Run, experiment: Experiment, url: str, *, is_trusted: bool, is_fresh: bool) -> Child:
-        """Boot the run's job on the server, score the base weights, start its client. Raises RunBroken, SwarmError.
+    def prepare(self, run: Run, experiment: Experiment, url: str, *, is_trusted: bool) -> Child:
+        """Have the run's job served, score the base weights, start its client. Raises RunBroken, RunLost, SwarmError.
 
-        Unless `is_fresh`, the server goes on with the job it has, and a base score measured before is kept.
+        May be repeated after any failure: a run that the server has launched goes on there, and a base score measured
+        before is kept.
         """
         trained = self._check_train_environment(experiment)
         job = job_of(run.study_id, experiment, run.seed, run.attempt)
         with self.connect(url) as client:
-            status = client.auto_sync_train_config_and_start_engine(
-                job, force_restart=is_fresh, boot_timeout=boot_timeout_s(job)
-            )
-            self._check_stop()
-            run = self._mark(client, run, job, is_fresh=is_fresh)
+            launch_once(client, run, job, PROJECT, boot_timeout_s(job))
+            status = await_serving(client, boot_timeout_s(job), self._check_stop)
+            run = self._mark(client, run, job)
             resolved = client.job().resolved or job
             if self.store.find_evaluation(run.id, BASE, self.charter.search_split) is None:
                 if status.step:
                     raise RunBroken("training has begun and the base weights were never scored")
                 self._score_base(client, run, experiment, resolved, url=url, version=status.weight_version)
         self._check_stop()
+        if run.pid is not None:
+            end_stale(run.pid, run.external_ids.get("pid_started"))
         child = self._start_training(run, experiment, job, url, is_trusted=is_trusted)
         self.store.update_run(
             run.id,
@@ -172,7 +170,11 @@ class Evaluator:
             child.wait(CLIENT_EXIT_S)
             child.stop()
         self._check_stop()
+        if self.store.find_evaluation(run.id, FINAL, self.charter.search_split) is not None:
+            return self._final_version(run)
         with self.connect(url) as client:
+            if is_replaced(client, run, boot_timeout_s(run.job)):
+                return self._measure_saved(run, url)
             self._await_rest(client, step_limit_s(run.job))
             self._check_job(client, run)
             self._check_record(client, run)
@@ -188,6 +190,19 @@ class Evaluator:
             self._keep_episodes(client, run, sampled, version)
         self._keep_files(run)
         return version
+
+    def _measure_saved(self, run: Run, url: str) -> int:
+        """Score the weights that were saved before the run lost its place on the server. Raises RunLost if none were:
+        they are saved only once the record of the run is found honest."""
+        checkpoint = self.store.get_run(run.id).external_ids.get("checkpoint")
+        if not checkpoint:
+            raise RunLost(f"a later run took its place on {url} before its weights were saved")
+        self._measure_checkpoint(run, url, checkpoint, FINAL, self.charter.search_split)
+        self._keep_files(run)
+        return self._final_version(run)
+
+    def _final_version(self, run: Run) -> int:
+        return self.store.get_run(run.id).final_weight_version or 0
 
     def measure_sealed(self, run: Run, url: str) -> None:
         """Score a finished run's checkpoint on the sealed split. Raises RunBroken if it has none."""
@@ -291,7 +306,7 @@ class Evaluator:
         if result.failures or result.mean is None:
             first = result.failures[0].error if result.failures else "no reason given"
             total = result.n + len(result.failures)
-            raise RunBroken(f"{len(result.failures)} of {total} {phase} episodes failed: {first}")
+            raise ScoreIncomplete(f"{len(result.failures)} of {total} {phase} episodes failed: {first}")
         if result.weight_versions != (version,):
             raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
         self.store.record_evaluation(
@@ -326,9 +341,9 @@ class Evaluator:
         if present is None or TrainJob.model_validate(present) != TrainJob.model_validate(dict(run.job)):
             raise RunBroken("the server no longer runs the arm's job: its score would not be the arm's")
 
-    def _mark(self, client: SwarmClient, run: Run, job: Mapping[str, Any], *, is_fresh: bool) -> Run:
+    def _mark(self, client: SwarmClient, run: Run, job: Mapping[str, Any]) -> Run:
         """Remember where the run's record begins; a run that is taken up again keeps its mark."""
-        if not is_fresh and RECORD in run.external_ids:
+        if RECORD in run.external_ids:
             return run
         mark = mark_begin(client, job)
         return self.store.update_run(run.id, external_ids={**run.external_ids, RECORD: [mark.event_id, mark.at]})
@@ -422,7 +437,7 @@ class Evaluator:
             keep_file(self.store, run.study_id, self.folder(run.id) / name, kind, run_id=run.id)
 
     def _check_stop(self) -> None:
-        if self.stop.is_set():
+        if self.is_stopped():
             raise Drained
 
 

@@ -63,6 +63,9 @@ ServersOption = Annotated[
 ParallelOption = Annotated[int, typer.Option(min=1, max=64, help="How many local servers to start.")]
 MaxRunsOption = Annotated[int | None, typer.Option(min=1, help="Budget: runs.")]
 MaxHoursOption = Annotated[float | None, typer.Option(help="Budget: hours of work.")]
+MaxOutageHoursOption = Annotated[
+    float | None, typer.Option(help="Give up once no server has answered for so long (default: wait).")
+]
 MaxLlmTokensOption = Annotated[int | None, typer.Option(min=1, help="Budget: tokens of the language model.")]
 MaxLlmUsdOption = Annotated[float | None, typer.Option(help="Budget: dollars for the language model.")]
 LlmPriceOption = Annotated[

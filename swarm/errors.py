@@ -13,7 +13,10 @@
     │   ├── EpisodeEnded            the episode is over; `outcome` says how
     │   ├── IdempotencyMismatch     the episode was ended before, with another payload
     │   ├── IllegalTransition       the engine cannot do this in its present state
-    │   └── TrainingComplete        the job has done its `total_steps`
+    │   ├── TrainingComplete        the job has done its `total_steps`
+    │   ├── LaunchConflict          another run is under way, or the key was used for another job
+    │   ├── ServerLeased            another study uses the server
+    │   └── LeaseLost               the lease that a call was made under is over
     ├── Unavailable                 temporary: retry after `retry_after_s`
     │   ├── EngineNotReady          offline, booting or failed
     │   ├── RolloutPaused           a batch is full or weights are changing
@@ -98,6 +101,18 @@ class IllegalTransition(Conflict):
 
 class TrainingComplete(Conflict):
     code = "training_complete"
+
+
+class LaunchConflict(Conflict):
+    code = "launch_conflict"
+
+
+class ServerLeased(Conflict):
+    code = "server_leased"
+
+
+class LeaseLost(Conflict):
+    code = "lease_lost"
 
 
 class Unavailable(SwarmError):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from server_processes import ServerProcess, server_processes
 
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
@@ -76,6 +77,13 @@ def swarm_process(tmp_path: Path) -> Iterator[str]:
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(timeout=30)
+
+
+@pytest.fixture
+def server_process(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Makes servers in processes of their own, which a test may kill and start again."""
+    with server_processes(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture

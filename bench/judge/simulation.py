@@ -28,6 +28,7 @@ from researcher.loop.nodes.launch import is_piloted, open_trials
 from researcher.loop.nodes.plan import plan
 from researcher.loop.state import ResearchState, first_state
 from researcher.planner.base import Planner
+from researcher.servers.leases import LeaseHolder
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.types import Charter, JudgedContrast
@@ -96,7 +97,7 @@ def _play(
         store=store,
         log=StudyLog(store, study),
         planner=planner,
-        pool=ServerPool(urls=(), local=1, home=home),
+        pool=ServerPool(urls=(), local=1, home=home, holder=LeaseHolder("simulation")),
         background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study, charter.budget),
         sandbox=None,

@@ -39,6 +39,12 @@ class BackgroundTasks:
             return None
         return self._tasks.pop(key)
 
+    def abandon(self, key: str, on_result: Callable[[Any], None]) -> None:
+        """Forget a task; if it comes to a result after all, `on_result` gets that, in the task's thread."""
+        future = self._tasks.pop(key, None)
+        if future is not None and not future.cancel():
+            future.add_done_callback(lambda done: _hand_over(done, on_result))
+
     def wait(self, timeout_s: float) -> None:
         """Until a task ends, `wake` is called, or the time is over."""
         self._changed.wait(timeout_s)
@@ -61,3 +67,8 @@ class BackgroundTasks:
         """Raises Drained if the work should end."""
         if self.stop.is_set():
             raise Drained
+
+
+def _hand_over(done: Future[Any], on_result: Callable[[Any], None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        on_result(done.result())

@@ -68,6 +68,8 @@ class Limits:
     `solved` of the episodes are successes: nothing is learned any more, and the task is not learned yet.
     entropy_fraction: over `silent_steps` the entropy stayed below this fraction of what it was in the first window,
     likewise unsolved: the policy has settled on one answer.
+    outage_s: for at least so long, and for as long as it has worked, a run waits for a server that does not answer
+    before it goes to another one.
     gap_*: from the first `window` steps to the last the training reward rose by at least `rise` standard deviations of
     an episode's reward, while the success rate fell by at least `fall`: the program's reward is learned at the cost of
     the task.
@@ -86,6 +88,7 @@ class Limits:
     entropy_fraction: float = 0.01
     gap_rise: float = 1.0
     gap_fall: float = 0.1
+    outage_s: float = 60.0
 
     def learned_from(self, healthy: Iterable[Sequence[StepMetrics]]) -> Limits:
         """Wider where runs that went well came close to these limits; each run is its steps in order.
@@ -129,6 +132,7 @@ class EarlyStopping:
         self._total_steps = total_steps
         self._clock = clock
         self._started = self._last_step_at = clock()
+        self._paused_at: float | None = None
         self._slowest_s = 0.0
         self._observed = 0
         self._pace_s: float | None = None
@@ -140,6 +144,19 @@ class EarlyStopping:
     def begin(self) -> None:
         """Training begins now: what came before, such as loading a large model, is not counted."""
         self._started = self._last_step_at = self._clock()
+        self._paused_at = None
+
+    def pause(self) -> None:
+        """Nobody knows what the run does until `resume`: its server does not answer. Idempotent."""
+        if self._paused_at is None:
+            self._paused_at = self._clock()
+
+    def resume(self) -> None:
+        """The time since `pause` is counted neither as training nor as standing still."""
+        if self._paused_at is None:
+            return
+        away = self._clock() - self._paused_at
+        self._started, self._last_step_at, self._paused_at = self._started + away, self._last_step_at + away, None
 
     def observe(self, step: int, metrics: Mapping[str, float | None]) -> None:
         now = self._clock()

@@ -1,18 +1,21 @@
 """What becomes of runs whose researcher ended: gone on with where their server still has them, else begun anew.
 
-Place in the flow: session.py calls `reconcile` before the graph goes on, and `leave` when it stops early. This module
-knows nothing of how runs are measured or judged.
+Place in the flow: session.py calls `reconcile` before the graph goes on, and `leave` when it stops early. The key that
+a run was launched under tells what its server made of it, whatever this database has heard. This module knows nothing
+of how runs are measured or judged.
 """
 
 from __future__ import annotations
 
 from experiments_db import Run, RunStatus
 from researcher.evaluator import FINAL
-from researcher.execution.runs import Trial, job_of, list_all_trials, total_steps
-from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.execution.runs import Trial, list_all_trials
+from researcher.execution.servers import Slot
+from researcher.loop.deps import Deps, Phase
 from researcher.loop.nodes.launch import begin
 from swarm import SwarmError
 from swarm.processes.child import end_stale
+from swarm.schemas import LaunchView
 
 INTERRUPTED = "interrupted: the researcher ended before the run did"
 
@@ -34,53 +37,50 @@ def leave(deps: Deps, reason: str) -> None:
     for active in deps.active_runs:
         if active.child is not None:
             active.child.stop()
-        if active.slot.is_local or active.phase is Phase.PREPARING:
+        if active.slot.is_local:
             settle(deps, active.name, deps.store.get_run(active.run_id), f"interrupted: {reason}")
 
 
 def settle(deps: Deps, name: str, run: Run, reason: str) -> None:
-    """The end of a run that cannot go on: finished if its score is in, not begun if it had not, else stopped."""
-    if run.status.is_over:
+    """The end of a run that cannot go on: finished if its score is in, else stopped."""
+    if run.status.is_over or run.status is RunStatus.PLANNED:
         return
     split = deps.log.charter().search_split
     if run.status is RunStatus.EVALUATING and deps.store.find_evaluation(run.id, FINAL, split) is not None:
         deps.store.update_run(run.id, status=RunStatus.FINISHED, exit_reason="scored before the researcher ended")
-    elif run.status in (RunStatus.PLANNED, RunStatus.LAUNCHING):
-        deps.store.update_run(run.id, status=RunStatus.PLANNED)
-        return
     else:
         deps.store.update_run(run.id, status=RunStatus.STOPPED, exit_reason=reason)
     deps.log.note("run.settled", f"{name}: {deps.store.get_run(run.id).exit_reason}", run_id=run.id)
 
 
 def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
-    """Whether a server outside this process still has the run's job, so that the run goes on."""
-    if run.status not in (RunStatus.RUNNING, RunStatus.EVALUATING):
-        return False
+    """Whether the run goes on: on the server that it was sent to, or once that answers; and as a new launch of the same
+    attempt if that server never heard of it."""
     slot = deps.pool.take_at(run.server_url)
-    if slot is None or slot.url is None:
+    if slot is None:
         return False
-    if not _still_has(
-        deps, slot.url, str(job_of(deps.study_id, trial.experiment, run.seed, run.attempt)["experiment_name"])
-    ):
-        deps.pool.give_back(slot)
-        return False
-    if run.status is RunStatus.RUNNING:
-        begin(deps, trial, slot, is_fresh=False)
-        return True
-    steps = total_steps(trial.experiment.job)
-    deps.active_runs.add(
-        ActiveRun(
-            run.id, trial.name, trial.experiment, steps, slot, deps.early_stopping(trial.experiment), Phase.TRAINED
-        )
-    )
+    phase = Phase.TRAINED if run.status is RunStatus.EVALUATING else Phase.PREPARING
+    launched = None
+    if slot.is_answering:
+        launched = _look_up(deps, slot, run)
+    if slot.is_answering:
+        if launched is None and run.status is RunStatus.LAUNCHING:
+            deps.pool.give_back(slot)
+            deps.store.update_run(run.id, status=RunStatus.PLANNED)
+            return True
+        is_there = launched is not None and launched.outcome in ("running", "done", "stopped")
+        is_saved = launched is not None and phase is Phase.TRAINED and "checkpoint" in run.external_ids
+        if not (is_there or is_saved):
+            deps.pool.give_back(slot)
+            return False
+    begin(deps, trial, run, slot, phase=phase)
     return True
 
 
-def _still_has(deps: Deps, url: str, experiment_name: str) -> bool:
+def _look_up(deps: Deps, slot: Slot, run: Run) -> LaunchView | None:
     try:
-        with deps.pool.connect(url) as client:
-            status = client.status()
-    except SwarmError:
-        return False
-    return status.experiment_name == experiment_name and status.state not in ("OFFLINE", "FAILED")
+        with deps.pool.connect(str(slot.url)) as client:
+            return client.find_launch(run.idempotency_key)
+    except SwarmError as error:
+        deps.pool.report_outage(slot, error)
+        return None

@@ -8,6 +8,7 @@ Every answer is computed from the rows of the database, so it is the same in eve
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,8 +23,15 @@ TRAINING_SECONDS = "training/seconds"
 """Metric of a step: seconds from the end of the step before it, or from when the program was started, to its end. It
 holds the episodes and the update, and no evaluation."""
 MAX_FAILURES = 2
-"""A run that failed is tried once more; what fails twice is the arm's own fault often enough."""
-
+"""A run that failed by its own doing is tried once more; what fails twice so would fail a third time."""
+MAX_SERVERS = 2
+"""A failure of the system on so many servers, each of which answered, is no fault of a server."""
+MAX_ON_ONE_SERVER = 4
+"""The same where there is no other server to try."""
+MAX_LOSSES = 10
+"""Servers that go away under every attempt at the same run may go away because of it."""
+SERVER_LOST = "server_lost"
+"""Kind of the diagnosis of a run whose server went away: it says nothing of the run and is no failure of it."""
 
 OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", "program", "rejected"})
 """Kinds of diagnoses by which an arm fails, not the system that runs it."""
@@ -54,10 +62,37 @@ class Trial:
             return TrialState.FINISHED
         if any(not run.status.is_over and run.status is not RunStatus.PLANNED for run in self.runs):
             return TrialState.ACTIVE
-        failures = [run for run in self.runs if run.status is RunStatus.FAILED]
-        if len(failures) >= MAX_FAILURES or any(not is_retried(run) for run in failures):
+        if self._own_failures or self._system_failures or len(self._losses) >= MAX_LOSSES:
             return TrialState.GIVEN_UP
         return TrialState.OPEN
+
+    @property
+    def _failures(self) -> list[Run]:
+        return [run for run in self.runs if run.status is RunStatus.FAILED]
+
+    @property
+    def _losses(self) -> list[Run]:
+        return [run for run in self.runs if run.status is RunStatus.STOPPED and _kind(run) == SERVER_LOST]
+
+    @property
+    def _own_failures(self) -> list[Run]:
+        """Those by its own doing, once they are enough to give it up."""
+        own = [run for run in self._failures if _kind(run) in OWN_DOING]
+        return own if len(own) >= MAX_FAILURES or any(not is_retried(run) for run in own) else []
+
+    @property
+    def _system_failures(self) -> list[Run]:
+        """Those of the system, once there are so many that it is more than one server's fault."""
+        failed = [run for run in self._failures if _kind(run) not in OWN_DOING]
+        is_final = any(not is_retried(run) for run in failed)
+        on = Counter(run.server_url for run in failed)
+        is_everywhere = len(on) >= MAX_SERVERS or max(on.values(), default=0) >= MAX_ON_ONE_SERVER
+        return failed if is_final or is_everywhere else []
+
+    @property
+    def failed_on(self) -> frozenset[str]:
+        """Addresses of the servers on which an attempt failed."""
+        return frozenset(run.server_url for run in self._failures if run.server_url is not None)
 
     @property
     def finished(self) -> Run | None:
@@ -74,12 +109,12 @@ class Trial:
     def own_failure(self) -> str:
         """How the arm failed by its own doing, ended early or without a score; empty if it did not.
 
-        Every attempt must have failed so: after a failure of the system nobody knows what the arm would have done.
+        Where it was given up because the system failed, nobody knows what the arm would have done.
         """
         if self.finished is not None:
             kinds = {_kind(self.finished)}
         elif self.state is TrialState.GIVEN_UP:
-            kinds = {_kind(run) for run in self.runs if run.status is RunStatus.FAILED}
+            kinds = {_kind(run) for run in self._own_failures}
         else:
             return ""
         return " and ".join(sorted(kinds)) if kinds <= OWN_DOING else ""
@@ -87,7 +122,7 @@ class Trial:
     @property
     def failure(self) -> str:
         """Why it was given up, for people."""
-        reasons = [run.exit_reason or "no reason recorded" for run in self.runs if run.status is RunStatus.FAILED]
+        reasons = [run.exit_reason or "no reason recorded" for run in self._failures or self._losses]
         return reasons[-1] if reasons else "never run"
 
 

@@ -1,44 +1,58 @@
-"""The swarm servers of a study: its own on this machine, or those a person named.
+"""The swarm servers of a study: its own on this machine, or those a person named; which of them answer, and are free.
 
-Place in the flow: launch takes a free slot for each run, evaluate gives it back. Own servers are children
-(swarm.processes): they end with the researcher. This module knows nothing of arms, runs or scores.
+Place in the flow: launch takes a free slot for each run, evaluate gives it back. A thread for each server renews the
+study's lease there, which tells as well whether it answers; one that does not is left alone, probed at growing
+intervals, and used again once it is back. Own servers are children (swarm.processes): they end with the researcher, and
+are started again when they end before. This module knows nothing of arms, runs or scores.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from researcher.errors import ServerProblem
-from swarm import SwarmClient, SwarmError
-from swarm.processes.announcement import NoAnnouncement, await_announcement
-from swarm.processes.child import Child, server_environment
+from researcher.errors import ServerInUse, ServerProblem
+from researcher.servers.circuit_breaker import CircuitBreaker
+from researcher.servers.leases import LeaseHolder, refuse_if_used
+from researcher.servers.own_server import start_own_server
+from swarm import ServerUnreachable, SwarmClient, SwarmError, Unavailable
+from swarm.errors import LeaseLost, LedgerError
+from swarm.processes.child import Child
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 60.0
-"""A cold start imports the web stack from disk; far above the seconds that takes on a busy laptop."""
-
 PROBE_TIMEOUT_S = 3.0
 POLL_TIMEOUT_S = 10.0
-MAX_RESTARTS = 3
-"""Per slot and study: a server that dies more often than this will not get better."""
+BEAT_S = 5.0
+MAX_FAILED_BOOTS = 4
+"""An own server that fails to start so often in a row will not start by itself."""
+LONGEST_REST_S = 60.0
 
 PROJECT = "research"
 """Project name of every job the researcher runs; a server busy with another one is somebody else's."""
 
 _IDLE = frozenset({"OFFLINE", "FAILED"})
+_OUTAGES = (ServerUnreachable, Unavailable, LeaseLost, LedgerError, ServerInUse)
 
 
-def connect(url: str, token: str | None, *, timeout_s: float = POLL_TIMEOUT_S) -> SwarmClient:
-    """A client for one server. Raises ServerProblem for what is no address."""
+def is_outage(error: BaseException) -> bool:
+    """Whether an error says nothing of the run that met it, only that its server cannot be used now."""
+    return isinstance(error, _OUTAGES)
+
+
+def connect(url: str, token: str | None, *, timeout_s: float = POLL_TIMEOUT_S, lease: int | None = None) -> SwarmClient:
+    """A client for one server; `lease` is the fence that its commands are given under. Raises ServerProblem for what is
+    no address."""
     try:
-        return SwarmClient(url, token=token, client_id="researcher", timeout=timeout_s)
+        return SwarmClient(url, token=token, client_id="researcher", timeout=timeout_s, lease=lease)
     except SwarmError as error:
         raise ServerProblem(str(error)) from error
 
@@ -49,41 +63,99 @@ def foreign_token() -> str | None:
 
 
 def check_servers(urls: Sequence[str]) -> None:
-    """Every server answers and is free for us. Raises ServerProblem naming the first one that is not."""
+    """Those that answer are free for us, and at least one does. Raises ServerProblem naming the first that is not, and
+    ServerInUse if that is for another study."""
+    silent: list[ServerProblem] = []
     for url in urls:
-        with connect(url, foreign_token(), timeout_s=PROBE_TIMEOUT_S) as client:
-            try:
-                status = client.status()
-            except SwarmError as error:
-                raise ServerProblem(str(error) if url in str(error) else f"server {url}: {error}") from error
-        if status.state not in _IDLE and status.project_name != PROJECT:
-            raise ServerProblem(
-                f"server {url} is busy with {status.project_name}/{status.experiment_name}: stop that first "
-                f"(swarm stop --engine-only --url {url}), or name another server"
-            )
+        try:
+            _check_server(url)
+        except ServerUnreachable as error:
+            silent.append(ServerProblem(str(error)))
+    if silent and len(silent) == len(urls):
+        raise silent[0]
+
+
+def _check_server(url: str) -> None:
+    """Raises ServerProblem for one that is not free, ServerUnreachable for one that does not answer."""
+    with connect(url, foreign_token(), timeout_s=PROBE_TIMEOUT_S) as client:
+        try:
+            status = client.status()
+        except ServerUnreachable:
+            raise
+        except SwarmError as error:
+            raise ServerProblem(str(error) if url in str(error) else f"server {url}: {error}") from error
+        refuse_if_used(client, status.lease)
+    if status.state not in _IDLE and status.project_name != PROJECT:
+        raise ServerProblem(
+            f"server {url} is busy with {status.project_name}/{status.experiment_name}: stop that first "
+            f"(swarm stop --engine-only --url {url}), or name another server"
+        )
 
 
 @dataclass(slots=True)
 class Slot:
-    """One place to train. `child` is None for a server that somebody else started; `url` is None until it is up."""
+    """One place to train. `child` is None for a server that somebody else started; `url` is None until it is up, and
+    stays when it is started again. `fence` is that of the study's lease.
+
+    `failed_boots` counts those of an own server since it last ran, `failures` those of runs since one went well, for
+    which the server rests until `rests_until`.
+    """
 
     index: int
     url: str | None = None
     child: Child | None = None
     is_local: bool = True
     is_free: bool = True
-    restarts: int = 0
-    is_lost: bool = False
+    fence: int | None = None
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    woken: threading.Event = field(default_factory=threading.Event)
+    failed_boots: int = 0
+    failures: int = 0
+    rests_until: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.url or f"own server {self.index}"
+
+    @property
+    def is_answering(self) -> bool:
+        return self.url is not None and self.breaker.is_closed
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChange:
+    """A server that does not answer any more, and why; or one that answers again, after so many seconds."""
+
+    name: str
+    is_back: bool
+    reason: str = ""
+    out_s: float = 0.0
 
 
 class ServerPool:
-    """Slots of a study. Used by the graph's thread; only `start` uses threads of its own."""
+    """Slots of a study. Used by the graph's thread; each slot is looked after by a thread of its own."""
 
-    def __init__(self, *, urls: Sequence[str] = (), local: int = 0, home: Path, own_token: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        urls: Sequence[str] = (),
+        local: int = 0,
+        home: Path,
+        holder: LeaseHolder,
+        own_token: str | None = None,
+        max_out_s: float | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         """Either the servers at `urls`, or `local` own ones with their files under `home`. Own ones obey nobody without
-        `own_token`, if there is one."""
+        `own_token`, if there is one. `on_change` is called from another thread when a server goes or comes back."""
         self._home = home
+        self._holder = holder
         self._own_token = own_token
+        self._max_out_s = max_out_s
+        self._on_change = on_change
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._changes: deque[ServerChange] = deque()
         self._slots = [Slot(index, url=url, is_local=False) for index, url in enumerate(urls)] or [
             Slot(index) for index in range(local)
         ]
@@ -92,87 +164,178 @@ class ServerPool:
     def slots(self) -> tuple[Slot, ...]:
         return tuple(self._slots)
 
+    @property
+    def is_any_answering(self) -> bool:
+        return any(slot.is_answering for slot in self._slots)
+
     def token_of(self, url: str) -> str | None:
         """What opens the server at `url`: our own token for our own servers, SWARM_TOKEN for those of others."""
-        is_own = any(slot.url == url and slot.is_local for slot in self._slots)
-        return self._own_token if is_own else foreign_token()
+        slot = self._at(url)
+        return self._own_token if slot is not None and slot.is_local else foreign_token()
 
     def connect(self, url: str) -> SwarmClient:
-        """Raises ServerProblem for what is no address."""
-        return connect(url, self.token_of(url))
+        """A client whose commands are given under the study's lease. Raises ServerProblem for what is no address."""
+        slot = self._at(url)
+        return connect(url, self.token_of(url), lease=None if slot is None else slot.fence)
 
     def start(self) -> None:
-        """Start the own servers, all at once. Raises ServerProblem if one does not come up."""
-        pending = [slot for slot in self._slots if slot.is_local]
-        if not pending:
-            check_servers([slot.url for slot in self._slots if slot.url])
-            return
-        with ThreadPoolExecutor(len(pending)) as pool:
-            try:
-                list(pool.map(self._start_local, pending))
-            except ServerProblem:
-                self.stop()
-                raise
+        """Start the own servers, all at once, or look at those of others, and take the lease of each.
+
+        One that does not answer is waited for later. Raises ServerProblem if no own one comes up, or if one of others
+        is not free for us.
+        """
+        for slot in self._slots:
+            if not slot.is_local and slot.url is not None:
+                with suppress(ServerUnreachable):
+                    self._check_free(slot.url)
+        try:
+            with ThreadPoolExecutor(len(self._slots)) as pool:
+                list(pool.map(self._look, self._slots))
+            while not any(slot.is_answering for slot in self._slots if slot.is_local) and self._own():
+                self.check()
+                for slot in self._slots:
+                    self._ended.wait(slot.breaker.due_in_s())
+                    if slot.breaker.begin_probe():
+                        self._look(slot)
+        except ServerProblem:
+            self.stop()
+            raise
+        for slot in self._slots:
+            thread = threading.Thread(target=self._keep, args=(slot,), name=f"server {slot.index}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
-        """End the own servers; servers of others are left as they are."""
-        children = [slot.child for slot in self._slots if slot.child is not None]
-        if children:
-            with ThreadPoolExecutor(len(children)) as pool:
-                list(pool.map(Child.stop, children))
+        """Give the leases back and end the own servers; servers of others are left as they are."""
+        self._ended.set()
         for slot in self._slots:
-            slot.child = None
+            slot.woken.set()
+        for thread in self._threads:
+            thread.join()
+        with ThreadPoolExecutor(max(1, len(self._slots))) as pool:
+            list(pool.map(self._leave, self._slots))
 
-    def take(self) -> Slot | None:
-        """A free slot with a living server, now taken; None if there is none. Raises ServerProblem if all are lost."""
-        for slot in self._slots:
-            if slot.is_free and not slot.is_lost and self._revive(slot):
+    def check(self) -> None:
+        """Raises ServerProblem if no server will answer any more, or none has for longer than the study allows."""
+        own = self._own()
+        if own and all(slot.failed_boots >= MAX_FAILED_BOOTS for slot in own):
+            raise ServerProblem(f"no own server starts, {MAX_FAILED_BOOTS} times in a row: {own[0].breaker.reason}")
+        out_s = min(slot.breaker.out_s() for slot in self._slots)
+        if self._max_out_s is not None and out_s > self._max_out_s:
+            raise ServerProblem(
+                f"no server has answered for {out_s / 3600:.3g} hours ({self._slots[0].breaker.reason}): see to the "
+                "servers, then resume the study"
+            )
+
+    def take(self, avoid: frozenset[str] = frozenset()) -> Slot | None:
+        """A free slot whose server answers, now taken; None if there is none. Servers in `avoid` are taken only if no
+        other one answers. Raises ServerProblem as `check` does."""
+        self.check()
+        answering = [slot for slot in self._slots if slot.is_answering]
+        wanted = [slot for slot in answering if slot.url not in avoid] or answering
+        now = time.monotonic()
+        for slot in wanted:
+            if slot.is_free and slot.rests_until <= now:
                 slot.is_free = False
                 return slot
-        if all(slot.is_lost for slot in self._slots):
-            raise ServerProblem(f"no swarm server is left: each one ended {MAX_RESTARTS} times, see {self._home}")
         return None
 
-    def give_back(self, slot: Slot) -> None:
-        slot.is_free = True
-
     def take_at(self, url: str | None) -> Slot | None:
-        """The free slot of the server at `url`, now taken; None if it is not one of ours."""
+        """The free slot of the server at `url`, now taken, whether or not it answers; None if it is not one of ours."""
         slot = next((slot for slot in self._slots if slot.url == url and slot.is_free), None)
         if slot is not None:
             slot.is_free = False
         return slot
 
-    def _revive(self, slot: Slot) -> bool:
-        """True if the server of this slot runs; an own one that ended is started again, a few times."""
-        if slot.child is None or (code := slot.child.poll()) is None:
-            return True
-        slot.child.stop()
-        slot.restarts += 1
-        if slot.restarts > MAX_RESTARTS:
-            slot.is_lost = True
-            return False
-        logger.warning("server %d ended with code %s and is started again", slot.index, code)
-        try:
-            self._start_local(slot)
-        except ServerProblem:
-            logger.exception("server %d did not start again", slot.index)
-            slot.is_lost = True
-        return not slot.is_lost
+    def give_back(self, slot: Slot) -> None:
+        slot.is_free = True
 
-    def _start_local(self, slot: Slot) -> None:
-        folder = self._home / str(slot.index)
-        folder.mkdir(parents=True, exist_ok=True)
-        out, errors = folder / "stdout.log", folder / "stderr.log"
-        out.unlink(missing_ok=True)
-        argv = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(folder), "--json"]
-        # A token meant for other servers would lock us out of our own.
-        environment = server_environment()
-        if self._own_token is not None:
-            environment["SWARM_TOKEN"] = self._own_token
-        slot.child = child = Child(argv, env=environment, cwd=folder, out=out, errors=errors)
+    def has_other(self, slot: Slot) -> bool:
+        """Whether another server answers."""
+        return any(other.is_answering for other in self._slots if other is not slot)
+
+    def report_outage(self, slot: Slot, error: BaseException) -> None:
+        """Somebody found that its server cannot be used now."""
+        self._fail(slot, str(error) or type(error).__name__)
+        slot.woken.set()
+
+    def report_run(self, slot: Slot, *, is_well: bool) -> None:
+        """How a run on it ended; a server on which one after the other fails gets the next one later and later."""
+        slot.failures = 0 if is_well else slot.failures + 1
+        rest_s = min(2.0 ** (slot.failures - 1), LONGEST_REST_S) if slot.failures else 0.0
+        slot.rests_until = time.monotonic() + rest_s
+
+    def take_changes(self) -> list[ServerChange]:
+        """What became of servers since this was last asked, oldest first."""
+        return [self._changes.popleft() for _ in range(len(self._changes))]
+
+    def _own(self) -> list[Slot]:
+        return [slot for slot in self._slots if slot.is_local]
+
+    def _at(self, url: str) -> Slot | None:
+        return next((slot for slot in self._slots if slot.url == url), None)
+
+    def _check_free(self, url: str) -> None:
         try:
-            slot.url = str(await_announcement(child, out, errors, START_TIMEOUT_S)["url"])
-        except NoAnnouncement as error:
-            child.stop()
-            raise ServerProblem(f"a local swarm server did not start: {error} (log: {errors})") from error
+            _check_server(url)
+        except ServerInUse:
+            # The lease tells more: it may be one that an earlier process of this study has left.
+            with connect(url, foreign_token(), timeout_s=PROBE_TIMEOUT_S) as client, suppress(SwarmError):
+                self._holder.take(client)
+
+    def _keep(self, slot: Slot) -> None:
+        """Look at a server until the study ends."""
+        while not self._ended.is_set():
+            slot.woken.wait(BEAT_S if slot.breaker.is_closed else slot.breaker.due_in_s())
+            slot.woken.clear()
+            if not self._ended.is_set() and (slot.breaker.is_closed or slot.breaker.begin_probe()):
+                self._look(slot)
+
+    def _look(self, slot: Slot) -> None:
+        """Start an own server that does not run, renew the lease, and note whether that worked."""
+        try:
+            if slot.is_local and (slot.child is None or slot.child.poll() is not None):
+                self._start_own(slot)
+            assert slot.url is not None, "a server of others has an address, an own one has it once it runs"
+            with connect(slot.url, self.token_of(slot.url), timeout_s=PROBE_TIMEOUT_S) as client:
+                slot.fence = self._holder.take(client).fence
+        except (SwarmError, ServerProblem) as error:
+            self._fail(slot, str(error))
+        else:
+            out_s = slot.breaker.out_s()
+            if slot.breaker.succeed():
+                self._note(ServerChange(slot.name, is_back=True, out_s=out_s))
+
+    def _start_own(self, slot: Slot) -> None:
+        """Raises ServerProblem."""
+        if slot.child is not None:
+            code = slot.child.poll()
+            slot.child.stop()
+            slot.child = None
+            self._fail(slot, f"it ended with code {code}")
+        try:
+            slot.child, slot.url = start_own_server(self._home / str(slot.index), slot.url, self._own_token)
+        except ServerProblem:
+            slot.failed_boots += 1
+            raise
+        slot.failed_boots = 0
+
+    def _fail(self, slot: Slot, reason: str) -> None:
+        if slot.breaker.fail(reason):
+            self._note(ServerChange(slot.name, is_back=False, reason=reason))
+
+    def _note(self, change: ServerChange) -> None:
+        logger.warning("%s: %s", change.name, "back" if change.is_back else change.reason)
+        self._changes.append(change)
+        self._on_change()
+
+    def _leave(self, slot: Slot) -> None:
+        if slot.fence is not None and slot.url is not None and slot.is_answering and not slot.is_local:
+            with (
+                suppress(SwarmError),
+                connect(slot.url, self.token_of(slot.url), timeout_s=PROBE_TIMEOUT_S, lease=slot.fence) as client,
+            ):
+                client.release_lease()
+        if slot.child is not None:
+            slot.child.stop()
+            slot.child = None

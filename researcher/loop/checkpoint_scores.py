@@ -1,19 +1,25 @@
 """Scores of what finished runs have saved: checkpoints go to free servers, as many at a time as there are.
 
-Place in the flow: final_test scores the test split this way, score_steps what was kept in mid-training. Which
-checkpoints are scored, and what their scores mean, is for those who call.
+Place in the flow: final_test scores the test split this way, score_steps what was kept in mid-training. A checkpoint
+lies on the server that wrote it; another one may see the same disk and is asked too. Which checkpoints are scored, and
+what their scores mean, is for those who call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from experiments_db import Run
-from researcher.execution.servers import Slot
+from researcher.execution.servers import Slot, is_outage
 from researcher.loop.deps import Deps
+from researcher.loop.outages import note_servers
 
 WAIT_S = 1.0
+OUTAGE_WAIT_S = 30.0
+"""While no server answers; it ends as soon as one comes back."""
+MAX_FAILURES = 3
+"""A score that fails so often on a server that answers and has the checkpoint cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +34,66 @@ class CheckpointScore:
 
 
 def score_checkpoints(deps: Deps, wanted: Sequence[CheckpointScore]) -> None:
-    """Returns when all have been tried; one that fails is noted as a warning and has no score.
+    """Returns when all have a score, or have failed too often, which is noted as a warning. One whose server is out
+    waits for it, unless another server has its checkpoint too.
 
-    Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored.
+    Raises Drained if the study is asked to stop meanwhile, ServerProblem once no server will answer; what has been
+    scored stays scored.
     """
-    pending = list(wanted)
-    busy: dict[str, tuple[CheckpointScore, Slot]] = {}
+    pending = [_Pending(score) for score in wanted]
+    busy: list[tuple[_Pending, Slot]] = []
     while pending or busy:
-        while pending and (slot := deps.pool.take()) is not None:
-            score = pending.pop(0)
-            busy[score.key] = (score, slot)
-            url = str(slot.url)
-            deps.background.submit(score.key, lambda score=score, url=url: score.measure(score.run, url))
-        deps.background.wait(WAIT_S)
+        note_servers(deps)
+        for each in list(pending):
+            if (slot := each.find_slot(deps)) is not None:
+                pending.remove(each)
+                busy.append((each, slot))
+                each.submit(deps, str(slot.url))
+        deps.background.wait(WAIT_S if deps.pool.is_any_answering else OUTAGE_WAIT_S)
         deps.background.check()
-        for score, slot in list(busy.values()):
-            if (task := deps.background.take(score.key)) is None:
+        for each, slot in list(busy):
+            if (task := deps.background.take(each.score.key)) is None:
                 continue
-            del busy[score.key]
+            busy.remove((each, slot))
             deps.pool.give_back(slot)
-            if (error := task.exception()) is not None:
-                deps.log.warn("run.unscored", f"{score.run.id} has no {score.name}: {error}", run_id=score.run.id)
+            if (error := task.exception()) is not None and each.goes_on(deps, slot, error):
+                pending.append(each)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A score that is not in yet: how often it failed where its checkpoint lies, and which servers do not have it."""
+
+    score: CheckpointScore
+    failures: int = 0
+    without: set[str] = field(default_factory=set[str])
+
+    def find_slot(self, deps: Deps) -> Slot | None:
+        """Its own server if that is free, or another one that may have the checkpoint."""
+        slot = deps.pool.take(frozenset(self.without))
+        if slot is None or str(slot.url) not in self.without:
+            return slot
+        deps.pool.give_back(slot)
+        return None
+
+    def submit(self, deps: Deps, url: str) -> None:
+        score = self.score
+        deps.background.submit(score.key, lambda: score.measure(score.run, url))
+
+    def goes_on(self, deps: Deps, slot: Slot, error: BaseException) -> bool:
+        """After a failure: whether it is to be tried again. A failed one is noted."""
+        if is_outage(error):
+            deps.pool.report_outage(slot, error)
+            return True
+        if not slot.is_local and slot.url != self.score.run.server_url and self._has_home(deps):
+            self.without.add(str(slot.url))
+            return True
+        self.failures += 1
+        if self.failures < MAX_FAILURES:
+            return True
+        run = self.score.run
+        deps.log.warn("run.unscored", f"{run.id} has no {self.score.name}: {error}", run_id=run.id)
+        return False
+
+    def _has_home(self, deps: Deps) -> bool:
+        return any(slot.url == self.score.run.server_url for slot in deps.pool.slots)

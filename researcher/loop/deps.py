@@ -5,6 +5,8 @@ Place in the flow: session.py builds it, every node gets it. It knows no order o
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -41,6 +43,11 @@ class ActiveRun:
 
     `diagnosis` is set where the run was ended early, `has_its_share` where it ended at the tokens or seconds at which
     the charter compares arms.
+
+    `began` is when this process took it up, `away_since` when its server was found not to answer, in monotonic seconds;
+    `was_away` says that the server has been away or was started again since the run's program began. Its work is
+    `is_waiting` to be begun again once the server answers, has met so many `outages`, and so often brought an
+    `incomplete` score. `dropped` tells work in the background that nobody waits for it any more.
     """
 
     run_id: str
@@ -55,6 +62,18 @@ class ActiveRun:
     copied_at: float = 0.0
     diagnosis: Diagnosis | None = None
     has_its_share: bool = False
+    began: float = field(default_factory=time.monotonic)
+    dropped: threading.Event = field(default_factory=threading.Event)
+    away_since: float | None = None
+    was_away: bool = False
+    server_started_at: float | None = None
+    is_waiting: bool = False
+    outages: int = 0
+    incomplete: int = 0
+
+    def is_worth_waiting_s(self, least_s: float) -> float:
+        """To wait as long as the work took that would be lost costs at most twice what knowing the end would have."""
+        return max(least_s, time.monotonic() - self.began if self.away_since is None else self.away_since - self.began)
 
 
 class ActiveRuns:
@@ -98,7 +117,8 @@ class Deps:
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
 
-    def evaluator(self) -> Evaluator:
+    def evaluator(self, dropped: threading.Event | None = None) -> Evaluator:
+        """Its work ends early once the study is asked to stop, or once `dropped` is set."""
         return Evaluator(
             store=self.store,
             charter=self.log.charter(),
@@ -107,7 +127,7 @@ class Deps:
             environments=self.environments,
             connect=self.pool.connect,
             token_of=self.pool.token_of,
-            stop=self.background.stop,
+            is_stopped=lambda: self.background.stop.is_set() or (dropped is not None and dropped.is_set()),
         )
 
     def early_stopping(self, experiment: Experiment) -> EarlyStopping:

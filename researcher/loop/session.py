@@ -31,6 +31,7 @@ from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
 from researcher.loop.state import first_state
 from researcher.planner.base import Planner
+from researcher.servers.leases import LeaseHolder, name_database
 from researcher.study.budget import BudgetLedger
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
@@ -89,7 +90,6 @@ class _Worker:
         with StudyLease(
             self.store,
             self.study.id,
-            servers=self.settings.servers,
             on_beat=self._on_beat,
             on_lost=self._on_lost,
         ) as study_lease:
@@ -120,7 +120,10 @@ class _Worker:
             urls=self.settings.servers,
             local=self.settings.parallel,
             home=(self.folder / "servers").resolve(),
+            holder=LeaseHolder(self.study.id, name_database(store.location)),
             own_token=self._own_token(),
+            max_out_s=None if self.settings.max_outage_hours is None else self.settings.max_outage_hours * 3600,
+            on_change=self.background.wake,
         )
         self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
         request = self.settings.request(self.study.topic)
@@ -142,7 +145,7 @@ class _Worker:
                 # What a language model finds that cannot be studied is said before any server is started.
                 frame(deps, first_state(self.study.id), request)
             pool.start()
-            urls = ", ".join(str(slot.url) for slot in pool.slots)
+            urls = ", ".join(slot.name for slot in pool.slots)
             log.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")
             reconcile(deps)
             carry_out(deps, request, self.control)

@@ -1,4 +1,4 @@
-"""The right to work on a study and on servers: one process at a time, alive by its heartbeat, replaceable once dead.
+"""The right to work on a study: one process at a time, alive by its heartbeat, replaceable once dead.
 
 Place in the flow: loop/session.py holds a `StudyLease` around the graph. LangGraph itself lets two processes resume the
 same thread. This module knows nothing of what is done in the meantime.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +25,7 @@ HEARTBEAT_S = 5.0
 
 
 class StudyLease:
-    """Leases with one heartbeat: of a study, and of the servers it uses that are not its own.
+    """The lease of a study, with its heartbeat; servers keep leases of their own (servers/leases.py).
 
     `store` refuses every write once another process has taken over the study.
     """
@@ -35,20 +35,19 @@ class StudyLease:
         store: ExperimentStore,
         study_id: str,
         *,
-        servers: Sequence[str] = (),
         on_beat: Callable[[], None],
         on_lost: Callable[[], None],
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        """Raises StudyBusy while another living process works on the study or one of the servers."""
+        """Raises StudyBusy while another living process works on the study."""
         self._store = store
         self._on_beat = on_beat
         self._on_lost = on_lost
         self._heartbeat_s = heartbeat_s
-        self._leases = _acquire_all(store, [f"study:{study_id}", *(f"server:{url.rstrip('/')}" for url in servers)])
+        self._lease = _acquire(store, f"study:{study_id}")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        self.store = store.under(self._leases[0])
+        self.store = store.under(self._lease)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -59,13 +58,12 @@ class StudyLease:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        _release_all(self._store, self._leases)
+        self._store.release_lease(self._lease)
 
     def _beat(self) -> None:
         while not self._ended.wait(self._heartbeat_s):
             try:
-                for lease in self._leases:
-                    self._store.heartbeat(lease)
+                self._store.heartbeat(self._lease)
                 self._on_beat()
             except LeaseLost:
                 logger.exception("another process has taken over")
@@ -74,23 +72,6 @@ class StudyLease:
             except StoreError as error:
                 # The next beat may get through; until the lease runs out nobody else can take over.
                 logger.warning("no heartbeat: %s", error)
-
-
-def _acquire_all(store: ExperimentStore, resources: Sequence[str]) -> list[Lease]:
-    """All of them or none."""
-    leases: list[Lease] = []
-    try:
-        for resource in resources:
-            leases.append(_acquire(store, resource))
-    except BaseException:
-        _release_all(store, leases)
-        raise
-    return leases
-
-
-def _release_all(store: ExperimentStore, leases: Sequence[Lease]) -> None:
-    for lease in leases:
-        store.release_lease(lease)
 
 
 def _acquire(store: ExperimentStore, resource: str) -> Lease:

@@ -71,6 +71,7 @@ class StudySettings(BaseModel):
     parallel: int = Field(default=2, ge=1, le=64)
     max_runs: int | None = Field(default=None, ge=1)
     max_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_outage_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_llm_tokens: int | None = Field(default=None, ge=1)
     max_llm_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     llm_price: tuple[float, float] | None = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import secrets
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -23,12 +22,13 @@ from statistics import stdev
 from typing import Any
 
 from experiments_db import Author, Evaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
-from researcher.errors import ResearchError
+from researcher.errors import ResearchError, ServerProblem
 from researcher.evaluator import BASE, FINAL, Evaluator
 from researcher.execution.early_stopping import REWARD, TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.execution.servers import ServerPool
+from researcher.servers.leases import LeaseHolder
 from researcher.study.log import charter_from_json
 from researcher.types import Charter
 from swarm import SwarmClient
@@ -119,6 +119,7 @@ def reproduce(
         urls=(server,) if server else (),
         local=0 if server else 1,
         home=folder / "servers",
+        holder=LeaseHolder(f"reproduction of {run_id}"),
         own_token=None if sandbox is None else secrets.token_urlsafe(32),
     )
     began = time.monotonic()
@@ -178,7 +179,7 @@ class _Repeat:
         experiment, run = self._prepare_rows()
         slot = self.pool.take()
         if slot is None or slot.url is None:
-            raise ResearchError("the server is gone")
+            raise ServerProblem("the server does not answer")
         evaluator = Evaluator(
             store=self.store,
             charter=self.record.charter,
@@ -187,10 +188,10 @@ class _Repeat:
             environments=self.environments,
             connect=self.pool.connect,
             token_of=self.pool.token_of,
-            stop=threading.Event(),
+            is_stopped=lambda: False,
         )
         is_trusted = experiment.author is Author.PACKAGE
-        child = evaluator.prepare(run, experiment, slot.url, is_trusted=is_trusted, is_fresh=True)
+        child = evaluator.prepare(run, experiment, slot.url, is_trusted=is_trusted)
         try:
             self._await_steps(slot.url, child, run, evaluator)
             run = self.store.update_run(run.id, status=RunStatus.EVALUATING)

@@ -51,6 +51,9 @@ from swarm.schemas import (
     EventView,
     HeldTask,
     JobView,
+    LaunchView,
+    LeaseRequest,
+    LeaseView,
     MetricPointView,
     Status,
 )
@@ -72,11 +75,13 @@ class SwarmClient:
         *,
         client_id: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
+        lease: int | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """`client_id` names this program in the server's status (default: host and process). Raises BadRequest for a
-        malformed url."""
-        self._server = describe(url, token, timeout)
+        """`client_id` names this program in the server's status (default: host and process). `lease` is the fence of
+        the lease that commands are given under: once it is over they raise LeaseLost. Raises BadRequest for a malformed
+        url."""
+        self._server = describe(url, token, timeout, lease)
         self.client_id = client_id or default_client_id()
         self._http = httpx.Client(transport=transport or ConnectionStack())
         self._leases = Leases()
@@ -325,6 +330,23 @@ class SwarmClient:
         """Say that this client has sent what it has for the present batch (stop rules `any_client_agrees` and
         `all_clients_agree`). Holds until that batch is sealed."""
         return self._run(calls.agree_to_train(self._server, self.client_id))
+
+    def launch(self, key: str, job: BaseModel | Mapping[str, Any]) -> LaunchView:
+        """Start this TrainJob as a new run, from the base weights, once: the same key again starts nothing and tells
+        what became of the run. Returns at once. Raises JobInvalid, LaunchConflict while something else runs."""
+        return self._run(calls.launch(self._server, key, job))
+
+    def find_launch(self, key: str) -> LaunchView | None:
+        """What became of the run that was launched under `key`; None if this server never launched it."""
+        return self._run(calls.find_launch(self._server, key))
+
+    def take_lease(self, wanted: LeaseRequest) -> LeaseView:
+        """The sole use of the server by one study, or its renewal. Raises ServerLeased while another study has it."""
+        return self._run(calls.take_lease(self._server, wanted))
+
+    def release_lease(self) -> Acknowledged:
+        """Give the server back. Idempotent."""
+        return self._run(calls.release_lease(self._server))
 
     def stop_engine(self) -> Acknowledged:
         """Abort what runs and free the model; the job stays known. Idempotent."""

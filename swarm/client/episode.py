@@ -22,7 +22,7 @@ from swarm.client.heartbeat import Leases
 from swarm.client.plans.exchange import Server
 from swarm.config import complete_address
 from swarm.errors import BadRequest, EpisodeEnded, SwarmError
-from swarm.schemas import BeginEpisodeResponse, EndEpisodeResponse
+from swarm.schemas import LEASE_HEADER, BeginEpisodeResponse, EndEpisodeResponse
 from swarm.types import DEFAULT_DATA_SOURCE, Task, WorkflowOutput
 
 _ANTHROPIC_MODELS = (
@@ -210,7 +210,7 @@ def name_task(task_id: str | None, data_source: str | None) -> tuple[str | None,
     return task_id, data_source or task.data_source
 
 
-def describe(url: str, token: str | None, timeout_s: float) -> Server:
+def describe(url: str, token: str | None, timeout_s: float, lease: int | None = None) -> Server:
     """Raises BadRequest for a malformed url or timeout."""
     url = complete_address(url)
     parsed = httpx.URL(url)
@@ -219,6 +219,8 @@ def describe(url: str, token: str | None, timeout_s: float) -> Server:
     if not timeout_s > 0:
         raise BadRequest(f"timeout must be positive, got {timeout_s}", param="timeout")
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    if lease is not None:
+        headers[LEASE_HEADER] = str(lease)
     return Server(url.rstrip("/"), headers, timeout_s)
 
 

@@ -28,6 +28,7 @@ from swarm.gateway.control.server_routes import (
     add_status_routes,
     health_router,
 )
+from swarm.gateway.control.study_routes import add_launch_record_route, add_study_routes
 from swarm.gateway.control.transaction_routes import add_transaction_routes, transaction_router
 from swarm.gateway.dialects.anthropic.routes import anthropic_models_router, messages_router
 from swarm.gateway.dialects.chat.routes import chat_router, models_router
@@ -86,7 +87,7 @@ def create_app(deps: Deps) -> SwarmApi:
 
 
 def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
-    gate = Gate(deps.guard, AuditLog(deps.ledger))
+    gate = Gate(deps.guard, AuditLog(deps.ledger), deps.control.lease.check)
     life = gate.router(CLIENTS, "episodes")
     add_life_routes(life, deps.served, deps.ledger)
     add_judgement_routes(life, deps.served, deps.ledger)
@@ -98,9 +99,11 @@ def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
     records = gate.router(READERS, "records")
     add_record_routes(records, deps.served, deps.ledger)
     add_history_routes(records, deps.ledger)
+    add_launch_record_route(records, deps.control)
     add_event_routes(records, deps.events)
     commands = gate.router(COMMANDERS, "control")
     add_command_routes(commands, deps.control, deps.served, deps.lifecycle, deps.ledger)
+    add_study_routes(commands, deps.control, deps.lifecycle)
     scrape = gate.router(READERS, "health", prefix="")
     add_prometheus_route(scrape, deps.control, deps.served, deps.ledger, deps.events, traffic)
     return [life, status, state, records, commands, scrape]

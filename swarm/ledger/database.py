@@ -16,7 +16,7 @@ from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
 # A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
@@ -174,6 +174,26 @@ _ADDED_IN_VERSION_4 = """
 ALTER TABLE episodes ADD COLUMN batch_group INTEGER;
 """
 
+_ADDED_IN_VERSION_5 = """
+CREATE TABLE launches (
+    key TEXT PRIMARY KEY,
+    job_id INTEGER NOT NULL REFERENCES jobs,
+    at REAL NOT NULL
+);
+
+CREATE TABLE leases (
+    fence INTEGER PRIMARY KEY AUTOINCREMENT,
+    study_id TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    database TEXT NOT NULL,
+    ttl_s REAL NOT NULL,
+    since REAL NOT NULL,
+    ended_at REAL
+);
+"""
+
 _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
@@ -192,10 +212,11 @@ INSERT INTO trained_groups
 """
 
 _CHANGES = {
-    0: f"{_SCHEMA} {_ADDED_IN_VERSION_2} {_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4}",
-    1: f"{_FROM_VERSION_1} {_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4}",
-    2: f"{_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4}",
-    3: _ADDED_IN_VERSION_4,
+    0: f"{_SCHEMA} {_ADDED_IN_VERSION_2} {_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4} {_ADDED_IN_VERSION_5}",
+    1: f"{_FROM_VERSION_1} {_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4} {_ADDED_IN_VERSION_5}",
+    2: f"{_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4} {_ADDED_IN_VERSION_5}",
+    3: f"{_ADDED_IN_VERSION_4} {_ADDED_IN_VERSION_5}",
+    4: _ADDED_IN_VERSION_5,
 }
 """By the version that the file has, 0 for a new one."""
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 from swarm.errors import LedgerError
-from swarm.ledger import queries, transactions
+from swarm.ledger import leases, queries, transactions
 from swarm.ledger import writes as operations
 from swarm.ledger.database import hold_lock, open_for_reading, open_for_writing
 from swarm.ledger.rows import (
@@ -34,6 +34,8 @@ from swarm.ledger.rows import (
     EpisodeSlice,
     EventRow,
     JobRow,
+    LaunchRow,
+    LeaseRow,
     MetricRow,
     OpenWork,
     RecordedEpisode,
@@ -107,6 +109,51 @@ class Ledger:
                 at=time.time(),
             )
         )
+
+    async def record_launch(self, key: str, job: Mapping[str, Any], resolved: Mapping[str, Any]) -> JobRow:
+        """As `record_job`, under a key that no run of this ledger has; raises Conflict for one that has been used."""
+        return await self._write(
+            partial(
+                leases.insert_launch,
+                key=key,
+                job=operations.to_json(job),
+                resolved=operations.to_json(resolved),
+                at=time.time(),
+            )
+        )
+
+    async def launches(self, key: str | None = None, limit: int = 100) -> list[LaunchRow]:
+        """Runs that were started under a key, newest first; that of `key` alone if one is given."""
+        return await self._read(partial(leases.launches, key=key, limit=limit))
+
+    async def newest_launch_key(self) -> str | None:
+        """The key of the newest job, if it was started under one."""
+        return await self._read(leases.newest_launch_key)
+
+    async def record_lease(
+        self, study_id: str, *, holder: str, host: str, pid: int, database: str, ttl_s: float
+    ) -> LeaseRow:
+        """A new lease of the server; the one before it ends."""
+        return await self._write(
+            partial(
+                leases.insert_lease,
+                study_id=study_id,
+                holder=holder,
+                host=host,
+                pid=pid,
+                database=database,
+                ttl_s=ttl_s,
+                at=time.time(),
+            )
+        )
+
+    async def end_lease(self, fence: int) -> None:
+        """Idempotent."""
+        await self._write(partial(leases.end_lease, fence=fence, at=time.time()))
+
+    async def lease(self) -> LeaseRow | None:
+        """The lease that nobody has given back; it may have run out."""
+        return await self._read(leases.present_lease)
 
     async def latest_job(self) -> JobRow | None:
         return await self._read(queries.latest_job)

@@ -35,6 +35,31 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchRow:
+    """One run that was started under a key. `step` is the last one it has finished; a later run ends `is_newest`."""
+
+    key: str
+    job: JobRow
+    at: float
+    step: int
+    is_newest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """The use of the server by one study, since a time. `fence` grows with every lease of this ledger."""
+
+    fence: int
+    study_id: str
+    holder: str
+    host: str
+    pid: int
+    database: str
+    ttl_s: float
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class StateRow:
     """One change of the engine state. `reason` is None where nobody gave one."""
 

@@ -95,14 +95,15 @@ class Ending:
     turn_rewards: Sequence[float] | None
 
 
-def insert_job(connection: sqlite3.Connection, job: str, resolved: str, at: float) -> JobRow:
+def insert_job(connection: sqlite3.Connection, job: str, resolved: str, at: float, key: str | None = None) -> JobRow:
     _close_books(connection, at)
     row = connection.execute(
         "INSERT INTO jobs (job, resolved, created_at) VALUES (?, ?, ?) RETURNING *", (job, resolved, at)
     ).fetchone()
     started = queries.to_job(row)
     names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
-    insert_event(connection, "job.started", to_json({"job_id": started.job_id, **names}), at)
+    named = {} if key is None else {"key": key}
+    insert_event(connection, "job.started", to_json({"job_id": started.job_id, **names, **named}), at)
     return started
 
 

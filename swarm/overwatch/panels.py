@@ -44,7 +44,7 @@ SILENT_CLIENT_S = 60.0
 
 
 def header(snapshot: Snapshot, *, is_paused: bool = False) -> RenderableType:
-    """Two lines and, when there is one, the reason of the state or of the silence."""
+    """Two lines and, when there are, the reason of the state, the study that uses the server, and why it is silent."""
     status = snapshot.status
     lines: list[RenderableType] = [
         _spread(Text(f"swarm {snapshot.url}", style="bold"), _state(snapshot, is_paused=is_paused))
@@ -53,6 +53,10 @@ def header(snapshot: Snapshot, *, is_paused: bool = False) -> RenderableType:
         lines.append(_spread(_job(status), _progress(status)))
         if status.reason is not None:
             lines.append(_line(printable(status.reason), STYLE_BY_STATE[status.state]))
+        if (lease := status.lease) is not None:
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(lease.since))
+            words = f"used by study {lease.study_id} of {lease.host} (process {lease.pid}) since {since}"
+            lines.append(_line(printable(words), "dim"))
     if (problem := _problem(snapshot)) is not None:
         lines.append(problem)
     return Group(*lines)

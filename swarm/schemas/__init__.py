@@ -6,6 +6,7 @@ service the frozen dataclasses of types.py flow instead. Chat bodies belong to t
 
 from swarm.schemas.base import (
     API_PREFIX,
+    LEASE_HEADER,
     LEGAL_ENGINE_MOVES,
     MAX_REWARD,
     Body,
@@ -70,9 +71,11 @@ from swarm.schemas.server_bodies import (
     SyncJobRequest,
     WarningView,
 )
+from swarm.schemas.study_bodies import LaunchPage, LaunchRequest, LaunchView, LeaseRequest, LeaseView
 
 __all__ = [
     "API_PREFIX",
+    "LEASE_HEADER",
     "LEGAL_ENGINE_MOVES",
     "MAX_REWARD",
     "AbortEpisodeRequest",
@@ -109,6 +112,11 @@ __all__ = [
     "HeldTasks",
     "Identifier",
     "JobView",
+    "LaunchPage",
+    "LaunchRequest",
+    "LaunchView",
+    "LeaseRequest",
+    "LeaseView",
     "LoadRequest",
     "MetricPointView",
     "MetricsHistory",

@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 API_PREFIX = "/v1/swarm"
 
+LEASE_HEADER = "x-swarm-lease"
+"""With it a commander's call names the lease that it is made under, by its fence."""
+
 
 Identifier = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.:/@+-]+$")]
 """A caller-chosen name: letters, digits and `_ . : / @ + -`."""

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from swarm.schemas.base import Body, EngineState, EpisodeState
 from swarm.schemas.batch_bodies import BatchPolicyView
+from swarm.schemas.study_bodies import LeaseView
 from swarm.types import EpisodeType
 
 
@@ -112,6 +113,7 @@ class Status(Body):
     `running` lists the running episodes that were silent longest, at most 50. `recoveries` counts how often the engine
     of this job came back after a crash, of its worker or of the server. `calls` counts model calls that were joined,
     replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that had no effect, by name.
+    `lease` names the study that uses the server.
     """
 
     server_version: str
@@ -134,6 +136,7 @@ class Status(Body):
     ignored_fields: dict[str, int]
     tokens_per_second: float
     last_metrics: dict[str, float]
+    lease: LeaseView | None = None
     started_at: float
     now: float
 

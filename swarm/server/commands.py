@@ -14,15 +14,24 @@ from typing import Any, TypeVar
 
 from swarm.backends.base import Backends
 from swarm.config import ServerConfig
-from swarm.errors import EngineFailure, EngineNotReady, IllegalTransition, JobInvalid, LedgerError, SwarmError
+from swarm.errors import (
+    EngineFailure,
+    EngineNotReady,
+    IllegalTransition,
+    JobInvalid,
+    LaunchConflict,
+    LedgerError,
+    SwarmError,
+)
 from swarm.gateway.control.server_routes import Control
 from swarm.job import TrainJob, build_job
-from swarm.ledger import JobRow, Ledger, OpenWork, StateRow
+from swarm.ledger import JobRow, LaunchRow, Ledger, OpenWork, StateRow
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
-from swarm.schemas import CheckpointResponse, EngineState, Status
+from swarm.schemas import CheckpointResponse, EngineState, LaunchView, Status
 from swarm.server.build import Assembly
+from swarm.server.lease import ServerLease
 from swarm.server.run import Run
 from swarm.server.status import build_status
 
@@ -50,6 +59,7 @@ class SwarmServer:
         self._commands = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lifecycle = EngineLifecycle(ledger.record_state)
+        self.lease = ServerLease(ledger)
         self._coordinator_client = CoordinatorClient(config.host, config.peers)
         self._assembly = Assembly(
             config=config,
@@ -65,6 +75,9 @@ class SwarmServer:
             job=lambda: self._job,
             sync_job=self.sync_job,
             start=self.start_engine,
+            launch=self.launch,
+            launches=self.launches,
+            lease=self.lease,
             stop=self.stop_engine,
             checkpoint=self.checkpoint,
             load=self.load,
@@ -144,6 +157,49 @@ class SwarmServer:
             await self.lifecycle.move(EngineState.BOOTING)
             self._spawn(self._boot(job, row, work), "engine")
 
+    async def launch(self, key: str, data: dict[str, Any]) -> LaunchView:
+        """Begin to boot a job as a new run, once: asked again with its key, this only says what became of it.
+
+        Raises JobInvalid; LaunchConflict while something else runs, or if the key was used for another job.
+        """
+        job = build_job(data)
+        await asyncio.to_thread(self._backends.check, job)
+        async with self._commands:
+            if known := next(iter(await self._ledger.launches(key)), None):
+                earlier = _recorded(known.job)
+                if earlier is None or not (job.means(earlier) or earlier.extends(job)):
+                    raise LaunchConflict(f"the key {key} was used for another job: give every run its own", param="key")
+                return self._view_launch(known)
+            if self.lifecycle.state not in STARTABLE:
+                running = await self._ledger.newest_launch_key()
+                name = _name_of(self._job) if running is None else f" (launched as {running})"
+                raise LaunchConflict(f"another run is {self.lifecycle.state}{name}: stop it first, or wait for its end")
+            self._job = job
+            given, resolved = job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
+            # On record before the engine boots: whoever dies now, the same key never starts it a second time.
+            row = await self._ledger.record_launch(key, given, resolved)
+            await self.lifecycle.move(EngineState.BOOTING)
+            self._spawn(self._boot(job, row, None), "engine")
+            return self._view_launch(LaunchRow(key, row, row.created_at, 0, True)).model_copy(update={"is_new": True})
+
+    async def launches(self, key: str | None, limit: int) -> list[LaunchView]:
+        """What became of the runs that were launched under a key, newest first; of one `key` alone if it is given."""
+        return [self._view_launch(known) for known in await self._ledger.launches(key, limit)]
+
+    def _view_launch(self, known: LaunchRow) -> LaunchView:
+        state, total = self.lifecycle.state, int(known.job.resolved["total_steps"])
+        if not known.is_newest:
+            outcome, reason = "replaced", "a later run of this server took its place"
+        elif state is EngineState.FAILED:
+            outcome, reason = "failed", self.lifecycle.reason
+        elif state is EngineState.OFFLINE:
+            outcome, reason = "stopped", self.lifecycle.reason
+        else:
+            outcome, reason = ("done" if state is EngineState.COMPLETE else "running"), self.lifecycle.reason
+        return LaunchView(
+            key=known.key, outcome=outcome, step=known.step, total_steps=total, reason=reason, began_at=known.at
+        )
+
     async def stop_engine(self) -> None:
         """Abort what runs and free the model. The job stays known. Idempotent."""
         async with self._commands:
@@ -172,9 +228,10 @@ class SwarmServer:
         await self._coordinator_client.close()
 
     async def status(self) -> Status:
-        return build_status(
+        status = build_status(
             self._job, self._run, self.lifecycle, await self._ledger.failures(), started_at=self._started_at
         )
+        return status.model_copy(update={"lease": self.lease.view()})
 
     async def _open_work(self, job: TrainJob, resume: bool) -> tuple[JobRow, OpenWork | None]:
         """What an earlier run of this very job left; None for a fresh run, which the ledger then records."""

@@ -149,6 +149,7 @@ async def _serve(
     )
     watching = asyncio.create_task(_watch_shutdown(server, http), name="shutdown watch")
     try:
+        await server.lease.restore()
         # Before the first request, which may be of an episode that outlived the server before this one.
         await _take_up(server, job, resume, on_resume)
         serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")

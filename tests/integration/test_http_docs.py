@@ -24,7 +24,7 @@ TOKENS = {
     "observer_token": "observer-0123456789",
 }
 COMMANDER = f"authorization: Bearer {TOKENS['token']}"
-LAST = ("load", "stop", "shutdown")
+LAST = ("load", "stop", "launch", "shutdown")
 """Sent after all others, in this order: each keeps those before from working."""
 TRANSACTION = "rT6mXlq0Zc1YpS9uWvKd3A"
 

@@ -7,22 +7,24 @@ from functools import partial
 from experiments_db import RunStatus
 from researcher.evaluator import BASE, FINAL
 from researcher.loop.deps import ActiveRun, Deps, Phase
-from researcher.loop.nodes.monitor import charge_work, fail_with
+from researcher.loop.nodes.monitor import end_with
+from researcher.loop.outages import charge_work, is_out
 from researcher.loop.state import ResearchState
 
 
 def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
     for active in deps.active_runs.in_phase(Phase.TRAINED):
-        _begin_measuring(deps, active)
+        if not is_out(deps, active):
+            _begin_measuring(deps, active)
     for active in deps.active_runs.in_phase(Phase.MEASURING):
         task = deps.background.take(active.run_id)
         if task is None:
-            continue
-        error = task.exception()
-        if error is None:
+            if not is_out(deps, active) and active.is_waiting:
+                _begin_measuring(deps, active)
+        elif (error := task.exception()) is None:
             _finish(deps, active)
         else:
-            fail_with(deps, active, error)
+            end_with(deps, active, error)
     deps.ledger.charge_wall_clock()
     return state
 
@@ -30,11 +32,11 @@ def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
 def _begin_measuring(deps: Deps, active: ActiveRun) -> None:
     assert active.slot.url is not None, "a run in training has a server"
     run = deps.store.update_run(active.run_id, status=RunStatus.EVALUATING)
-    active.phase = Phase.MEASURING
+    active.phase, active.is_waiting = Phase.MEASURING, False
     is_complete = active.diagnosis is None and not active.has_its_share
     deps.background.submit(
         active.run_id,
-        partial(deps.evaluator().measure, run, active.slot.url, active.child, is_complete=is_complete),
+        partial(deps.evaluator(active.dropped).measure, run, active.slot.url, active.child, is_complete=is_complete),
     )
 
 
@@ -56,4 +58,5 @@ def _finish(deps: Deps, active: ActiveRun) -> None:
         run_id=run.id,
     )
     deps.active_runs.remove(active)
+    deps.pool.report_run(active.slot, is_well=True)
     deps.pool.give_back(active.slot)

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from functools import partial
 
-from experiments_db import BudgetKind, RunStatus, Severity
+from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
 from researcher.execution.runs import Trial, TrialState, job_of, list_trials, run_key, total_steps
 from researcher.execution.servers import Slot
-from researcher.loop.deps import ActiveRun, Deps
+from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.design import needs_design, pilot_trials
 from researcher.loop.nodes.write_program import is_trusted, planned_iteration
+from researcher.loop.outages import note_servers
 from researcher.loop.state import ResearchState
 
 
 def launch(deps: Deps, state: ResearchState) -> ResearchState:
+    note_servers(deps)
     for trial in open_trials(deps, state):
-        slot = deps.pool.take()
-        if slot is None:
-            break
+        slot = deps.pool.take(trial.failed_on)
+        if slot is None and deps.pool.is_any_answering:
+            # For the next trial another server may do.
+            continue
         try:
             # Another attempt at a trial that was paid for is free.
             deps.ledger.ensure_can_launch(0 if trial.runs else 1)
         except BudgetExceeded as error:
-            deps.pool.give_back(slot)
+            if slot is not None:
+                deps.pool.give_back(slot)
             deps.log.note("budget.spent", f"No further run: {error}", severity=Severity.WARNING)
             return {**state, "is_spent": True}
-        begin(deps, trial, slot, is_fresh=True)
+        if slot is None:
+            break
+        claim(deps, trial, slot)
     return state
 
 
@@ -51,29 +57,39 @@ def has_work(deps: Deps, state: ResearchState) -> bool:
     return len(deps.active_runs) > 0 or (not state["is_spent"] and bool(open_trials(deps, state)))
 
 
-def begin(deps: Deps, trial: Trial, slot: Slot, *, is_fresh: bool) -> None:
-    """Claim the trial's next attempt and have it prepared; unless `is_fresh`, go on with the run that is under way."""
-    assert slot.url is not None, "a slot that was taken has a server"
-    if is_fresh:
-        job = job_of(deps.study_id, trial.experiment, trial.seed, trial.attempt)
-        key = run_key(deps.study_id, trial)
-        run = deps.store.claim_run(trial.experiment.id, trial.seed, key, attempt=trial.attempt, job=job)
-        run = deps.store.update_run(run.id, status=RunStatus.LAUNCHING, server_url=slot.url)
-    else:
-        run = trial.runs[-1]
+def claim(deps: Deps, trial: Trial, slot: Slot) -> None:
+    """Claim the trial's next attempt for a slot and begin it."""
+    job = job_of(deps.study_id, trial.experiment, trial.seed, trial.attempt)
+    key = run_key(deps.study_id, trial)
+    run = deps.store.claim_run(trial.experiment.id, trial.seed, key, attempt=trial.attempt, job=job)
+    run = deps.store.update_run(run.id, status=RunStatus.LAUNCHING, server_url=slot.url)
+    begin(deps, trial, run, slot)
+
+
+def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phase.PREPARING) -> None:
+    """Have a claimed run prepared, or go on with one in a later phase; either waits until the slot's server answers."""
     deps.ledger.charge(BudgetKind.RUNS, 1, f"{trial.experiment.name}/{trial.seed}", run_id=run.id)
     steps = total_steps(trial.experiment.job)
     name = trial.name if run.attempt == 1 else f"{trial.name} (attempt {run.attempt})"
-    active = ActiveRun(run.id, name, trial.experiment, steps, slot, deps.early_stopping(trial.experiment))
+    active = ActiveRun(run.id, name, trial.experiment, steps, slot, deps.early_stopping(trial.experiment), phase)
     deps.active_runs.add(active)
-    prepare = partial(
-        deps.evaluator().prepare,
-        run,
-        trial.experiment,
-        slot.url,
-        is_trusted=is_trusted(trial.experiment),
-        is_fresh=is_fresh,
+    if phase is Phase.PREPARING:
+        prepare(deps, active)
+    verb = "launched" if run.status is RunStatus.LAUNCHING else "taken up again"
+    deps.log.note("run.launched", f"{active.name} {verb} on server {slot.name}", run_id=run.id)
+
+
+def prepare(deps: Deps, active: ActiveRun) -> None:
+    """Have a run's engine booted and its program started, in the background, once its server answers."""
+    if not active.slot.is_answering:
+        active.is_waiting = True
+        return
+    active.phase, active.is_waiting, active.was_away = Phase.PREPARING, False, False
+    work = partial(
+        deps.evaluator(active.dropped).prepare,
+        deps.store.get_run(active.run_id),
+        active.experiment,
+        str(active.slot.url),
+        is_trusted=is_trusted(active.experiment),
     )
-    deps.background.submit(run.id, prepare)
-    verb = "launched" if is_fresh else "taken up again"
-    deps.log.note("run.launched", f"{active.name} {verb} on server {slot.url}", run_id=run.id)
+    deps.background.submit(active.run_id, work)

@@ -7,15 +7,18 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-from experiments_db import BudgetKind, Run, RunStatus, Severity
-from researcher.errors import ResearchError
+from experiments_db import RunStatus, Severity
+from researcher.errors import ResearchError, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import RunRejected
-from researcher.execution.runs import TRAINING_SECONDS, job_of
+from researcher.execution.runs import OWN_DOING, TRAINING_SECONDS, job_of
+from researcher.execution.servers import is_outage
 from researcher.execution.shares import ends_at_a_share
 from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.loop.nodes.launch import prepare
+from researcher.loop.outages import charge_work, is_out, lose, note_servers, set_back
 from researcher.loop.state import ResearchState
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
@@ -23,19 +26,27 @@ from swarm.processes.child import tail
 
 logger = logging.getLogger(__name__)
 
+OUTAGE_POLL_S = 30.0
+"""How long a round is while no server answers; it ends as soon as one comes back."""
 POLL_S = 1.0
 """How long one round waits for something to happen: what a person watching takes for live."""
 
 LAST_LINES = 5
+MAX_INCOMPLETE = 2
+"""A score that lacks episodes is measured so often again, on a server that answers."""
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
-    deps.background.wait(POLL_S)
+    deps.background.wait(POLL_S if deps.pool.is_any_answering else OUTAGE_POLL_S)
+    note_servers(deps)
     for active in deps.active_runs.in_phase(Phase.PREPARING):
         if (task := deps.background.take(active.run_id)) is not None:
             _begin_training(deps, active, task)
+        elif not is_out(deps, active) and active.is_waiting:
+            prepare(deps, active)
     for active in deps.active_runs.in_phase(Phase.TRAINING):
-        _look_at(deps, active)
+        if not is_out(deps, active):
+            _look_at(deps, active)
     return {**state, "polls": state["polls"] + 1}
 
 
@@ -48,7 +59,7 @@ def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
         active.copied_at = time.time()
         deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
     else:
-        fail_with(deps, active, error)
+        end_with(deps, active, error)
 
 
 def _look_at(deps: Deps, active: ActiveRun) -> None:
@@ -59,11 +70,14 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
             status = client.status()
             _copy_curves(deps, active, client.metrics(active.copied_step))
     except SwarmError as error:
-        if active.slot.child is not None and active.slot.child.poll() is not None:
-            fail(deps, active, f"the server ended with exit code {active.slot.child.poll()}: {error}")
+        if is_outage(error):
+            deps.pool.report_outage(active.slot, error)
             return
         logger.info("%s: no look at the server: %s", active.name, error)
         _act_on(deps, active, active.early_stopping.diagnose())
+        return
+    _notice_restart(active, status.started_at)
+    if active.was_away and _has_lost_its_place(deps, active, status.state, code):
         return
     if status.experiment_name != _own_name(deps, active):
         fail(deps, active, f"the server runs {status.experiment_name} instead")
@@ -83,6 +97,36 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         _act_on(deps, active, active.early_stopping.diagnose())
 
 
+def _notice_restart(active: ActiveRun, started_at: float) -> None:
+    """A server that was started again between two looks was away too."""
+    before, active.server_started_at = active.server_started_at, started_at
+    active.was_away = active.was_away or before not in (None, started_at)
+
+
+def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | None) -> bool:
+    """After an outage: whether the run had to leave its server, or to be begun again there, through no fault of its
+    own. Its program may not have got over the outage, and the engine may not have been started again."""
+    assert active.slot.url is not None, "a run in training has a server"
+    try:
+        with deps.pool.connect(active.slot.url) as client:
+            launched = client.find_launch(deps.store.get_run(active.run_id).idempotency_key)
+    except SwarmError as error:
+        deps.pool.report_outage(active.slot, error)
+        return True
+    if launched is None or launched.outcome == "replaced":
+        lose(deps, active, f"server {active.slot.name} came back without it")
+        return True
+    is_at_work = state in ("ROLLING", "DRAINING", "TRAINING", "EXPORTING", "BOOTING")
+    is_program_gone = code is not None and is_at_work and not (code == 0 and ends_at_a_share(deps.log.charter()))
+    if launched.outcome != "stopped" and not is_program_gone:
+        return False
+    if active.child is not None:
+        active.child.stop()
+    deps.log.note("run.resumed", f"{active.name} goes on after an outage of its server", run_id=active.run_id)
+    prepare(deps, active)
+    return True
+
+
 def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:
     if not points:
         return
@@ -94,6 +138,7 @@ def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:
     deps.store.record_metrics(active.run_id, values)
     for point in points:
         active.early_stopping.observe(point.step, point.metrics)
+        active.outages = 0
     active.copied_step = points[-1].step
 
 
@@ -107,6 +152,20 @@ def _act_on(deps: Deps, active: ActiveRun, diagnosis: Diagnosis | None) -> None:
         active.phase = Phase.TRAINED
     else:
         fail(deps, active, diagnosis.sentence, diagnosis=diagnosis)
+
+
+def end_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
+    """Background work for a run has raised: what says nothing of the run is done again, all else fails it."""
+    if is_outage(error):
+        set_back(deps, active, error)
+    elif isinstance(error, RunLost):
+        lose(deps, active, str(error))
+    elif isinstance(error, ScoreIncomplete) and (active.incomplete < MAX_INCOMPLETE or not active.slot.is_answering):
+        active.incomplete += 1
+        active.is_waiting = True
+        logger.warning("%s: measured again: %s", active.name, error)
+    else:
+        fail_with(deps, active, error)
 
 
 def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
@@ -134,15 +193,8 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
     charge_work(deps, run)
     deps.log.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)
     deps.active_runs.remove(active)
+    deps.pool.report_run(active.slot, is_well=found["kind"] in OWN_DOING)
     deps.pool.give_back(active.slot)
-
-
-def charge_work(deps: Deps, run: Run) -> None:
-    """What a run that is over has cost: its time, and that of its GPUs."""
-    seconds = run.duration_s or 0.0
-    deps.ledger.charge(BudgetKind.WORKING_S, seconds, run.id, run_id=run.id)
-    if gpus := run.job.get("n_gpu"):
-        deps.ledger.charge(BudgetKind.GPU_HOURS, gpus * seconds / 3600, run.id, run_id=run.id)
 
 
 def _own_name(deps: Deps, active: ActiveRun) -> str:

@@ -40,6 +40,11 @@ from swarm.schemas import (
     HeldTask,
     HeldTasks,
     JobView,
+    LaunchPage,
+    LaunchRequest,
+    LaunchView,
+    LeaseRequest,
+    LeaseView,
     LoadRequest,
     MetricPointView,
     MetricsHistory,
@@ -136,6 +141,25 @@ def sync_and_start(
     if served.state is EngineState.COMPLETE:
         logger.warning("%s/%s: %s", served.project_name, served.experiment_name, served.reason)
     return served
+
+
+def launch(server: Server, key: str, train_job: BaseModel | Mapping[str, Any]) -> Plan[LaunchView]:
+    """Its key makes it repeatable."""
+    body = checked(lambda: LaunchRequest(key=key, job=dump_any(train_job)))
+    return exchange(server, Call("POST", f"{API_PREFIX}/launch", body), LaunchView)
+
+
+def find_launch(server: Server, key: str) -> Plan[LaunchView | None]:
+    page = yield from exchange(server, Call("GET", f"{API_PREFIX}/launches", query={"key": key}), LaunchPage)
+    return page.launches[0] if page.launches else None
+
+
+def take_lease(server: Server, wanted: LeaseRequest) -> Plan[LeaseView]:
+    return exchange(server, Call("PUT", f"{API_PREFIX}/lease", wanted), LeaseView)
+
+
+def release_lease(server: Server) -> Plan[Acknowledged]:
+    return exchange(server, Call("DELETE", f"{API_PREFIX}/lease"), Acknowledged)
 
 
 def stop_engine(server: Server) -> Plan[Acknowledged]:

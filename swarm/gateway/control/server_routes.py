@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query, Response
 
@@ -29,6 +29,9 @@ from swarm.schemas import (
     EngineState,
     HeldTasks,
     JobView,
+    LaunchView,
+    LeaseRequest,
+    LeaseView,
     LoadRequest,
     MetricPointView,
     MetricsHistory,
@@ -45,6 +48,16 @@ Served = Callable[[], ModelService | None]
 """The model being served, or None while the engine is off."""
 
 
+class Lease(Protocol):
+    """The sole use of the server by one study."""
+
+    async def take(self, wanted: LeaseRequest) -> LeaseView: ...
+
+    async def release(self) -> None: ...
+
+    def check(self, fence: int) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """What the server can be told to do."""
@@ -53,6 +66,9 @@ class Control:
     job: Callable[[], TrainJob | None]
     sync_job: Callable[[dict[str, Any]], Awaitable[TrainJob]]
     start: Callable[[bool], Awaitable[None]]
+    launch: Callable[[str, dict[str, Any]], Awaitable[LaunchView]]
+    launches: Callable[[str | None, int], Awaitable[list[LaunchView]]]
+    lease: Lease
     stop: Callable[[], Awaitable[None]]
     checkpoint: Callable[[], Awaitable[CheckpointResponse]]
     load: Callable[[int], Awaitable[None]]

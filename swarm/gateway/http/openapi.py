@@ -22,9 +22,9 @@ from swarm.errors import (
     SwarmError,
     Unauthorized,
 )
-from swarm.gateway.http.auth import Role
+from swarm.gateway.http.auth import COMMANDERS, Role
 from swarm.gateway.http.errors import error_response
-from swarm.schemas import ErrorBody
+from swarm.schemas import LEASE_HEADER, ErrorBody
 
 TOKEN = "token"
 EPISODE_KEY = "episode_key"
@@ -63,6 +63,14 @@ IGNORED_FIELDS: dict[str, Any] = {
     }
 }
 
+_LEASE_PARAMETER: dict[str, Any] = {
+    "name": LEASE_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The fence of the lease that the call is made under: 409 `lease_lost` once it is over.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
+}
+
 _SCHEMAS = "#/components/schemas/"
 
 _EPISODE_ID = "ep-0f3c5b0e6d5f4d0c9a51f5a3b7f1c2d4"
@@ -84,6 +92,8 @@ EXAMPLES: dict[str, Mapping[str, Any]] = {
     "SyncJobRequest": {"job": {"model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}},
     "StartEngineRequest": {"resume": True},
     "LoadRequest": {"step": 10},
+    "LaunchRequest": {"key": "study-1/lr=0.1/0/1", "job": {"model": "nano", "total_steps": 30}},
+    "LeaseRequest": {"study_id": "study-1", "holder": "lab:4711:3", "host": "lab", "pid": 4711, "ttl_s": 60},
 }
 """By schema: a body as it may be sent."""
 
@@ -141,6 +151,8 @@ def _complete_operation(operation: dict[str, Any], allowed: frozenset[Role] | No
         operation["security"] = [{TOKEN: []}]
         operation["x-roles"] = roles
         operation["description"] = f"{operation.get('description', '')}\n\nFor: {', '.join(roles)}.".strip()
+        if allowed == COMMANDERS:
+            operation.setdefault("parameters", []).append(_LEASE_PARAMETER)
     elif "model" in operation.get("tags", ()):
         operation["security"] = [{EPISODE_KEY: []}]
     for parameter in operation.get("parameters", ()):

@@ -52,6 +52,13 @@ class EventQuery(Query):
     stream: bool = False
 
 
+class LaunchQuery(Query):
+    """`key` is that of the run, if only one is asked for."""
+
+    key: Name | None = None
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
 class AuditQuery(Query):
     """Entries beyond `after_id`."""
 

@@ -26,12 +26,14 @@ from swarm.gateway.http.audit import AuditLog
 from swarm.gateway.http.auth import COMMANDERS, Role, TokenGuard
 from swarm.gateway.http.errors import bad_field, status_of
 from swarm.gateway.http.openapi import errors
-from swarm.schemas import API_PREFIX
+from swarm.schemas import API_PREFIX, LEASE_HEADER
 
 Body = TypeVar("Body")
 
 BODY_TIMEOUT_S = 30.0
 """A client that takes longer to send a body keeps others from being served."""
+
+MAX_FENCE_DIGITS = 18
 
 # What may be no number or fit no float: rare, so that only then every value is looked at.
 _MAYBE_INFINITE = re.compile(rb"NaN|Infinity|\d[eE]\+?\d{3}|\d{300}")
@@ -118,10 +120,12 @@ class DirectRoute(APIRoute):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Makes routers whose routes are open to some roles. Calls that only a commander may make are audited."""
+    """Makes routers whose routes are open to some roles. Calls that only a commander may make are audited; one that
+    names the lease it is made under is refused once that is over."""
 
     guard: TokenGuard
     audit: AuditLog
+    check_lease: Callable[[int], None]
 
     def router(self, roles: frozenset[Role], tag: str, prefix: str = API_PREFIX) -> APIRouter:
         gate = self
@@ -133,7 +137,8 @@ class Gate:
                 handle = super().get_route_handler()
                 return gate.audited(roles, handle) if roles == COMMANDERS else gate.guarded(roles, handle)
 
-        return APIRouter(prefix=prefix, tags=[tag], route_class=GuardedRoute, responses=errors(400, 401, 403))
+        refusals = errors(400, 401, 403, 409) if roles == COMMANDERS else errors(400, 401, 403)
+        return APIRouter(prefix=prefix, tags=[tag], route_class=GuardedRoute, responses=refusals)
 
     def guarded(self, roles: frozenset[Role], handle: Handler) -> Handler:
         async def check_and_handle(request: Request) -> Response:
@@ -148,6 +153,8 @@ class Gate:
             try:
                 caller = self.guard.identify(request)
                 _require(caller, roles, request)
+                if (fence := request.headers.get(LEASE_HEADER)) is not None:
+                    self.check_lease(_read_fence(fence))
                 response = await handle(request)
             except BaseException as error:
                 status = status_of(error) if isinstance(error, Exception) else CALLER_LEFT
@@ -157,6 +164,12 @@ class Gate:
             return response
 
         return check_handle_and_record
+
+
+def _read_fence(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_FENCE_DIGITS):
+        raise BadRequest(f"{LEASE_HEADER}: must be the fence of a lease, a whole number", param=LEASE_HEADER)
+    return int(text)
 
 
 def _require(caller: Role, roles: frozenset[Role], request: Request) -> None:

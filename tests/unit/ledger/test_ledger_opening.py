@@ -17,7 +17,7 @@ from swarm.errors import LedgerError
 from swarm.ledger import Ledger, database
 from swarm.schemas import EpisodeState
 
-FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3)}
+FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4)}
 APPLICATION_ID = 0x53574C47
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
@@ -109,9 +109,9 @@ def test_without_a_copy_nothing_is_migrated(old_path: Path, version: int) -> Non
 
 def test_migration_that_fails_midway_leaves_the_old_version(old_path: Path) -> None:
     with closing(sqlite3.connect(old_path)) as connection:
-        connection.execute("ALTER TABLE episodes ADD COLUMN batch_group TEXT")
+        connection.execute("CREATE TABLE leases (fence INTEGER)")
     before = content_of(old_path)
-    with pytest.raises(LedgerError, match="duplicate column name: batch_group"):
+    with pytest.raises(LedgerError, match="leases already exists"):
         Ledger.open(old_path)
     assert content_of(old_path) == before
 

@@ -15,6 +15,7 @@ from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.servers.leases import LeaseHolder
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.types import Analysis, Budget, FrameRequest, History
@@ -38,7 +39,7 @@ def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: Ex
         store=store,
         log=log,
         planner=ScriptedPlanner(Script(charter, plans=(), programs={}, decisions=())),
-        pool=ServerPool(urls=(), local=1, home=tmp_path),
+        pool=ServerPool(urls=(), local=1, home=tmp_path, holder=LeaseHolder("study")),
         background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study.id, Budget()),
         sandbox=None,

@@ -21,6 +21,7 @@ from researcher.loop.nodes.launch import is_piloted, open_trials
 from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
+from researcher.servers.leases import LeaseHolder
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.study.settings import read_settings
@@ -50,7 +51,7 @@ def begin(
         store=store,
         log=StudyLog(store, study),
         planner=planner,
-        pool=ServerPool(urls=("http://one", "http://two"), local=0, home=tmp_path),
+        pool=ServerPool(urls=("http://one", "http://two"), local=0, home=tmp_path, holder=LeaseHolder("study")),
         background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study, charter.budget),
         sandbox=None,

@@ -97,6 +97,23 @@ def test_stall_is_the_systems_fault_and_a_step_resets_it() -> None:
     assert diagnosis is not None and diagnosis.kind == "stall" and diagnosis.is_retried and not diagnosis.is_scored
 
 
+def test_time_without_an_answer_of_the_server_is_neither_a_stall_nor_an_overrun() -> None:
+    clock = Clock()
+    early_stopping = EarlyStopping(Limits(stall_s=10, overrun_s=15), "local", 30, clock=clock)
+    clock.now = 9.0
+    early_stopping.pause()
+    clock.now = 5000.0
+    early_stopping.pause()
+    early_stopping.resume()
+    early_stopping.resume()
+    assert early_stopping.diagnose() is None
+
+    clock.now += 2.0
+    diagnosis = early_stopping.diagnose()
+
+    assert diagnosis is not None and diagnosis.kind == "stall"
+
+
 def test_overrun_is_not_tried_again() -> None:
     clock = Clock()
     early_stopping = EarlyStopping(Limits(overrun_s=100), "local", 30, clock=clock)

@@ -4,39 +4,65 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from server_processes import ServerProcess
 
-from researcher.errors import ServerProblem
-from researcher.execution.servers import MAX_RESTARTS, ServerPool, check_servers, connect
+from researcher.errors import ServerInUse, ServerProblem
+from researcher.execution.servers import ServerPool, check_servers, connect
+from researcher.servers.leases import LeaseHolder
 from swarm.processes.child import process_start
+from swarm.schemas import LeaseRequest
+
+HOLDER = LeaseHolder("study-1", "/data/research.db")
 
 
-def test_own_server_serves_is_started_again_when_killed_and_ends_with_the_pool(tmp_path: Path) -> None:
-    pool = ServerPool(local=1, home=tmp_path)
-    pool.start()
-    try:
-        slot = pool.take()
-        assert slot is not None and slot.url is not None and slot.child is not None
-        assert pool.take() is None
-        with pool.connect(slot.url) as client:
-            assert client.status().state == "OFFLINE"
-        first = slot.child
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait(10)
-        pool.give_back(slot)
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Callable[..., ServerPool]]:
+    """Makes pools; all are stopped at the end of the test."""
+    made: list[ServerPool] = []
 
-        again = pool.take()
+    def make(**options: Any) -> ServerPool:
+        made.append(ServerPool(**{"home": tmp_path, "holder": HOLDER, **options}))
+        return made[-1]
 
-        assert again is slot and slot.child is not first and slot.url is not None
-        with pool.connect(slot.url) as client:
-            assert client.status().state == "OFFLINE"
-        pid = slot.child.pid
-    finally:
-        pool.stop()
+    yield make
+    for each in made:
+        each.stop()
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_own_server_serves_is_started_again_at_its_address_when_killed_and_ends_with_the_pool(
+    pool: Callable[..., ServerPool],
+) -> None:
+    own = pool(local=1)
+    own.start()
+    slot = own.take()
+    assert slot is not None and slot.url is not None and slot.child is not None
+    assert own.take() is None
+    first, url = slot.child, slot.url
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait(10)
+
+    _await(lambda: slot.child is not None and slot.child is not first and slot.is_answering)
+
+    assert slot.url == url
+    with own.connect(url) as client:
+        assert client.status().state == "OFFLINE"
+    assert [change.is_back for change in own.take_changes()] == [False, True]
+    pid = slot.child.pid
+    own.stop()
     assert process_start(pid) is None
 
 
@@ -45,27 +71,12 @@ def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     (blocked / "0").mkdir(parents=True)
     # A folder where the server keeps its ledger file.
     (blocked / "0" / "ledger.db").mkdir()
-    pool = ServerPool(local=1, home=blocked)
+    pool = ServerPool(local=1, home=blocked, holder=HOLDER)
 
     with pytest.raises(ServerProblem, match=r"did not start: .*stderr\.log"):
         pool.start()
 
     assert all(slot.child is None for slot in pool.slots)
-
-
-def test_slot_whose_server_keeps_dying_is_given_up(tmp_path: Path) -> None:
-    pool = ServerPool(local=1, home=tmp_path)
-    pool.start()
-    try:
-        with pytest.raises(ServerProblem, match="no swarm server is left"):
-            for _ in range(MAX_RESTARTS + 2):
-                slot = pool.take()
-                assert slot is not None and slot.child is not None
-                os.kill(slot.child.pid, signal.SIGKILL)
-                slot.child.wait(10)
-                pool.give_back(slot)
-    finally:
-        pool.stop()
 
 
 def test_unreachable_server_is_named() -> None:
@@ -83,14 +94,96 @@ def test_server_at_work_for_somebody_else_is_refused(start_server: Callable[...,
             check_servers([url])
 
 
-def test_foreign_servers_are_left_running(start_server: Callable[..., Any], tmp_path: Path) -> None:
-    url = start_server().url
-    pool = ServerPool(urls=[url], home=tmp_path)
-    pool.start()
-    slot = pool.take_at(url)
-    assert slot is not None and pool.take() is None and pool.take_at(url) is None
+def test_one_silent_server_is_no_reason_to_refuse_a_study(start_server: Callable[..., Any]) -> None:
+    check_servers(["http://127.0.0.1:9", start_server().url])
 
-    pool.stop()
+
+def test_foreign_servers_are_left_running_and_are_free_again(
+    start_server: Callable[..., Any], pool: Callable[..., ServerPool]
+) -> None:
+    url = start_server().url
+    foreign = pool(urls=[url])
+    foreign.start()
+    slot = foreign.take_at(url)
+    assert slot is not None and foreign.take() is None and foreign.take_at(url) is None
+    with connect(url, None) as client:
+        lease = client.status().lease
+    assert lease is not None and (lease.study_id, lease.database) == ("study-1", "/data/research.db")
+
+    foreign.stop()
 
     with connect(url, None) as client:
-        assert client.status().state == "OFFLINE"
+        assert (client.status().state, client.status().lease) == ("OFFLINE", None)
+
+
+def test_second_study_is_refused_by_the_name_of_the_first(
+    start_server: Callable[..., Any], pool: Callable[..., ServerPool]
+) -> None:
+    url = start_server().url
+    pool(urls=[url]).start()
+
+    with pytest.raises(ServerInUse, match=rf"{url} is used by study study-1 of "):
+        check_servers([url])
+    with pytest.raises(ServerInUse, match="used by study study-1"):
+        pool(urls=[url], holder=LeaseHolder("study-2", "/data/other.db")).start()
+
+
+def test_lease_of_a_dead_process_and_of_an_earlier_one_of_the_study_are_taken_over(
+    start_server: Callable[..., Any], pool: Callable[..., ServerPool]
+) -> None:
+    url = start_server().url
+    dead = {"holder": f"{socket.gethostname()}:0:1", "host": socket.gethostname(), "pid": 0, "ttl_s": 600.0}
+    with connect(url, None) as client:
+        client.take_lease(LeaseRequest(study_id="other", database="/data/other.db", **dead))
+        first = pool(urls=[url])
+        first.start()
+        assert first.slots[0].is_answering
+        first.stop()
+
+        alive = {**dead, "holder": "unknown"}
+        client.take_lease(LeaseRequest(study_id="study-1", database="/data/research.db", **alive))
+        second = pool(urls=[url])
+        second.start()
+        assert second.slots[0].is_answering
+
+
+def test_silent_server_gets_no_run_and_is_used_again_once_it_is_back(
+    server_process: Callable[..., ServerProcess], pool: Callable[..., ServerPool]
+) -> None:
+    there, away = server_process(), server_process(is_running=False)
+    foreign = pool(urls=[away.url, there.url])
+    foreign.start()
+    slot = foreign.take()
+    assert slot is not None and slot.url == there.url and foreign.take() is None
+
+    away.start()
+
+    _await(lambda: foreign.slots[0].is_answering)
+    back = foreign.take()
+    assert back is not None and back.url == away.url
+
+
+def test_study_whose_servers_are_out_for_longer_than_it_allows_says_so(
+    server_process: Callable[..., ServerProcess], pool: Callable[..., ServerPool]
+) -> None:
+    away = server_process(is_running=False)
+    foreign = pool(urls=[away.url], max_out_s=0.0)
+    foreign.start()
+
+    with pytest.raises(ServerProblem, match="no server has answered"):
+        foreign.take()
+    pool(urls=[away.url]).start()
+
+
+def test_run_that_failed_on_a_server_goes_to_another_one_if_one_answers(
+    start_server: Callable[..., Any], pool: Callable[..., ServerPool]
+) -> None:
+    urls = [start_server().url for _ in range(2)]
+    foreign = pool(urls=urls)
+    foreign.start()
+
+    other = foreign.take(frozenset({urls[0]}))
+    assert other is not None and other.url == urls[1]
+    assert foreign.take(frozenset({urls[0]})) is None
+    first = foreign.take(frozenset(urls))
+    assert first is not None and first.url == urls[0]

@@ -72,18 +72,3 @@ def test_loss_of_the_lease_is_noticed_at_the_next_heartbeat(store: ExperimentSto
         store.acquire_lease("study:s", "elsewhere:1:1", TTL_S)
 
         assert lost.wait(10)
-
-
-def test_server_in_use_by_another_study_is_not_shared(store: ExperimentStore) -> None:
-    url = "http://10.0.0.1:10086"
-    other = store.acquire_lease(f"server:{url}", "elsewhere:1:1", TTL_S)
-
-    with pytest.raises(StudyBusy, match=r"10\.0\.0\.1"):
-        StudyLease(store, "s", servers=[f"{url}/"], on_beat=_nothing, on_lost=_nothing)
-    # What was taken before the refusal has been given back.
-    assert store.find_lease("study:s") is None
-
-    store.release_lease(other)
-    with StudyLease(store, "s", servers=[url], on_beat=_nothing, on_lost=_nothing):
-        assert store.find_lease(f"server:{url}") is not None
-    assert store.find_lease(f"server:{url}") is None

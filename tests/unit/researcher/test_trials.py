@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
-from researcher.execution.runs import TrialState, job_of, list_all_trials, list_trials, plain_name, run_key
+from researcher.execution.runs import (
+    MAX_LOSSES,
+    MAX_ON_ONE_SERVER,
+    SERVER_LOST,
+    TrialState,
+    job_of,
+    list_all_trials,
+    list_trials,
+    plain_name,
+    run_key,
+)
 from researcher.types import Arm, Plan
 
 
@@ -29,11 +39,20 @@ def _plan(*arms: str, seeds: tuple[int, ...] = (0,)) -> Plan:
     return Plan(0, (), tuple(Arm(name, {}, {}, "") for name in arms), seeds, "")
 
 
-def _attempt(store: ExperimentStore, arm: Experiment, *, moves: tuple[RunStatus, ...], retried: bool = True) -> Run:
+def _attempt(
+    store: ExperimentStore,
+    arm: Experiment,
+    *,
+    moves: tuple[RunStatus, ...],
+    retried: bool = True,
+    kind: str = "failure",
+    url: str | None = None,
+) -> Run:
     trial = list_trials(store, arm.study_id, _plan(arm.name))[0]
-    run = store.claim_run(arm.id, 0, run_key(arm.study_id, trial), attempt=trial.attempt)
+    run = store.claim_run(arm.id, 0, run_key(arm.study_id, trial), attempt=trial.attempt, server_url=url)
     for status in moves:
-        diagnosis = {"is_retried": retried} if status is RunStatus.FAILED else None
+        is_told = status in (RunStatus.FAILED, RunStatus.STOPPED)
+        diagnosis = {"kind": kind, "is_retried": retried} if is_told else None
         run = store.update_run(run.id, status=status, diagnosis=diagnosis, exit_reason="because")
     return run
 
@@ -51,7 +70,6 @@ INTERRUPTED = (*TRAINING, RunStatus.STOPPED)
         ([()], TrialState.OPEN, 1),
         ([TRAINING], TrialState.ACTIVE, 2),
         ([FAILED], TrialState.OPEN, 2),
-        ([FAILED, FAILED], TrialState.GIVEN_UP, 3),
         ([INTERRUPTED, INTERRUPTED, FAILED], TrialState.OPEN, 4),
         ([FAILED, FINISHED], TrialState.FINISHED, 3),
     ],
@@ -69,6 +87,39 @@ def test_state_of_a_trial_follows_from_its_attempts(
     trial = list_trials(store, arm.study_id, _plan(arm.name))[0]
 
     assert (trial.state, trial.attempt) == (state, next_attempt)
+
+
+@pytest.mark.parametrize(
+    ("kind", "urls", "state"),
+    [
+        ("program", "aa", TrialState.GIVEN_UP),
+        ("program", "a", TrialState.OPEN),
+        ("failure", "a" * (MAX_ON_ONE_SERVER - 1), TrialState.OPEN),
+        ("failure", "a" * MAX_ON_ONE_SERVER, TrialState.GIVEN_UP),
+        ("failure", "ab", TrialState.GIVEN_UP),
+    ],
+)
+def test_arms_own_failures_count_at_once_and_those_of_the_system_where_no_server_is_at_fault(
+    store: ExperimentStore, arm: Experiment, kind: str, urls: str, state: TrialState
+) -> None:
+    for url in urls:
+        _attempt(store, arm, moves=FAILED, kind=kind, url=url)
+
+    trial = list_trials(store, arm.study_id, _plan(arm.name))[0]
+
+    assert (trial.state, trial.failed_on) == (state, frozenset(urls))
+    assert trial.own_failure == ("program" if kind == "program" and state is TrialState.GIVEN_UP else "")
+
+
+def test_lost_servers_use_up_no_attempt_but_not_for_ever(store: ExperimentStore, arm: Experiment) -> None:
+    _attempt(store, arm, moves=FAILED, kind="program", url="a")
+    for _ in range(MAX_LOSSES - 1):
+        _attempt(store, arm, moves=INTERRUPTED, kind=SERVER_LOST, url="a")
+    assert list_trials(store, arm.study_id, _plan(arm.name))[0].state is TrialState.OPEN
+
+    _attempt(store, arm, moves=INTERRUPTED, kind=SERVER_LOST, url="a")
+
+    assert list_trials(store, arm.study_id, _plan(arm.name))[0].state is TrialState.GIVEN_UP
 
 
 def test_failure_that_is_the_arms_own_is_not_tried_again(store: ExperimentStore, arm: Experiment) -> None:

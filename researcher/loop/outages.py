@@ -1,0 +1,85 @@
+"""Servers that go away and come back: what a person is told of it, and what becomes of the runs that they have.
+
+Place in the flow: monitor and evaluate ask here before they look at a run; checkpoint_scores tells of servers too.
+Which servers answer is known to the pool (execution/servers.py).
+"""
+
+from __future__ import annotations
+
+import time
+
+from experiments_db import BudgetKind, Run, RunStatus
+from researcher.execution.failure_reason import in_one_line
+from researcher.execution.runs import SERVER_LOST
+from researcher.loop.deps import ActiveRun, Deps
+from swarm.processes.child import Child
+
+MAX_OUTAGES = 20
+"""A run under which servers fail so often, and which never gets on meanwhile, is begun anew elsewhere."""
+
+
+def note_servers(deps: Deps) -> None:
+    """One event for each server that went or came back since this was last called."""
+    for change in deps.pool.take_changes():
+        answering = sum(slot.is_answering for slot in deps.pool.slots)
+        count = f"{answering} of {len(deps.pool.slots)} servers answer"
+        if change.is_back:
+            deps.log.note("server.back", f"Server {change.name} answers after {change.out_s:.0f} s; {count}.")
+            continue
+        waits = "" if answering else "; the study waits until one does"
+        reason = in_one_line(change.reason)
+        deps.log.warn("server.lost", f"Server {change.name} is out: {reason}; {count}{waits}.")
+
+
+def is_out(deps: Deps, active: ActiveRun) -> bool:
+    """Whether nothing can be done for a run because its server does not answer. One that has waited long enough leaves
+    it, if another server answers."""
+    if active.slot.is_answering:
+        if active.away_since is not None:
+            active.away_since, active.was_away = None, True
+            active.early_stopping.resume()
+        return False
+    if active.away_since is None:
+        active.away_since = time.monotonic()
+        active.early_stopping.pause()
+    away_s = time.monotonic() - active.away_since
+    if away_s > active.is_worth_waiting_s(deps.limits.outage_s) and deps.pool.has_other(active.slot):
+        lose(deps, active, f"its server {active.slot.name} has not answered for {away_s:.0f} s")
+    return True
+
+
+def set_back(deps: Deps, active: ActiveRun, error: BaseException) -> None:
+    """Work for a run met an outage: it is begun again once the server answers."""
+    deps.pool.report_outage(active.slot, error)
+    active.outages += 1
+    active.is_waiting = True
+    if active.outages > MAX_OUTAGES:
+        lose(deps, active, f"{active.outages} outages of its server while it made no progress")
+
+
+def lose(deps: Deps, active: ActiveRun, reason: str) -> None:
+    """Give a run up with its server: it says nothing of the arm, and another attempt is made."""
+    active.dropped.set()
+    if active.child is not None:
+        active.child.stop()
+    deps.background.abandon(active.run_id, _end)
+    reason = in_one_line(reason)
+    found = {"kind": SERVER_LOST, "sentence": reason, "is_retried": True}
+    run = deps.store.update_run(active.run_id, status=RunStatus.STOPPED, exit_reason=reason, diagnosis=found)
+    charge_work(deps, run)
+    deps.log.warn("run.lost", f"{active.name} is begun anew: {reason}", run_id=active.run_id)
+    deps.active_runs.remove(active)
+    deps.pool.give_back(active.slot)
+
+
+def charge_work(deps: Deps, run: Run) -> None:
+    """What a run that is over has cost: its time, and that of its GPUs."""
+    seconds = run.duration_s or 0.0
+    deps.ledger.charge(BudgetKind.WORKING_S, seconds, run.id, run_id=run.id)
+    if gpus := run.job.get("n_gpu"):
+        deps.ledger.charge(BudgetKind.GPU_HOURS, gpus * seconds / 3600, run.id, run_id=run.id)
+
+
+def _end(result: object) -> None:
+    if isinstance(result, Child):
+        result.stop()

@@ -1,0 +1,70 @@
+"""A run gets its engine on a server, once: asked again under its key, the server goes on with what it has.
+
+Place in the flow: the evaluator calls it before a run's base weights and before its trained ones are scored. This
+module knows nothing of scores or programs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from experiments_db import Run
+from researcher.errors import RunBroken, RunLost, ServerInUse
+from swarm import SwarmClient
+from swarm.errors import LaunchConflict
+from swarm.schemas import Status
+
+POLL_S = 0.1
+
+
+def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: str, boot_timeout_s: float) -> None:
+    """Start the run's job under its key, unless the server has done so before; returns while it boots.
+
+    Raises RunBroken if its engine failed, RunLost if a later run took its place, ServerInUse if the server works for
+    another project than `project`.
+    """
+    key = run.idempotency_key
+    try:
+        launched = client.launch(key, job)
+    except LaunchConflict as conflict:
+        if client.status().project_name != project:
+            raise ServerInUse(f"{client.url}: {conflict.message}") from conflict
+        # The server is this study's alone, and this run's until it is over: what runs there was left behind.
+        client.stop_engine()
+        launched = client.launch(key, job)
+    match launched.outcome:
+        case "failed":
+            raise RunBroken(f"the engine failed: {launched.reason}")
+        case "replaced":
+            raise RunLost(f"a later run took its place on {client.url} at step {launched.step}")
+        case "stopped":
+            client.auto_sync_train_config_and_start_engine(job, boot_timeout=boot_timeout_s)
+        case "running" | "done":
+            pass
+
+
+def await_serving(client: SwarmClient, wait_s: float, check_stop: Callable[[], None]) -> Status:
+    """Raises RunBroken if the engine fails, or does not serve after `wait_s`, and what `check_stop` raises."""
+    deadline = time.monotonic() + wait_s
+    while (status := client.status()).state in ("BOOTING", "FAILED", "OFFLINE"):
+        check_stop()
+        if status.state == "FAILED":
+            raise RunBroken(f"the engine failed: {status.reason}")
+        if time.monotonic() > deadline:
+            raise RunBroken(f"the engine is {status.state} after {wait_s:g} s: {status.reason or 'it does not boot'}")
+        time.sleep(POLL_S)
+    check_stop()
+    return status
+
+
+def is_replaced(client: SwarmClient, run: Run, boot_timeout_s: float) -> bool:
+    """Whether the server has another run by now; one whose engine was stopped is brought back. Raises RunLost if the
+    server knows nothing of it."""
+    launched = client.find_launch(run.idempotency_key)
+    if launched is None:
+        raise RunLost(f"{client.url} has no record of it any more")
+    if launched.outcome == "stopped":
+        client.auto_sync_train_config_and_start_engine(run.job, boot_timeout=boot_timeout_s)
+    return launched.outcome == "replaced"

@@ -1,0 +1,93 @@
+"""Leases and launches on record: which researcher has the server, and which run was started under which key.
+
+Place in the flow: as queries.py and writes.py, for the two facts that outlive the researcher who made them. A lease's
+heartbeats are not stored: only the server in memory knows when one runs out.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from swarm.errors import LaunchConflict
+from swarm.ledger import queries
+from swarm.ledger.rows import JobRow, LaunchRow, LeaseRow
+from swarm.ledger.writes import insert_event, insert_job, to_json
+
+
+def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:
+    """The lease that nobody has given back; whether it has run out is not known here."""
+    row = connection.execute("SELECT * FROM leases WHERE ended_at IS NULL ORDER BY fence DESC LIMIT 1").fetchone()
+    return None if row is None else _to_lease(row)
+
+
+def insert_lease(
+    connection: sqlite3.Connection,
+    study_id: str,
+    holder: str,
+    host: str,
+    pid: int,
+    database: str,
+    ttl_s: float,
+    at: float,
+) -> LeaseRow:
+    """The one before it, if any, ends."""
+    connection.execute("UPDATE leases SET ended_at = ? WHERE ended_at IS NULL", (at,))
+    row = connection.execute(
+        "INSERT INTO leases (study_id, holder, host, pid, database, ttl_s, since) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        " RETURNING *",
+        (study_id, holder, host, pid, database, ttl_s, at),
+    ).fetchone()
+    lease = _to_lease(row)
+    detail = {"study_id": study_id, "host": host, "pid": pid, "database": database, "fence": lease.fence}
+    insert_event(connection, "lease.taken", to_json(detail), at)
+    return lease
+
+
+def end_lease(connection: sqlite3.Connection, fence: int, at: float) -> None:
+    """Idempotent."""
+    ended = connection.execute(
+        "UPDATE leases SET ended_at = ? WHERE fence = ? AND ended_at IS NULL RETURNING study_id", (at, fence)
+    ).fetchone()
+    if ended is not None:
+        insert_event(connection, "lease.released", to_json({"study_id": ended["study_id"], "fence": fence}), at)
+
+
+def insert_launch(connection: sqlite3.Connection, key: str, job: str, resolved: str, at: float) -> JobRow:
+    """Start a new run under a key. Raises Conflict, with nothing changed, if a run before has it."""
+    if connection.execute("SELECT 1 FROM launches WHERE key = ?", (key,)).fetchone() is not None:
+        raise LaunchConflict(f"the run {key} was started before", param="key")
+    started = insert_job(connection, job, resolved, at, key)
+    connection.execute("INSERT INTO launches (key, job_id, at) VALUES (?, ?, ?)", (key, started.job_id, at))
+    return started
+
+
+def launches(connection: sqlite3.Connection, key: str | None, limit: int) -> list[LaunchRow]:
+    """Newest first; that of `key` alone if one is given."""
+    rows = connection.execute(
+        f"SELECT launches.key, launches.at, jobs.*, jobs.job_id = {queries.NEWEST_JOB} AS is_newest,"
+        " (SELECT max(step) FROM batches WHERE batches.job_id = jobs.job_id AND state = 'trained') AS step"
+        " FROM launches JOIN jobs USING (job_id) WHERE ?1 IS NULL OR key = ?1 ORDER BY jobs.job_id DESC LIMIT ?2",
+        (key, limit),
+    )
+    return [
+        LaunchRow(row["key"], queries.to_job(row), row["at"], row["step"] or 0, bool(row["is_newest"])) for row in rows
+    ]
+
+
+def newest_launch_key(connection: sqlite3.Connection) -> str | None:
+    """The key of the newest job, if it was started under one."""
+    row = connection.execute(f"SELECT key FROM launches WHERE job_id = {queries.NEWEST_JOB}").fetchone()
+    return None if row is None else row["key"]
+
+
+def _to_lease(row: sqlite3.Row) -> LeaseRow:
+    return LeaseRow(
+        fence=row["fence"],
+        study_id=row["study_id"],
+        holder=row["holder"],
+        host=row["host"],
+        pid=row["pid"],
+        database=row["database"],
+        ttl_s=row["ttl_s"],
+        since=row["since"],
+    )

@@ -1,0 +1,244 @@
+"""Studies whose servers go away at any moment: every run is trained and scored, and none is started twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from server_processes import BlackHole, ServerProcess
+
+from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
+from researcher.execution.early_stopping import Limits
+from researcher.loop.session import work_on
+from researcher.study.requests import create_study
+from researcher.study.settings import StudySettings
+from swarm import SwarmClient
+
+pytestmark = pytest.mark.timeout(600)
+
+TOPIC = "batch size 2 or 3 for tool use at equal steps"
+SEEDS, STEPS, EPISODES = 2, 6, 6
+CELLS = 2 * SEEDS
+PATIENCE_S = 400
+LIMITS = Limits(dead_steps=1_000_000, outage_s=1.0)
+
+MakeServer = Callable[..., ServerProcess]
+
+
+class StudyAtWork:
+    """A study in a thread, watched through its database."""
+
+    def __init__(self, home: Path, urls: Sequence[str]) -> None:
+        settings = StudySettings(
+            engine="fake", steps=STEPS, seeds=SEEDS, eval_episodes=EPISODES, servers=tuple(urls), max_runs=CELLS
+        )
+        self.store: ExperimentStore = open_store(home / "research.db")
+        self.urls = tuple(urls)
+        self.study_id = create_study(self.store, TOPIC, settings).id
+        self._thread = threading.Thread(
+            target=work_on, args=(self.store, self.study_id, home), kwargs={"limits": LIMITS}, daemon=True
+        )
+        self._thread.start()
+
+    def await_event(self, kind: str, count: int = 1) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while Counter(event.kind for event in self.store.list_events(self.study_id, limit=None))[kind] < count:
+            assert self._thread.is_alive(), f"it ended without {kind}: {self.story()}"
+            assert time.monotonic() < deadline, f"no {kind} came: {self.story()}"
+            time.sleep(0.05)
+
+    def story(self) -> str:
+        return "\n".join(event.message for event in self.store.list_events(self.study_id, limit=None))
+
+    def await_end(self) -> None:
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), self.story()
+
+    def check(self) -> None:
+        """Every cell is trained and scored, the final test is whole, and each key was launched once."""
+        assert self.store.get_study(self.study_id).status is StudyStatus.FINISHED, self.story()
+        runs = self.store.list_runs(study_id=self.study_id)
+        finished = {run.id: (run.experiment_id, run.seed) for run in runs if run.status is RunStatus.FINISHED}
+        assert len(finished) == len(set(finished.values())) == CELLS, self.story()
+        assert {run.status for run in runs} <= {RunStatus.FINISHED, RunStatus.STOPPED}, self.story()
+        finals = self.store.list_evaluations(study_id=self.study_id, phase="final")
+        assert {item.run_id for item in finals} == set(finished)
+        sealed = self.store.list_evaluations(study_id=self.study_id, phase="sealed")
+        # Every answer of the fake engine is wrong: the baseline is the winner as well.
+        assert len(sealed) == SEEDS, self.story()
+        assert "run.unscored" not in {event.kind for event in self.store.list_events(self.study_id, limit=None)}
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@pytest.fixture
+def at_work(tmp_path: Path) -> Iterator[Callable[[Sequence[str]], StudyAtWork]]:
+    begun: list[StudyAtWork] = []
+
+    def begin(urls: Sequence[str]) -> StudyAtWork:
+        begun.append(StudyAtWork(tmp_path, urls))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.close()
+
+
+def _launches(urls: Sequence[str]) -> Counter[str]:
+    """How often each key was launched, by the events in the ledgers of all servers."""
+    found: Counter[str] = Counter()
+    for url in urls:
+        with SwarmClient(url) as client:
+            found.update(event.detail["key"] for event in client.past_events() if "key" in event.detail)
+    return found
+
+
+def _check_launches(study: StudyAtWork, urls: Sequence[str]) -> None:
+    launches = _launches(urls)
+    assert set(launches.values()) == {1}, launches
+    finished = study.store.list_runs(study_id=study.study_id, statuses=[RunStatus.FINISHED])
+    assert {run.idempotency_key for run in finished} <= set(launches)
+
+
+def test_server_that_is_a_black_hole_from_the_start_costs_nothing(
+    server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork]
+) -> None:
+    there = server_process()
+    with closing(BlackHole()) as away:
+        study = at_work([away.url, there.url])
+        study.await_end()
+        study.check()
+        assert f"Server {away.url} is out" in study.story()
+    _check_launches(study, [there.url])
+    assert {run.server_url for run in study.store.list_runs(study_id=study.study_id)} == {there.url}
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [("run.launched", 2), ("run.training", 1), ("run.finished", 1), ("test.opened", 1)]
+)
+def test_server_that_dies_and_comes_back_costs_nothing(
+    server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork], kind: str, count: int
+) -> None:
+    first, second = server_process(), server_process()
+    study = at_work([first.url, second.url])
+    study.await_event(kind, count)
+
+    first.kill()
+    study.await_event("server.lost")
+    first.start()
+
+    study.await_end()
+    study.check()
+    _check_launches(study, [first.url, second.url])
+
+
+def test_cells_of_a_server_that_never_comes_back_go_to_the_other_one(
+    server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork]
+) -> None:
+    first, second = server_process(), server_process()
+    study = at_work([first.url, second.url])
+    study.await_event("run.training", 2)
+
+    first.kill()
+
+    study.await_end()
+    study.check()
+    assert "is begun anew: its server" in study.story()
+    _check_launches(study, [second.url])
+    first.start()
+    assert set(_launches([first.url, second.url]).values()) == {1}
+
+
+@pytest.mark.parametrize("kind", ["run.training", "test.opened"])
+def test_study_waits_while_all_its_servers_are_out(
+    server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork], kind: str
+) -> None:
+    servers = [server_process(), server_process()]
+    study = at_work([server.url for server in servers])
+    study.await_event(kind)
+
+    for server in servers:
+        server.kill()
+    study.await_event("server.lost", 2)
+    assert "0 of 2 servers answer; the study waits until one does" in study.story()
+    assert study.store.get_study(study.study_id).status is StudyStatus.RUNNING
+    for server in servers:
+        server.start()
+
+    study.await_end()
+    study.check()
+    _check_launches(study, [server.url for server in servers])
+
+
+FLAGS = ["--brain", "rules", "--engine", "fake", "--seeds", "1", "--steps", "4"]
+
+
+def _researcher(home: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "researcher.cli", *words, "--home", str(home)]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _await_launch(process: subprocess.Popen[str], url: str) -> None:
+    """Until the server has a run of the researcher; it is looked at often, for the moment is short."""
+    deadline = time.monotonic() + PATIENCE_S
+    with SwarmClient(url) as client:
+        while (client.status().experiment_name or "").partition("/")[0] == "":
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_researcher_killed_between_launch_and_record_finds_its_run_again(
+    server_process: MakeServer, tmp_path: Path
+) -> None:
+    server = server_process()
+    # The base weights are scored before the run is on record as running: many episodes keep it there for a while.
+    words = ["start", "--topic", TOPIC, *FLAGS, "--eval-episodes", "200", "--servers", server.url]
+    process = _researcher(tmp_path, *words)
+    _await_launch(process, server.url)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    with open_store(tmp_path / "research.db") as store:
+        (study,) = store.list_studies()
+        (run,) = store.list_runs(study_id=study.id)
+        assert run.status is RunStatus.LAUNCHING
+
+        resumed = _researcher(tmp_path, "resume", study.id)
+        _, errors = resumed.communicate(timeout=PATIENCE_S)
+
+        assert resumed.returncode == 0, errors
+        runs = store.list_runs(study_id=study.id)
+        assert [(each.attempt, each.status) for each in runs] == [(1, RunStatus.FINISHED)] * 2
+        assert run.id in {each.id for each in runs}
+    assert _launches([server.url]) == {each.idempotency_key: 1 for each in runs}
+
+
+def test_second_database_on_the_same_server_is_refused_by_name(server_process: MakeServer, tmp_path: Path) -> None:
+    server = server_process()
+    words = [*FLAGS, "--servers", server.url, "--eval-episodes", "200"]
+    first = _researcher(tmp_path / "one", "start", "--topic", TOPIC, *words)
+    try:
+        _await_launch(first, server.url)
+        with open_store(tmp_path / "one" / "research.db", read_only=True) as store:
+            (study,) = store.list_studies()
+
+        second = _researcher(tmp_path / "two", "start", "--topic", TOPIC, *words)
+        _, errors = second.communicate(timeout=PATIENCE_S)
+
+        assert second.returncode == 75, errors
+        assert f"server {server.url} is used by study {study.id} of " in errors
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate(timeout=60)

@@ -1,0 +1,101 @@
+"""`swarm start` in processes of their own, each with its home and its port, killed and started again at will."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+STOP_TIMEOUT_S = 60
+
+
+@dataclass
+class ServerProcess:
+    """A server at an address that it keeps over its lives."""
+
+    home: Path
+    port: int
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        words = ["-m", "swarm.cli", "start", "--port", str(self.port), "--home", str(self.home), "--json"]
+        with (self.home / "stderr.log").open("a") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (self.home / "stderr.log").read_text()[-2000:]
+        assert json.loads(line)["url"] == self.url
+
+    def kill(self) -> None:
+        """kill -9; returns once it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def wait(self) -> None:
+        assert self.process is not None
+        self.process.communicate(timeout=STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+
+@contextmanager
+def server_processes(directory: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Makes servers under `directory`, running unless `is_running` is false; all are ended with the block."""
+    made: list[ServerProcess] = []
+
+    def make(*, is_running: bool = True) -> ServerProcess:
+        server = ServerProcess(directory / f"server-{len(made)}", free_port())
+        made.append(server)
+        if is_running:
+            server.start()
+        return server
+
+    try:
+        yield make
+    finally:
+        for server in made:
+            server.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class BlackHole:
+    """An address that accepts connections and never says a word, as a host behind a broken network does."""
+
+    def __init__(self) -> None:
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(512)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        self._listener.close()

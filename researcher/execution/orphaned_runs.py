@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from experiments_db import Run, RunStatus
 from researcher.evaluator import FINAL
-from researcher.execution.runs import Trial, job_of, list_all_trials, total_steps
+from researcher.execution.runs import Trial, gpus_of, job_of, list_all_trials, total_steps
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import begin
 from swarm import SwarmError
@@ -69,6 +69,7 @@ def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
         begin(deps, trial, slot, is_fresh=False)
         return True
     steps = total_steps(trial.experiment.job)
+    deps.ledger.begin_run(run.id, gpus_of(trial.experiment.job))
     deps.active_runs.add(
         ActiveRun(
             run.id, trial.name, trial.experiment, steps, slot, deps.early_stopping(trial.experiment), Phase.TRAINED

@@ -6,7 +6,7 @@ Place in the flow: session.py builds it, every node gets it. It knows no order o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from researcher.execution.servers import ServerPool, Slot
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
+from researcher.types import Charter
 from swarm.processes.child import Child
 from swarm.sandbox.sandbox import Sandbox
 
@@ -97,6 +98,10 @@ class Deps:
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
+
+    def charter(self) -> Charter:
+        """The frozen charter with the budget as it is now, for whoever plans or decides."""
+        return replace(self.log.charter(), budget=self.ledger.budget)
 
     def evaluator(self) -> Evaluator:
         return Evaluator(

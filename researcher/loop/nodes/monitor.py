@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-from experiments_db import BudgetKind, Run, RunStatus, Severity
+from experiments_db import RunStatus, Severity
 from researcher.errors import ResearchError
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import Diagnosis
@@ -15,6 +15,7 @@ from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import TRAINING_SECONDS, job_of
 from researcher.execution.shares import ends_at_a_share
+from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.state import ResearchState
 from researcher.study.log import DIAGNOSED
@@ -36,7 +37,8 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
             _begin_training(deps, active, task)
     for active in deps.active_runs.in_phase(Phase.TRAINING):
         _look_at(deps, active)
-    return {**state, "polls": state["polls"] + 1}
+    is_spent = stop_over_budget(deps) or state["is_spent"]
+    return {**state, "polls": state["polls"] + 1, "is_spent": is_spent}
 
 
 def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
@@ -130,19 +132,11 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
     if diagnosis is not None:
         sentence = in_one_line(diagnosis.sentence)
         found = {"kind": diagnosis.kind, "sentence": sentence, "is_retried": diagnosis.is_retried}
-    run = deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
-    charge_work(deps, run)
+    deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
+    deps.ledger.end_run(active.run_id)
     deps.log.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)
     deps.active_runs.remove(active)
     deps.pool.give_back(active.slot)
-
-
-def charge_work(deps: Deps, run: Run) -> None:
-    """What a run that is over has cost: its time, and that of its GPUs."""
-    seconds = run.duration_s or 0.0
-    deps.ledger.charge(BudgetKind.WORKING_S, seconds, run.id, run_id=run.id)
-    if gpus := run.job.get("n_gpu"):
-        deps.ledger.charge(BudgetKind.GPU_HOURS, gpus * seconds / 3600, run.id, run_id=run.id)
 
 
 def _own_name(deps: Deps, active: ActiveRun) -> str:

@@ -144,7 +144,9 @@ def _measure_progress(store: ExperimentStore, study_id: str, now: float) -> tupl
     over = (TrialState.FINISHED, TrialState.GIVEN_UP)
     done = [key for key in wanted if key in claimed and claimed[key].state in over]
     runs = [run for trial in claimed.values() for run in trial.runs]
-    took = [run.finished_at - run.created_at for run in runs if run.status is RunStatus.FINISHED and run.finished_at]
+    ended = [run for run in runs if run.status is RunStatus.FINISHED]
+    # The clock may have been put back since.
+    took = [max(0.0, run.finished_at - run.created_at) for run in ended if run.finished_at]
     if not took:
         return len(done), len(wanted), None
     active = [now - run.created_at for run in runs if not run.status.is_over and run.status is not RunStatus.PLANNED]

@@ -219,10 +219,10 @@ class Run:
 
     @property
     def duration_s(self) -> float | None:
-        """From start to end; None while either is missing."""
+        """From start to end, and none where the clock was put back meanwhile; None while either is missing."""
         if self.started_at is None or self.finished_at is None:
             return None
-        return self.finished_at - self.started_at
+        return max(0.0, self.finished_at - self.started_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ about a study.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
-little power; 75 another process works on the study, or another study uses the server; 130 and 143 ended by SIGINT and
-SIGTERM (`resume` goes on).
+little power; 10 paused, because the language model gives no answer; 75 another process works on the study, or another study
+uses the server; 130 and 143
+ended by SIGINT and SIGTERM (`resume` goes on).
 """
 
 from __future__ import annotations
@@ -80,9 +81,12 @@ def start(
     max_runs: options.MaxRunsOption = None,
     max_hours: options.MaxHoursOption = None,
     max_outage_hours: options.MaxOutageHoursOption = None,
+    max_gpu_hours: options.MaxGpuHoursOption = None,
     max_llm_tokens: options.MaxLlmTokensOption = None,
     max_llm_usd: options.MaxLlmUsdOption = None,
     llm_price: options.LlmPriceOption = None,
+    on_llm_outage: options.OnLlmOutageOption = None,
+    llm_patience: options.LlmPatienceOption = 60.0,
     assume: options.AssumeOption = False,
     unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
     engine: options.EngineOption = None,
@@ -121,9 +125,12 @@ def start(
                 "max_runs": max_runs,
                 "max_hours": max_hours,
                 "max_outage_hours": max_outage_hours,
+                "max_gpu_hours": max_gpu_hours,
                 "max_llm_tokens": max_llm_tokens,
                 "max_llm_usd": max_llm_usd,
                 "llm_price": None if llm_price is None else llm_price.split(","),
+                "on_llm_outage": on_llm_outage,
+                "llm_patience": llm_patience,
                 "assume": assume,
                 "unsafe_no_sandbox": unsafe_no_sandbox,
                 "engine": engine,
@@ -142,11 +149,28 @@ def start(
 
 @app.command()
 def resume(
-    study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False
+    study_id: StudyArgument,
+    max_runs: options.MaxRunsOption = None,
+    max_hours: options.MaxHoursOption = None,
+    max_gpu_hours: options.MaxGpuHoursOption = None,
+    max_llm_tokens: options.MaxLlmTokensOption = None,
+    max_llm_usd: options.MaxLlmUsdOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Go on with a study that was paused, stopped or cut short; a finished one is left as it is."""
+    """Go on with a study that was paused, stopped or cut short, by its budget too if that is raised; one that is
+    finished otherwise is left as it is."""
+    limits = {
+        "max_runs": max_runs,
+        "max_hours": max_hours,
+        "max_gpu_hours": max_gpu_hours,
+        "max_llm_tokens": max_llm_tokens,
+        "max_llm_usd": max_llm_usd,
+    }
     with failures_in_one_line(), _open(home, db, must_exist=True) as store:
-        _work(store, study_id, home, db, as_json)
+        budget = {name: value for name, value in limits.items() if value is not None}
+        _work(store, study_id, home, db, as_json, budget)
 
 
 @app.command()
@@ -338,13 +362,20 @@ def _ask(study_id: str, home: Path, db: str | None, wanted: str) -> None:
         typer.echo(f"study {study_id} will be {wanted} within seconds", err=True)
 
 
-def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) -> None:
+def _work(
+    store: Any,
+    study_id: str,
+    home: Path,
+    db: str | None,
+    as_json: bool,
+    budget: Mapping[str, float] | None = None,
+) -> None:
     """Carry a study on with progress on stderr, print the paths of what it made; exit 128 + signal if one ended it."""
     from experiments_db import StudyStatus
     from researcher.study.requests import find_study
 
     study = find_study(store, study_id)
-    if study.status is StudyStatus.FINISHED:
+    if study.status is StudyStatus.FINISHED and not budget:
         typer.echo(f"study {study.id} is finished already: nothing is left to do", err=True)
         _print_result(store, study, home, db, as_json)
         return
@@ -353,7 +384,7 @@ def _work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool) 
 
     log = home / "studies" / study.id / "researcher.log"
     with log_to(log), Follower(store, study.id, Console(stderr=True)):
-        outcome = work_on(store, study.id, home)
+        outcome = work_on(store, study.id, home, budget=budget)
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
     typer.echo(f"study {study.id} is {outcome.study.status}: {outcome.study.status_reason}", err=True)

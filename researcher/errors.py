@@ -10,8 +10,10 @@ ResearchError            1
 │   └── ScoreIncomplete    1   some episodes of a score brought no reward
 ├── RunLost                1   a server no longer has the run
 ├── StudyBusy           75   another process works on this study
-├── PlannerError           1   no valid answer from the language model within the retries
-├── BudgetExceeded       7   the next launch would exceed the budget
+├── PlannerError           1   a planner has no valid answer
+├── LanguageModelRefused   1   its server refuses the key, or has no such model: nothing that waiting mends
+├── LanguageModelUnavailable  10   no usable answer for as long as the study waits for one: the study is paused
+├── BudgetExceeded       7   the next launch or call would exceed the budget
 └── Underpowered         8   the study would hardly find what it looks for
 """
 
@@ -69,6 +71,18 @@ class StudyBusy(ResearchError):
 
 class PlannerError(ResearchError):
     exit_code = 1
+
+
+class LanguageModelRefused(ResearchError):
+    """Once a person has mended what is refused, `resume` goes on."""
+
+    exit_code = 1
+
+
+class LanguageModelUnavailable(ResearchError):
+    """An outage: no connection, no capacity, or only answers that cannot be used. It never ends a study."""
+
+    exit_code = 10
 
 
 class BudgetExceeded(ResearchError):

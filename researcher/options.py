@@ -23,9 +23,13 @@ NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (
 
 TopicOption = Annotated[str, typer.Option(help="What to study, in plain words.")]
 BrainOption = Annotated[
-    str | None, typer.Option(help="rules or llm (default: llm if OPENAI_API_KEY is set, else rules).")
+    str | None,
+    typer.Option(
+        help="rules, llm, or hybrid: llm, and rules while it is down or over its budget (default: llm if "
+        "OPENAI_API_KEY is set, else rules)."
+    ),
 ]
-ModelOption = Annotated[str | None, typer.Option(help="Language model of the llm brain.")]
+ModelOption = Annotated[str | None, typer.Option(help="Language model of the llm and hybrid brains.")]
 EnvOption = Annotated[
     str | None,
     typer.Option("--env", "--task", help="Environment: bundled, a path, LIBRARY:NAME (default: the topic's)."),
@@ -62,14 +66,27 @@ ServersOption = Annotated[
 ]
 ParallelOption = Annotated[int, typer.Option(min=1, max=64, help="How many local servers to start.")]
 MaxRunsOption = Annotated[int | None, typer.Option(min=1, help="Budget: runs.")]
-MaxHoursOption = Annotated[float | None, typer.Option(help="Budget: hours of work.")]
+MaxHoursOption = Annotated[
+    float | None, typer.Option(help="Budget: hours in which a process works on the study, waiting included.")
+]
 MaxOutageHoursOption = Annotated[
     float | None, typer.Option(help="Give up once no server has answered for so long (default: wait).")
 ]
+MaxGpuHoursOption = Annotated[float | None, typer.Option(help="Budget: hours of the runs, times the GPUs of each.")]
 MaxLlmTokensOption = Annotated[int | None, typer.Option(min=1, help="Budget: tokens of the language model.")]
 MaxLlmUsdOption = Annotated[float | None, typer.Option(help="Budget: dollars for the language model.")]
 LlmPriceOption = Annotated[
     str | None, typer.Option(help="INPUT,OUTPUT: the model's price in dollars per million tokens.")
+]
+OnLlmOutageOption = Annotated[
+    str | None,
+    typer.Option(
+        help="When the language model stays away: rules decide in its place, or pause the study (default: rules with "
+        "--brain hybrid, else pause)."
+    ),
+]
+LlmPatienceOption = Annotated[
+    float, typer.Option(min=0, help="Minutes that the study waits for the language model before that.")
 ]
 AssumeOption = Annotated[
     bool, typer.Option("--assume", help="Go on without those parts of the topic that cannot be studied.")

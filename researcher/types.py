@@ -128,10 +128,12 @@ class SampleSize:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Upper bounds enforced before every launch; None means unbounded."""
+    """Upper bounds; None means unbounded. `max_wall_s` is time in which a researcher process works on the study,
+    waiting included; GPU-hours are those of runs, from launch to score."""
 
     max_runs: int | None = None
     max_wall_s: float | None = None
+    max_gpu_hours: float | None = None
     max_llm_tokens: int | None = None
     max_llm_usd: float | None = None
 
@@ -237,6 +239,7 @@ class Plan:
 
     An arm that has run before is judged by the runs of this plan alone, or by all its runs if the plan `pools_runs`,
     for which the number of seeds must not depend on any score. `sample_size` is set once the seeds have been chosen.
+    `author` is the planner that made it; empty in studies of older versions.
     """
 
     iteration: int
@@ -246,6 +249,7 @@ class Plan:
     rationale: str
     pools_runs: bool = False
     sample_size: SampleSize | None = None
+    author: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,10 +359,13 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do next, with the reason that is shown to people."""
+    """What to do next, with the reason that is shown to people. `author` is who decided, where that is not the study's
+    planner; `is_budget_spent` says that there was nothing to choose, so that a raised budget reopens the matter."""
 
     action: Action
     reason: str
+    author: str = ""
+    is_budget_spent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

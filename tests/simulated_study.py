@@ -94,7 +94,7 @@ class Simulation:
         store.freeze_charter(study.id, charter_to_json(charter))
         deps = _deps(store, study.id, home, charter, self)
         simulated = SimulatedStudy(store, study.id, home, deps)
-        deps.ledger.charge_wall_clock()
+        deps.ledger.charge_time()
         for number in range(self.rounds):
             state = replace_iteration(study.id, number)
             plan(deps, state)

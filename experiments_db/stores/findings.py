@@ -137,8 +137,10 @@ class FindingStore(StoreBase):
         reason: str,
         finding_ids: Sequence[str] = (),
         details: JsonObject | None = None,
+        replace: bool = False,
     ) -> Decision:
-        """Store how an iteration ends; the first decision of an iteration stands and is returned. Raises NotFound."""
+        """Store how an iteration ends; the first decision of an iteration stands and is returned, unless another one is
+        to `replace` it. Raises NotFound."""
         check_text(action=action, reason=reason)
         values: dict[str, Any] = {
             "study_id": study_id,
@@ -151,7 +153,8 @@ class FindingStore(StoreBase):
         }
         with self._write() as session:
             require(session, StudyRow, study_id, "study")
-            insert_rows(session, DecisionRow, [values], key=ITERATION)
+            replaced = tuple(values.keys() - set(ITERATION)) if replace else ()
+            insert_rows(session, DecisionRow, [values], key=ITERATION, replace=replaced)
             return to_record(Decision, get_by(session, DecisionRow, study_id=study_id, iteration=iteration))
 
     def _record_iteration(

@@ -78,6 +78,14 @@ class StudyStore(StoreBase):
             row.finished_at = None if status in OPEN_STATUSES else row.updated_at
             return to_record(Study, row)
 
+    def revise_settings(self, study_id: str, settings: JsonObject) -> Study:
+        """Replace what `resume` knows of how the study is carried out. Raises NotFound."""
+        with self._write() as session:
+            row = require(session, StudyRow, study_id, "study", lock=True)
+            row.settings, row.updated_at = dict(settings), self._clock()
+            session.flush()
+            return to_record(Study, row)
+
     def freeze_charter(self, study_id: str, document: JsonObject) -> Charter:
         """Bind the study to `document`, for good. The same document again is accepted, another raises FrozenCharter."""
         try:

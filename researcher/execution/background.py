@@ -6,9 +6,15 @@ Place in the flow: launch and evaluate submit, monitor waits and collects. This 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+CHECK_S = 0.2
+"""How soon a call is left when the work should end."""
 
 
 class Drained(BaseException):
@@ -67,6 +73,30 @@ class BackgroundTasks:
         """Raises Drained if the work should end."""
         if self.stop.is_set():
             raise Drained
+
+    def sleep(self, seconds: float) -> None:
+        """Raises Drained as soon as the work should end."""
+        if self.stop.wait(seconds):
+            raise Drained
+
+    def carry(self, call: Callable[[], T], limit_s: float) -> T:
+        """What `call` gives. Raises Drained as soon as the work should end, TimeoutError after `limit_s`; the call is
+        then left to itself, in a thread that keeps no process from ending."""
+        deadline = time.monotonic() + limit_s
+        future: Future[T] = Future()
+        threading.Thread(target=_settle, args=(future, call), name="call", daemon=True).start()
+        while not wait([future], CHECK_S).done:
+            self.check()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not done after {limit_s:.0f} s")
+        return future.result()
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - the boundary: it is raised in the thread that asked
+        future.set_exception(error)
 
 
 def _hand_over(done: Future[Any], on_result: Callable[[Any], None]) -> None:

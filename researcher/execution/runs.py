@@ -37,6 +37,10 @@ OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", "pr
 """Kinds of diagnoses by which an arm fails, not the system that runs it."""
 
 
+BUDGET = "budget"
+"""Kind of the diagnosis of a run that was stopped because the study could not pay for it any longer."""
+
+
 class TrialState(StrEnum):
     OPEN = "open"
     ACTIVE = "active"
@@ -120,6 +124,13 @@ class Trial:
         return " and ".join(sorted(kinds)) if kinds <= OWN_DOING else ""
 
     @property
+    def budget_stop(self) -> str:
+        """What is said of a trial whose last attempt the budget stopped and that no other has followed; else empty."""
+        last = self.runs[-1] if self.runs else None
+        is_stopped = last is not None and last.status is RunStatus.STOPPED and _kind(last) == BUDGET
+        return last.exit_reason or BUDGET if last is not None and is_stopped else ""
+
+    @property
     def failure(self) -> str:
         """Why it was given up, for people."""
         reasons = [run.exit_reason or "no reason recorded" for run in self._failures or self._losses]
@@ -173,6 +184,10 @@ def plain_name(name: str) -> str:
 
 def engine_of(job: Mapping[str, Any]) -> str:
     return build_job(dict(job)).chosen_engine
+
+
+def gpus_of(job: Mapping[str, Any]) -> int:
+    return build_job(dict(job)).resolve().n_gpu
 
 
 def total_steps(job: Mapping[str, Any]) -> int:

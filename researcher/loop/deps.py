@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from researcher.execution.servers import ServerPool, Slot
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
+from researcher.types import Charter
 from swarm.processes.child import Child
 from swarm.sandbox.sandbox import Sandbox
 
@@ -116,6 +117,10 @@ class Deps:
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
+
+    def charter(self) -> Charter:
+        """The frozen charter with the budget as it is now, for whoever plans or decides."""
+        return replace(self.log.charter(), budget=self.ledger.budget)
 
     def evaluator(self, dropped: threading.Event | None = None) -> Evaluator:
         """Its work ends early once the study is asked to stop, or once `dropped` is set."""

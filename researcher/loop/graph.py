@@ -128,13 +128,30 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
     with _open_checkpoints(deps.home / "graph.db") as (connection, saver):
         graph = build_graph(deps, request, saver)
         snapshot = graph.get_state(config)
-        if is_finished(snapshot):
+        if _is_cut_short(deps, snapshot):
+            _reopen(graph, config, deps, snapshot)
+        elif is_finished(snapshot):
             return
         start = None if snapshot.values else first_state(deps.study_id)
         stream = graph.stream(start, config, stream_mode="updates", durability="sync", control=control)
         for count, _ in enumerate(stream, start=1):
             if count % PRUNE_EVERY == 0:
                 prune(connection, saver)
+
+
+def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
+    """Whether the budget ended the work on the present plan; a new process looks whether there is more of it."""
+    if not snapshot.values or not snapshot.values["is_spent"]:
+        return False
+    charter = deps.store.find_charter(deps.study_id)
+    return charter is not None and charter.test_opened_at is None
+
+
+def _reopen(graph: Graph, config: RunnableConfig, deps: Deps, snapshot: StateSnapshot) -> None:
+    """Back to the launches of the present plan, or to planning where there is no plan yet."""
+    is_planned = deps.log.find_plan(snapshot.values["iteration"]) is not None
+    values = {**snapshot.values, "is_spent": False, "is_halted": False}
+    graph.update_state(config, values, as_node="design" if is_planned else "decide")
 
 
 @contextmanager

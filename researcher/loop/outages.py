@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from experiments_db import BudgetKind, Run, RunStatus
+from experiments_db import RunStatus
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import SERVER_LOST
 from researcher.loop.deps import ActiveRun, Deps
@@ -59,25 +59,22 @@ def set_back(deps: Deps, active: ActiveRun, error: BaseException) -> None:
 
 def lose(deps: Deps, active: ActiveRun, reason: str) -> None:
     """Give a run up with its server: it says nothing of the arm, and another attempt is made."""
+    reason = in_one_line(reason)
+    found = {"kind": SERVER_LOST, "sentence": reason, "is_retried": True}
+    deps.store.update_run(active.run_id, status=RunStatus.STOPPED, exit_reason=reason, diagnosis=found)
+    deps.log.warn("run.lost", f"{active.name} is begun anew: {reason}", run_id=active.run_id)
+    drop(deps, active)
+
+
+def drop(deps: Deps, active: ActiveRun) -> None:
+    """Leave a run to itself, whatever is done for it at the moment; its server is free."""
     active.dropped.set()
     if active.child is not None:
         active.child.stop()
     deps.background.abandon(active.run_id, _end)
-    reason = in_one_line(reason)
-    found = {"kind": SERVER_LOST, "sentence": reason, "is_retried": True}
-    run = deps.store.update_run(active.run_id, status=RunStatus.STOPPED, exit_reason=reason, diagnosis=found)
-    charge_work(deps, run)
-    deps.log.warn("run.lost", f"{active.name} is begun anew: {reason}", run_id=active.run_id)
+    deps.ledger.end_run(active.run_id)
     deps.active_runs.remove(active)
     deps.pool.give_back(active.slot)
-
-
-def charge_work(deps: Deps, run: Run) -> None:
-    """What a run that is over has cost: its time, and that of its GPUs."""
-    seconds = run.duration_s or 0.0
-    deps.ledger.charge(BudgetKind.WORKING_S, seconds, run.id, run_id=run.id)
-    if gpus := run.job.get("n_gpu"):
-        deps.ledger.charge(BudgetKind.GPU_HOURS, gpus * seconds / 3600, run.id, run_id=run.id)
 
 
 def _end(result: object) -> None:

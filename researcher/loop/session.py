@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from experiments_db import ExperimentStore, StoreError, Study, StudyStatus
-from researcher.errors import ResearchError
+from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import Limits
 from researcher.execution.orphaned_runs import leave, reconcile
@@ -33,10 +33,11 @@ from researcher.loop.state import first_state
 from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.study.budget import BudgetLedger
+from researcher.study.budget_change import change_budget, check_change
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
-from researcher.study.settings import StudySettings, read_settings, rules_brain, sandbox_of
+from researcher.study.settings import StudySettings, rules_brain, sandbox_of
 from researcher.types import FrameRequest
 from swarm.sandbox.sandbox import Sandbox
 
@@ -51,21 +52,29 @@ class Outcome:
     signal: int | None = None
 
 
-def work_on(store: ExperimentStore, study_id: str, home: Path, *, limits: Limits | None = None) -> Outcome:
+def work_on(
+    store: ExperimentStore,
+    study_id: str,
+    home: Path,
+    *,
+    limits: Limits | None = None,
+    budget: Mapping[str, float] | None = None,
+) -> Outcome:
     """Carry a study on to its end, or until a signal or a request drains it. Call from the main thread.
 
-    A finished one is left as it is. Raises StudyBusy while another process works on it; whatever ends it early is
-    stored as its status.
+    `budget` are new limits by name of the setting, such as max_runs. A finished study is left as it is, unless they
+    reopen it. Raises StudyBusy while another process works on it, TopicInvalid for limits that cannot be; whatever
+    ends it early is stored as its status.
     """
     study = find_study(store, study_id)
-    if study.status is StudyStatus.FINISHED:
+    settings = check_change(store, study, budget or {})
+    if study.status is StudyStatus.FINISHED and not budget:
         return Outcome(study)
-    settings = read_settings(study.settings)
     sandbox = sandbox_of(settings)
     folder = home / "studies" / study_id
     folder.mkdir(parents=True, exist_ok=True)
     resume = resume_command(study_id, home)
-    worker = _Worker(store, study, settings, sandbox, folder, limits or Limits(), resume)
+    worker = _Worker(store, study, settings, sandbox, folder, limits or Limits(), resume, budget or {})
     return worker.run()
 
 
@@ -80,6 +89,7 @@ class _Worker:
     folder: Path
     limits: Limits
     resume: str
+    budget: Mapping[str, float]
     control: RunControl = field(default_factory=RunControl)
     background: BackgroundTasks = field(init=False)
     received: int | None = None
@@ -93,6 +103,7 @@ class _Worker:
             on_beat=self._on_beat,
             on_lost=self._on_lost,
         ) as study_lease:
+            change_budget(study_lease.store, self.study, self.budget)
             study_lease.store.set_study_status(self.study.id, StudyStatus.RUNNING)
             with self._drain_on_signals():
                 self._work(study_lease.store)
@@ -104,6 +115,11 @@ class _Worker:
             self._carry_out(store, log)
         except (GraphDrained, Drained):
             self._record_drain(store, log)
+        except (LanguageModelUnavailable, BudgetExceeded) as error:
+            reason = " ".join(str(error).split())
+            store.set_study_status(self.study.id, StudyStatus.PAUSED, reason[:1000])
+            log.warn("study.paused", f"The study is paused: {reason}; go on with `{self.resume}`.")
+            raise
         except (ResearchError, StoreError) as error:
             _record_failure(store, self.study.id, str(error))
             raise
@@ -111,8 +127,9 @@ class _Worker:
             _record_failure(store, self.study.id, f"{type(error).__name__}: {error}")
             raise
         else:
-            # The report node has said so already, unless it ran in an earlier process.
-            store.set_study_status(self.study.id, StudyStatus.FINISHED, "the report is written")
+            # The report node has said so and why, unless it ran in an earlier process.
+            if store.get_study(self.study.id).status is not StudyStatus.FINISHED:
+                store.set_study_status(self.study.id, StudyStatus.FINISHED, "the report is written")
             log.note("study.finished", "The study is finished.")
 
     def _carry_out(self, store: ExperimentStore, log: StudyLog) -> None:
@@ -131,7 +148,7 @@ class _Worker:
             study_id=self.study.id,
             store=store,
             log=log,
-            planner=_build_planner(self.settings, request, store, self.study.id, self.ledger),
+            planner=_build_planner(self.settings, request, log, self.ledger, self.background),
             pool=pool,
             background=self.background,
             ledger=self.ledger,
@@ -141,7 +158,7 @@ class _Worker:
             limits=self.limits,
         )
         try:
-            if self.settings.brain == "llm":
+            if self.settings.brain != "rules":
                 # What a language model finds that cannot be studied is said before any server is started.
                 frame(deps, first_state(self.study.id), request)
             pool.start()
@@ -168,6 +185,7 @@ class _Worker:
         deps.pool.stop()
         self.background.join()
         deps.environments.close()
+        deps.ledger.charge_time()
         leave(deps, self.control.drain_reason or "the study ended early")
 
     def _record_drain(self, store: ExperimentStore, log: StudyLog) -> None:
@@ -182,7 +200,7 @@ class _Worker:
 
     def _on_beat(self) -> None:
         if self.ledger is not None:
-            self.ledger.charge_wall_clock()
+            self.ledger.charge_time()
         status = self.store.get_study(self.study.id).status
         if status in (StudyStatus.PAUSED, StudyStatus.STOPPED) and not self.control.drain_requested:
             self._drain(f"{status} on request")
@@ -219,30 +237,12 @@ def _record_failure(store: ExperimentStore, study_id: str, reason: str) -> None:
 
 
 def _build_planner(
-    settings: StudySettings, request: FrameRequest, store: ExperimentStore, study_id: str, ledger: BudgetLedger
+    settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
 ) -> Planner:
     """Raises PlannerError where the language model is not named or has no key."""
     if settings.brain == "rules":
         return rules_brain(settings)
     # Imported when needed: most studies have no language model, and its SDK takes a second to load.
-    from researcher.planner.chat import Chat, Price
-    from researcher.planner.llm import LLMPlanner
+    from researcher.planner.build import build_language_planner
 
-    price = settings.llm_price
-    chat = Chat(
-        model=settings.model or "",
-        base_url=os.environ.get("OPENAI_BASE_URL"),
-        api_key=os.environ.get("OPENAI_API_KEY", ""),
-        store=store,
-        study_id=study_id,
-        ledger=ledger,
-        price=None if price is None else Price(*price),
-    )
-    return LLMPlanner(
-        chat,
-        seeds=settings.seeds,
-        steps=settings.steps,
-        base_job=settings.base_job(),
-        environment=request.environment,
-        program=settings.programs[0].code if settings.programs else None,
-    )
+    return build_language_planner(settings, request, log, ledger, background)

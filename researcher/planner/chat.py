@@ -2,50 +2,59 @@
 
 Place in the flow: the `llm` planner asks through a `Chat`; the openai SDK carries it to any OpenAI-compatible server.
 Only text and token counts leave here; the key goes to the SDK and nowhere else: not to the database, a log or a
-message. This module knows nothing of what a study is about.
+message. What fails is classified here, as what waiting may mend and what it does not; backoff.py does the waiting. This
+module knows nothing of what a study is about.
 """
 
 from __future__ import annotations
 
+import email.utils
 import json
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import count
+from typing import Any, TypeVar
 
 import openai
 
 from experiments_db import BudgetKind, ExperimentStore
 from prompts import load
-from researcher.errors import PlannerError
+from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, PlannerError
 from researcher.planner.answers import Unusable
+from researcher.planner.backoff import Backoff
 from researcher.study.budget import BudgetLedger
-
-if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MAX_ANSWERS = 3
-"""Answers asked for before a question is given up, each told what was wrong with the one before."""
+"""Answers asked for, each told what was wrong with the one before, until a question is begun anew after a pause."""
 
-MAX_FAILURES = 4
-"""Calls that failed on the way, over all answers to one question; the pauses between them add up to half a minute."""
-
-FIRST_PAUSE_S = 2.0
 CALL_TIMEOUT_S = 180.0
+"""Without a byte of the answer."""
+CALL_LIMIT_S = 900.0
+"""For the whole of it: what comes byte by byte must not hold a study for ever."""
 MAX_OUTPUT_TOKENS = 8_000
 MAX_ERROR_CHARS = 500
 # What English text and code have; used where a server reports no usage, and to keep within the budget beforehand.
 CHARS_PER_TOKEN = 3.5
 
-_TRANSIENT = (
-    openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError, openai.ConflictError,
-)  # fmt: skip
+REFUSED = frozenset({401, 403, 404})
+"""Statuses that say that the key is not accepted, or that there is no such model: a person has to mend it."""
+MAY_PASS = frozenset({402, 408, 409, 425, 429})
+"""Statuses below 500 that a later attempt may not get: no credit, too slow, a conflict, too early, too many."""
+
+
+class _NoAnswer(Exception):
+    """An attempt that gave nothing usable; another one may."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +81,15 @@ class Chat:
         study_id: str,
         ledger: BudgetLedger,
         price: Price | None = None,
-        pause: Callable[[float], None] = time.sleep,
+        backoff: Backoff | None = None,
+        carry: Callable[[Callable[[], Any], float], Any] = lambda call, limit_s: call(),
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        """Raises PlannerError for an empty model or key, or a money budget without a price to count by."""
+        """`carry` makes a call that it is given and returns what that gives, or raises TimeoutError after so many
+        seconds; it may raise whatever ends the work while the call goes on.
+
+        Raises PlannerError for an empty model or key, or a money budget without a price to count by.
+        """
         if not model:
             raise PlannerError("no language model is named: give --model")
         if not api_key:
@@ -89,35 +104,39 @@ class Chat:
         self._study_id = study_id
         self._ledger = ledger
         self._price = price
-        self._pause = pause
-        self._client = openai.OpenAI(api_key=api_key, base_url=base_url, timeout=CALL_TIMEOUT_S, max_retries=0)
+        self._backoff = backoff or Backoff(model)
+        self._carry = carry
+        self._client = openai.OpenAI(api_key=api_key, base_url=base_url, timeout=timeout_s, max_retries=0)
 
     def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
         """The parsed answer. `parse` raises Unusable, which is told to the model before it may try again.
 
-        Raises PlannerError when no usable answer came, BudgetExceeded before a call that could go over the budget.
+        Raises LanguageModelUnavailable when the waiting for an answer is over, LanguageModelRefused at once where
+        waiting mends nothing, BudgetExceeded before a call that could go over the budget.
         """
+        self._backoff.ensure_open()
+        attempts = count(1)
+        while True:
+            try:
+                answer = self._converse(node, question, parse, attempts)
+            except _NoAnswer as failure:
+                self._backoff.wait(f"{node}: {failure}", failure.retry_after_s)
+            else:
+                self._backoff.succeed()
+                return answer
+
+    def _converse(self, node: str, question: str, parse: Callable[[str], T], attempts: Iterator[int]) -> T:
+        """The first usable of a few answers. Raises _NoAnswer if none is, or if one does not come."""
         messages = [_message("system", load("system")), _message("user", question)]
-        failures, reason = 0, ""
-        for answer in range(1, MAX_ANSWERS + 1):
-            text = None
-            while text is None:
-                try:
-                    text = self._call(node, messages, attempt=answer + failures, parse=parse)
-                except _TRANSIENT as error:
-                    failures += 1
-                    reason = self._describe(error)
-                    if failures >= MAX_FAILURES:
-                        raise PlannerError(f"{node}: {self.model} cannot be reached: {reason}") from None
-                    self._pause(FIRST_PAUSE_S * 2 ** (failures - 1))
-                except openai.OpenAIError as error:
-                    raise PlannerError(f"{node}: {self.model} refused: {self._describe(error)}") from None
+        reason = ""
+        for _ in range(MAX_ANSWERS):
+            text = self._call(node, messages, attempt=next(attempts), parse=parse)
             try:
                 return parse(text)
             except Unusable as error:
                 reason = str(error)
                 messages += [_message("assistant", text), _message("user", load("retry", reason=reason))]
-        raise PlannerError(f"{node}: no usable answer from {self.model} in {MAX_ANSWERS} attempts: {reason}")
+        raise _NoAnswer(f"{MAX_ANSWERS} answers that cannot be used: {reason}")
 
     def _call(self, node: str, messages: list[dict[str, str]], *, attempt: int, parse: Callable[[str], object]) -> str:
         """One request, recorded with what `parse` thinks of its answer."""
@@ -128,21 +147,36 @@ class Chat:
         )
         started = time.monotonic()
         try:
-            completion = self._client.chat.completions.create(
-                model=self.model,
-                messages=messages,  # pyright: ignore[reportArgumentType]
-                max_completion_tokens=MAX_OUTPUT_TOKENS,
+            completion: object = self._carry(
+                lambda: self._client.chat.completions.create(
+                    model=self.model,
+                    messages=messages,  # pyright: ignore[reportArgumentType]
+                    max_completion_tokens=MAX_OUTPUT_TOKENS,
+                ),
+                CALL_LIMIT_S,
             )
-        except openai.OpenAIError as error:
+            text, used = _read(completion)
+        # A body that is no JSON, or no completion, comes as a ValueError.
+        except (openai.OpenAIError, ValueError, TimeoutError) as error:
             self._record(node, prompt, None, 0, 0, attempt, time.monotonic() - started, self._describe(error))
-            raise
+            raise self._classify(node, error) from None
         latency = time.monotonic() - started
-        text = _text_of(completion)
-        used = completion.usage
-        input_tokens = used.prompt_tokens if used else expected
-        output_tokens = used.completion_tokens if used else math.ceil(len(text) / CHARS_PER_TOKEN)
+        input_tokens = expected if used is None else used[0]
+        output_tokens = math.ceil(len(text) / CHARS_PER_TOKEN) if used is None else used[1]
         self._record(node, prompt, text, input_tokens, output_tokens, attempt, latency, _objection(text, parse))
         return text
+
+    def _classify(self, node: str, error: Exception) -> Exception:
+        """What a failed call means: to be waited for, to be mended by a person, or not to be asked again."""
+        reason = self._describe(error)
+        status = error.status_code if isinstance(error, openai.APIStatusError) else None
+        if status in REFUSED:
+            return LanguageModelRefused(
+                f"{node}: {self.model} refused: {reason}: set OPENAI_API_KEY, OPENAI_BASE_URL and --model right"
+            )
+        if status is not None and status < 500 and status not in MAY_PASS:
+            return LanguageModelUnavailable(f"{node}: {self.model} refused: {reason}")
+        return _NoAnswer(f"no answer: {reason}", _retry_after_s(error))
 
     def _record(
         self,
@@ -174,7 +208,7 @@ class Chat:
         self._ledger.charge(BudgetKind.COST_USD, cost, key)
         logger.info("%s: %s answered in %.1f s (%d tokens)", node, self.model, latency_s, output_tokens)
 
-    def _describe(self, error: openai.OpenAIError) -> str:
+    def _describe(self, error: Exception) -> str:
         """One line. Servers repeat part of the key in their complaints; it is cut out."""
         status = f"HTTP {error.status_code}: " if isinstance(error, openai.APIStatusError) else ""
         line = " ".join(f"{status}{error}".split())
@@ -188,10 +222,42 @@ def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _text_of(completion: ChatCompletion) -> str:
-    """Servers differ in what they leave out of an empty answer."""
-    choices: list[Any] = list(completion.choices or [])
-    return (choices[0].message.content or "") if choices else ""
+def _read(completion: object) -> tuple[str, tuple[int, int] | None]:
+    """Text and tokens asked and answered, None where the server reports none.
+
+    Servers differ in what they leave out of an empty answer. Raises ValueError for what is no chat completion: the SDK
+    passes on whatever a server says.
+    """
+    choices: Any = getattr(completion, "choices", None)
+    if not hasattr(completion, "choices") or not isinstance(choices, list | None):
+        raise ValueError("the server's answer is no chat completion")
+    message: Any = getattr(choices[0], "message", None) if choices else None
+    text: Any = getattr(message, "content", None) or ""
+    if not isinstance(text, str):
+        raise ValueError("the server's answer has a message without text")
+    usage: Any = getattr(completion, "usage", None)
+    tokens = tuple(getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens"))
+    if all(isinstance(each, int) and each >= 0 for each in tokens):
+        return text, (int(tokens[0] or 0), int(tokens[1] or 0))
+    return text, None
+
+
+def _retry_after_s(error: Exception) -> float | None:
+    """The seconds that the server asks to wait, which it gives as a number or a date (RFC 9110, section 10.2.3).
+
+    None if it asks for no wait.
+    """
+    if not isinstance(error, openai.APIStatusError):
+        return None
+    value = error.response.headers.get("retry-after", "").strip()
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _objection(text: str, parse: Callable[[str], object]) -> str | None:

@@ -281,6 +281,7 @@ class LLMPlanner:
             )
             for item in answer.hypotheses
         )
+        _check_cost(len(jobs) * seeds, charter, history)
         # Later plans go on fresh seeds, the baseline too: no score that led to them judges them.
         first = max((seed for plan in history.plans for seed in plan.seeds), default=-1) + 1
         return Plan(len(history.plans), hypotheses, arms, tuple(range(first, first + seeds)), answer.rationale)
@@ -372,6 +373,16 @@ def _check_arms(
         if key in seen:
             raise Unusable(f"arms {seen[key]!r} and {name!r} have the same settings and the same program")
         seen[key] = name
+
+
+def _check_cost(runs: int, charter: Charter, history: History) -> None:
+    """Raises Unusable for a later plan that the runs left cannot pay, though they could pay a smaller one. The first
+    plan gets its number of runs from the design."""
+    if not history.plans or charter.budget.max_runs is None or history.runs_used is None:
+        return
+    left = charter.budget.max_runs - history.runs_used
+    if runs > left >= 2 * charter.rule.min_seeds:
+        raise Unusable(f"the plan needs {runs} runs, arms times seeds, and {left} of the budget are left: plan fewer")
 
 
 def _find_factors(jobs: Mapping[str, Mapping[str, Any]], earlier: Mapping[str, Arm]) -> list[str]:

@@ -31,6 +31,7 @@ from experiments_db import (
 from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD
+from researcher.execution.runs import BUDGET
 from researcher.judge import Runs, compare_sealed, contradicts, summarize_arm
 from researcher.learning_curves import ScoredStep, curve_of
 from researcher.report.amounts import Amounts, gather_amounts
@@ -58,6 +59,10 @@ class RunFacts:
     sealed: float | None
     counts: bool
     config_hash: str
+
+    @property
+    def is_budget_stop(self) -> bool:
+        return self.run.status is RunStatus.STOPPED and (self.run.diagnosis or {}).get("kind") == BUDGET
 
 
 @dataclass(frozen=True, slots=True)

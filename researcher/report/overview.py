@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from experiments_db import RunStatus
 from researcher.report.facts import ArmFacts, StudyFacts
+from researcher.study.log import BUDGET_SPENT
 from researcher.types import JudgedBy
 
 OPEN = "inconclusive"
@@ -113,8 +114,13 @@ def _of_precision(facts: StudyFacts) -> Iterator[str]:
 
 
 def _of_runs(facts: StudyFacts) -> Iterator[str]:
-    if facts.failed_runs:
-        yield f"{len(facts.failed_runs)} of {count(len(facts.runs), 'run')} failed; see What failed."
+    stopped = [item for item in facts.failed_runs if item.is_budget_stop]
+    if failed := len(facts.failed_runs) - len(stopped):
+        yield f"{failed} of {count(len(facts.runs), 'run')} failed; see What failed."
+    if stopped:
+        yield f"{count(len(stopped), 'run')} had no score yet when the budget stopped it, which is no arm's failure."
+    if facts.decisions and facts.decisions[-1].details.get(BUDGET_SPENT):
+        yield "The budget ended the study before its last plan was done; a raised one goes on with it."
     early = [item for item in facts.runs if item.counts and item.run.diagnosis]
     if early:
         yield f"{count(len(early), 'run')} ended early and count with what had been learned by then."

@@ -27,6 +27,7 @@ from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
 from researcher.report.learning_speed import compare_speed
 from researcher.report.overview import abstract, limitations, recommendation
+from researcher.study.budget import present_budget
 from researcher.study.log import claim_from_json
 from researcher.study.sample_size import describe
 from researcher.types import Outcome, Relation
@@ -42,7 +43,7 @@ BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
     (BudgetKind.RUNS, "runs", "max_runs"),
     (BudgetKind.WALL_CLOCK_S, "wall clock (s)", "max_wall_s"),
     (BudgetKind.WORKING_S, "time in runs (s)", ""),
-    (BudgetKind.GPU_HOURS, "GPU hours", ""),
+    (BudgetKind.GPU_HOURS, "GPU-hours", "max_gpu_hours"),
     (BudgetKind.LLM_TOKENS, "language model tokens", "max_llm_tokens"),
     (BudgetKind.COST_USD, "language model cost (US$)", "max_llm_usd"),
 )
@@ -260,15 +261,17 @@ def _interpretations(facts: StudyFacts) -> list[tuple[int, tuple[CheckedClaim, .
 
 def _reason(facts: StudyFacts, decision: Decision) -> tuple[CheckedClaim, ...]:
     """A model's reasons are checked like its interpretations; a rule's need no check."""
-    if facts.charter.brain.startswith("llm:"):
+    if str(decision.details.get("author") or facts.charter.brain).startswith("llm:"):
         return check_text(decision.reason, facts)
     return (CheckedClaim(decision.reason),)
 
 
 def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
+    """With the limits as they are now; the charter has those that the study began with."""
+    limits = present_budget(facts.study.settings, facts.charter.budget)
     lines: list[tuple[str, str, str]] = []
     for kind, label, limit_name in BUDGET_LINES:
-        limit = getattr(facts.charter.budget, limit_name) if limit_name else None
+        limit = getattr(limits, limit_name) if limit_name else None
         spent = facts.spent.get(kind)
         if spent or limit is not None:
             lines.append((label, f"{spent or 0:,.4g}", "none" if limit is None else f"{limit:,g}"))

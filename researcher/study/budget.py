@@ -1,26 +1,65 @@
-"""The budget of a study: what it has spent, and the refusal to begin what it cannot pay.
+"""The budget of a study: what it has spent, and the refusal to begin, or to go on with, what it cannot pay.
 
-Place in the flow: `launch` asks before every run and the `llm` planner before every call; both charge what they used.
-The entries live in the database, so a resumed study goes on with the same account. This module knows nothing of servers
-or models.
+Place in the flow: `launch` asks before every run, `monitor` while runs train, and the `llm` planner before every call;
+each charges what it used. The entries live in the database, so a resumed study goes on with the same account. This
+module knows nothing of servers or models.
 
-Wall clock is the time a researcher process has worked on the study; the hours between a crash and its resume are not
-charged. A limit of None is no limit.
+Time is measured by a clock that no correction moves. Wall clock is the time in which a researcher process has worked on
+the study, waiting included; the hours between a crash and its resume are not charged. A run costs time and GPU-hours
+from its launch until its score is in or it has ended without one; what it does while no process works on the study is
+not charged either. A limit of None is no limit.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from experiments_db import BudgetKind, ExperimentStore
 from researcher.errors import BudgetExceeded
 from researcher.types import Budget
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetLine:
+    """One kind of spending: `name` is its option without the `max`, `spent` and `limit` are in `unit`; a limit of None
+    is no limit."""
+
+    name: str
+    unit: str
+    spent: float
+    limit: float | None
+
+    @property
+    def in_words(self) -> str:
+        """Such as "3 of 8 runs"."""
+        of_limit = "" if self.limit is None else f" of {self.limit:,g}"
+        return f"{self.spent:,.4g}{of_limit} {self.unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    kind: BudgetKind
+    key: str
+    amount: float
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningRun:
+    started: float
+    gpus: int
+
+
 class BudgetLedger:
-    """The account of one study. Every limit is checked before the spending it bounds, never after."""
+    """The account of one study, kept by the one process that works on it. Methods may be called from any thread.
+
+    What is spent is known without a look at the database, so that it can be asked on every round of monitoring.
+    """
 
     def __init__(
         self, store: ExperimentStore, study_id: str, budget: Budget, *, clock: Callable[[], float] = time.monotonic
@@ -31,20 +70,56 @@ class BudgetLedger:
         self._clock = clock
         self._session = f"session:{uuid.uuid4().hex}"
         self._started = clock()
+        self._running: dict[str, _RunningRun] = {}
+        self._charged: dict[tuple[BudgetKind, str], float] = {}
+        self._total = store.sum_budget(study_id)
+        self._lock = threading.RLock()
 
     def charge(self, kind: BudgetKind, amount: float, key: str, *, run_id: str | None = None) -> None:
         """Add `amount` under `key`; the same key again replaces its amount, so a repeated charge counts once."""
-        self._store.charge_budget(self._study_id, kind, amount, key, run_id=run_id)
+        with self._lock:
+            self._store.charge_budget(self._study_id, kind, amount, key, run_id=run_id)
+            before = self._charged.get((kind, key))
+            if before is None:
+                # An earlier process may have charged this key.
+                self._total = self._store.sum_budget(self._study_id)
+            else:
+                self._total[kind] += amount - before
+            self._charged[kind, key] = amount
 
-    def charge_wall_clock(self) -> None:
-        """Bring the time of this process up to date; called on every heartbeat of the study."""
-        self.charge(BudgetKind.WALL_CLOCK_S, max(0.0, self._clock() - self._started), self._session)
+    def begin_run(self, run_id: str, gpus: int) -> None:
+        """From now on the run costs time, and that of its GPUs."""
+        with self._lock:
+            self._running[run_id] = _RunningRun(self._clock(), gpus)
+
+    def end_run(self, run_id: str) -> None:
+        """Charge what the run has cost in this process. Without effect for one that costs nothing any more."""
+        with self._lock:
+            for charge in self._cost_of(run_id, self._clock()):
+                self.charge(charge.kind, charge.amount, charge.key, run_id=charge.run_id)
+            self._running.pop(run_id, None)
+
+    def charge_time(self) -> None:
+        """Bring the time of this process and of its runs up to date; called on every heartbeat of the study."""
+        with self._lock:
+            for charge in self._uncharged():
+                self.charge(charge.kind, charge.amount, charge.key, run_id=charge.run_id)
 
     def spent(self) -> dict[BudgetKind, float]:
-        """All that was charged, by kind; a kind without a charge is 0."""
-        self.charge_wall_clock()
-        sums = self._store.sum_budget(self._study_id)
-        return {kind: sums.get(kind, 0.0) for kind in BudgetKind}
+        """All that was spent up to now, by kind; a kind without a charge is 0."""
+        with self._lock:
+            spent = {kind: self._total.get(kind, 0.0) for kind in BudgetKind}
+            for charge in self._uncharged():
+                spent[charge.kind] += charge.amount - self._charged.get((charge.kind, charge.key), 0.0)
+            return spent
+
+    def find_exhausted(self) -> str | None:
+        """Why no run may go on and none may begin: the time or the GPU-hours are spent. None while there are some."""
+        try:
+            self._ensure_time(self.spent())
+        except BudgetExceeded as error:
+            return str(error)
+        return None
 
     def ensure_can_launch(self, runs: int = 1) -> None:
         """Raises BudgetExceeded if `runs` more runs, or any more time, would go over the budget."""
@@ -81,3 +156,50 @@ class BudgetLedger:
                 f"{spent[BudgetKind.WALL_CLOCK_S]:.0f} s of the {limit:g} s of wall clock are used: raise --max-hours"
                 " to go on"
             )
+        most = self.budget.max_gpu_hours
+        if most is not None and spent[BudgetKind.GPU_HOURS] >= most:
+            raise BudgetExceeded(
+                f"{spent[BudgetKind.GPU_HOURS]:.4g} of {most:g} GPU-hours are used: raise --max-gpu-hours to go on"
+            )
+
+    def _uncharged(self) -> Iterator[_Charge]:
+        """What the time of this process comes to by now; charging it again replaces what was charged before."""
+        now = self._clock()
+        yield _Charge(BudgetKind.WALL_CLOCK_S, self._session, max(0.0, now - self._started))
+        for run_id in tuple(self._running):
+            yield from self._cost_of(run_id, now)
+
+    def _cost_of(self, run_id: str, now: float) -> Iterator[_Charge]:
+        if (run := self._running.get(run_id)) is None:
+            return
+        # A run that another process goes on with is charged there under another key.
+        key, seconds = f"{run_id}/{self._session}", max(0.0, now - run.started)
+        yield _Charge(BudgetKind.WORKING_S, key, seconds, run_id)
+        if run.gpus:
+            yield _Charge(BudgetKind.GPU_HOURS, key, run.gpus * seconds / 3600, run_id)
+
+
+def present_budget(settings: Mapping[str, Any], frozen: Budget) -> Budget:
+    """The budget that the settings of a study give; the charter's, where a study has no settings on record."""
+    if "max_runs" not in settings:
+        return frozen
+    hours = settings.get("max_hours")
+    return Budget(
+        max_runs=settings.get("max_runs"),
+        max_wall_s=None if hours is None else hours * 3600,
+        max_gpu_hours=settings.get("max_gpu_hours"),
+        max_llm_tokens=settings.get("max_llm_tokens"),
+        max_llm_usd=settings.get("max_llm_usd"),
+    )
+
+
+def budget_lines(settings: Mapping[str, Any], spent: Mapping[BudgetKind, float]) -> tuple[BudgetLine, ...]:
+    """Every kind of spending with a limit in the settings of a study, or with an amount."""
+    lines = (
+        BudgetLine("runs", "runs", spent[BudgetKind.RUNS], settings.get("max_runs")),
+        BudgetLine("hours", "hours of work", spent[BudgetKind.WALL_CLOCK_S] / 3600, settings.get("max_hours")),
+        BudgetLine("gpu_hours", "GPU-hours", spent[BudgetKind.GPU_HOURS], settings.get("max_gpu_hours")),
+        BudgetLine("llm_tokens", "LLM tokens", spent[BudgetKind.LLM_TOKENS], settings.get("max_llm_tokens")),
+        BudgetLine("llm_usd", "US$ for the LLM", spent[BudgetKind.COST_USD], settings.get("max_llm_usd")),
+    )
+    return tuple(line for line in lines if line.spent or line.limit is not None)

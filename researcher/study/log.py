@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 DIAGNOSED = "run.diagnosed"
 
+BUDGET_SPENT = "budget_spent"
+"""In the details of a decision: whether nobody took it, because the budget left nothing to decide."""
+
 _EARLIER_RULE = {"test": "paired"}
 """What the rule of a charter says that was frozen before rules named their test."""
 
@@ -50,8 +53,8 @@ class StudyLog:
     """The events of one study."""
 
     def __init__(self, store: ExperimentStore, study_id: str) -> None:
-        self._store = store
-        self._study_id = study_id
+        self.store = store
+        self.study_id = study_id
 
     def note(
         self,
@@ -63,46 +66,46 @@ class StudyLog:
     ) -> None:
         """One line for people; `kind` is its stable name. The log file gets it too."""
         logger.info("%s: %s", kind, message)
-        self._store.append_event(self._study_id, kind, message, severity=severity, run_id=run_id)
+        self.store.append_event(self.study_id, kind, message, severity=severity, run_id=run_id)
 
     def warn(self, kind: str, message: str, *, run_id: str | None = None) -> None:
         self.note(kind, message, run_id=run_id, severity=Severity.WARNING)
 
     def charter(self) -> Charter:
         """Raises ResearchError for a study that was never framed."""
-        stored = self._store.find_charter(self._study_id)
+        stored = self.store.find_charter(self.study_id)
         if stored is None:
-            raise ResearchError(f"study {self._study_id} has no charter yet")
+            raise ResearchError(f"study {self.study_id} has no charter yet")
         return charter_from_json(stored.document)
 
     def write_plan(self, plan: Plan, message: str, *, kind: str = "plan.made") -> None:
-        self._store.record_plan(self._study_id, plan.iteration, plan_to_json(plan))
+        self.store.record_plan(self.study_id, plan.iteration, plan_to_json(plan))
         self.note(kind, message)
 
     def write_analysis(self, iteration: int, analysis: Analysis, message: str) -> None:
-        self._store.record_analysis(self._study_id, iteration, analysis_to_json(analysis))
+        self.store.record_analysis(self.study_id, iteration, analysis_to_json(analysis))
         self.note("analysis.made", message)
 
     def find_plan(self, iteration: int) -> Plan | None:
         return next((plan for plan in self._plans() if plan.iteration == iteration), None)
 
     def find_analysis(self, iteration: int) -> Analysis | None:
-        stored = self._store.list_analyses(self._study_id)
+        stored = self.store.list_analyses(self.study_id)
         return next((analysis_from_json(item.document) for item in stored if item.iteration == iteration), None)
 
     def history(self) -> History:
         """Plans and analyses of this study by iteration, and what the monitor found wrong."""
-        analyses = self._store.list_analyses(self._study_id)
-        diagnoses = self._store.list_events(self._study_id, kind=DIAGNOSED, limit=None)
+        analyses = self.store.list_analyses(self.study_id)
+        diagnoses = self.store.list_events(self.study_id, kind=DIAGNOSED, limit=None)
         return History(
             plans=self._plans(),
             analyses=tuple(analysis_from_json(stored.document) for stored in analyses),
             diagnoses=tuple(event.message for event in diagnoses),
-            runs_used=round(self._store.sum_budget(self._study_id)[BudgetKind.RUNS]),
+            runs_used=round(self.store.sum_budget(self.study_id)[BudgetKind.RUNS]),
         )
 
     def _plans(self) -> tuple[Plan, ...]:
-        return tuple(plan_from_json(stored.document) for stored in self._store.list_plans(self._study_id))
+        return tuple(plan_from_json(stored.document) for stored in self.store.list_plans(self.study_id))
 
 
 def charter_to_json(charter: Charter) -> dict[str, Any]:
@@ -132,6 +135,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "rationale": plan.rationale,
         "seeds": list(plan.seeds),
         "pools_runs": plan.pools_runs,
+        "author": plan.author,
         "sample_size": None if plan.sample_size is None else asdict(plan.sample_size),
         "hypotheses": [
             {
@@ -168,6 +172,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         seeds=tuple(data["seeds"]),
         rationale=data["rationale"],
         pools_runs=data.get("pools_runs", False),
+        author=data.get("author", ""),
         sample_size=None if data.get("sample_size") is None else SampleSize(**data["sample_size"]),
     )
 

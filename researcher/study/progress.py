@@ -34,6 +34,7 @@ from researcher.evaluator import BASE, FINAL
 from researcher.execution.early_stopping import REWARD
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import TrialState, list_all_trials
+from researcher.study.budget import BudgetLine, budget_lines
 from researcher.study.log import plan_from_json
 
 REFRESH_S = 1.0
@@ -76,6 +77,7 @@ class Snapshot:
     done: int
     planned: int
     seconds_left: float | None
+    budget: tuple[BudgetLine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,6 +86,7 @@ class Snapshot:
             "runs_done": self.done,
             "runs_planned": self.planned,
             "seconds_left": self.seconds_left,
+            "budget": {line.name: {"spent": line.spent, "limit": line.limit} for line in self.budget},
         }
 
     @property
@@ -116,13 +119,14 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> Snapshot:
                 train_reward=point.value if point else None,
                 base=scores.get((run.id, BASE)),
                 final=scores.get((run.id, FINAL)),
-                seconds=(run.finished_at or now) - run.started_at if run.started_at else None,
+                seconds=max(0.0, (run.finished_at or now) - run.started_at) if run.started_at else None,
             )
         )
     done, planned, left = _measure_progress(store, study_id, now)
     study = store.get_study(study_id)
     is_open = study.status in (StudyStatus.RUNNING, StudyStatus.PAUSED)
-    return Snapshot(study, tuple(views), now, done, planned, left if is_open else None)
+    budget = budget_lines(study.settings, store.sum_budget(study_id))
+    return Snapshot(study, tuple(views), now, done, planned, left if is_open else None, budget)
 
 
 def _measure_progress(store: ExperimentStore, study_id: str, now: float) -> tuple[int, int, float | None]:
@@ -140,7 +144,9 @@ def _measure_progress(store: ExperimentStore, study_id: str, now: float) -> tupl
     over = (TrialState.FINISHED, TrialState.GIVEN_UP)
     done = [key for key in wanted if key in claimed and claimed[key].state in over]
     runs = [run for trial in claimed.values() for run in trial.runs]
-    took = [run.finished_at - run.created_at for run in runs if run.status is RunStatus.FINISHED and run.finished_at]
+    ended = [run for run in runs if run.status is RunStatus.FINISHED]
+    # The clock may have been put back since.
+    took = [max(0.0, run.finished_at - run.created_at) for run in ended if run.finished_at]
     if not took:
         return len(done), len(wanted), None
     active = [now - run.created_at for run in runs if not run.status.is_over and run.status is not RunStatus.PLANNED]
@@ -157,6 +163,8 @@ def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType
     title.append(study.topic, style="italic")
     if snapshot.progress:
         title.append(f"\n{snapshot.progress}")
+    if snapshot.budget:
+        title.append(f"\nspent: {', '.join(line.in_words for line in snapshot.budget)}")
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("arm", "seed", "status", "step", "train reward", "held-out before", "after"):
         table.add_column(column, justify="left" if column in ("arm", "status") else "right", no_wrap=column != "arm")

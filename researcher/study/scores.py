@@ -56,6 +56,8 @@ def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> Stud
         elif trial.own_failure and (given := _score_of_failed(charter, base, untrained, worst)):
             score, noise = given
             runs[arm][trial.seed] = ScoredRun(trial.runs[-1].id, score, noise, _mean(base), trial.own_failure)
+        elif trial.budget_stop:
+            missing[arm] = (*missing.get(arm, ()), f"seed {trial.seed}: {trial.budget_stop}")
         elif trial.state is TrialState.GIVEN_UP:
             missing[arm] = (*missing.get(arm, ()), f"seed {trial.seed}: {trial.failure}")
     return StudyScores(runs, missing)

@@ -47,12 +47,13 @@ class StudySettings(BaseModel):
 
     `task` is a bundled environment, `env` any other one; `train_envs` are those to train on where they are others.
     `job` holds the settings that every arm starts from. None leaves a choice to the topic and the planner. `servers`
-    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered.
+    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. After
+    `llm_patience` minutes without an answer of the language model, `on_llm_outage` says what becomes of the study.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    brain: Literal["rules", "llm"] = "rules"
+    brain: Literal["rules", "llm", "hybrid"] = "rules"
     model: str | None = None
     task: str | None = None
     env: str | None = None
@@ -72,9 +73,12 @@ class StudySettings(BaseModel):
     max_runs: int | None = Field(default=None, ge=1)
     max_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_outage_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_llm_tokens: int | None = Field(default=None, ge=1)
     max_llm_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     llm_price: tuple[float, float] | None = None
+    on_llm_outage: Literal["rules", "pause"] | None = None
+    llm_patience: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     assume: bool = False
     unsafe_no_sandbox: bool = False
     engine: Literal["auto", "local", "verl", "fake"] | None = None
@@ -89,9 +93,14 @@ class StudySettings(BaseModel):
         return Budget(
             max_runs=self.max_runs,
             max_wall_s=None if self.max_hours is None else self.max_hours * 3600,
+            max_gpu_hours=self.max_gpu_hours,
             max_llm_tokens=self.max_llm_tokens,
             max_llm_usd=self.max_llm_usd,
         )
+
+    @property
+    def rules_answer_outages(self) -> bool:
+        return (self.on_llm_outage or ("rules" if self.brain == "hybrid" else "pause")) == "rules"
 
     @model_validator(mode="after")
     def _one_environment(self) -> Self:
@@ -282,10 +291,14 @@ def _check_language_model(settings: StudySettings) -> None:
     if settings.train_envs:
         raise TopicInvalid("--train-env names what --brain rules compares: leave it out, or use --brain rules")
     if len(settings.programs) > 1:
-        raise TopicInvalid("--program: with --brain llm name one program, which those of the language model start from")
+        raise TopicInvalid("--program: with a language model name one program, which those that it writes start from")
     if not settings.model:
-        raise TopicInvalid("--brain llm needs the name of a model: give --model NAME, or use --brain rules")
+        raise TopicInvalid(
+            f"--brain {settings.brain} needs the name of a model: give --model NAME, or use --brain rules"
+        )
     if not os.environ.get("OPENAI_API_KEY"):
-        raise TopicInvalid("--brain llm needs OPENAI_API_KEY (any text if the server at OPENAI_BASE_URL asks for none)")
+        raise TopicInvalid(
+            f"--brain {settings.brain} needs OPENAI_API_KEY (any text if the server at OPENAI_BASE_URL asks for none)"
+        )
     if settings.max_llm_usd is not None and settings.llm_price is None:
         raise TopicInvalid("--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens")

@@ -13,8 +13,16 @@ import pytest
 from llm_replies.server import LEARNING_RATE, ReplyServer
 
 from experiments_db import BudgetKind, ExperimentStore, open_store
-from researcher.errors import BudgetExceeded, PlannerError, TopicInvalid, TopicNotUnderstood
+from researcher.errors import (
+    BudgetExceeded,
+    LanguageModelRefused,
+    LanguageModelUnavailable,
+    PlannerError,
+    TopicInvalid,
+    TopicNotUnderstood,
+)
 from researcher.execution.preflight import check_program
+from researcher.planner.backoff import Backoff
 from researcher.planner.briefing import TUNABLE
 from researcher.planner.chat import Chat, Price
 from researcher.planner.llm import LLMPlanner
@@ -81,12 +89,14 @@ def make_brain(
     budget: Budget | None = None,
     price: Price | None = None,
     pauses: list[float] | None = None,
+    patience_s: float = 0.0,
     **options: Any,
 ) -> LLMPlanner:
     ledger = BudgetLedger(store, study_id, budget or Budget())
+    backoff = Backoff("recorded-model", patience_s=patience_s, sleep=(pauses if pauses is not None else []).append)
     chat = Chat(
         model="recorded-model", base_url=url, api_key=KEY, store=store, study_id=study_id, ledger=ledger, price=price,
-        pause=(pauses if pauses is not None else []).append,
+        backoff=backoff,
     )  # fmt: skip
     return LLMPlanner(chat, base_job={"engine": "fake"}, **options)
 
@@ -182,7 +192,7 @@ def test_what_a_person_fixed_stays_fixed(store, study_id, replies):
 
 def test_a_task_that_contradicts_the_flag_is_asked_again_and_given_up(store, study_id, replies):
     brain = make_brain(store, study_id, replies.url)
-    with pytest.raises(PlannerError, match=r"no usable answer .* 3 attempts: the task family is fixed: calc"):
+    with pytest.raises(LanguageModelUnavailable, match="3 answers that cannot be used: the task family is fixed"):
         brain.frame(FrameRequest(topic=TOPIC, task="calc"))
     assert len(replies.requests) == 3
 
@@ -230,7 +240,7 @@ def test_the_plan_has_the_arms_the_model_chose_as_checked_jobs(brain, charter):
 def test_a_plan_that_cannot_be_is_refused_with_the_reason(store, study_id, write_replies, charter, changes, message):
     with ReplyServer(write_replies(plan=[plan_reply(**changes)])) as replies:
         brain = make_brain(store, study_id, replies.url)
-        with pytest.raises(PlannerError, match=message):
+        with pytest.raises(LanguageModelUnavailable, match=message):
             brain.plan(charter, History())
 
 
@@ -310,7 +320,7 @@ def test_programs_start_from_the_one_that_a_person_named(store, study_id, charte
 def test_unchanged_is_no_answer_without_a_parent(brain, charter, replies):
     plan = brain.plan(charter, History())
     replies.asked["write_program"] = 1
-    with pytest.raises(PlannerError, match="no fenced block"):
+    with pytest.raises(LanguageModelUnavailable, match="no fenced block"):
         brain.write_program(charter, plan.arms[0], None)
 
 
@@ -378,9 +388,9 @@ def test_a_money_budget_without_prices_is_refused_at_the_start(store, study_id, 
 def test_failures_on_the_way_are_retried_with_growing_pauses_and_recorded(store, study_id, replies):
     pauses: list[float] = []
     replies.failures = [429, 500, 503]
-    brain = make_brain(store, study_id, replies.url, pauses=pauses)
+    brain = make_brain(store, study_id, replies.url, pauses=pauses, patience_s=3600.0)
     assert brain.frame(FrameRequest(topic=TOPIC)).task == "reverse"
-    assert pauses == [2.0, 4.0, 8.0]
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, (2.0, 4.0, 8.0), strict=True))
     calls = store.list_llm_calls(study_id)
     assert [call.attempt for call in calls] == [1, 2, 3, 4]
     assert [call.response is None for call in calls] == [True, True, True, False]
@@ -389,15 +399,19 @@ def test_failures_on_the_way_are_retried_with_growing_pauses_and_recorded(store,
 
 def test_a_model_that_cannot_be_reached_is_given_up(store, study_id):
     brain = make_brain(store, study_id, "http://127.0.0.1:9/v1")
-    with pytest.raises(PlannerError, match="recorded-model cannot be reached"):
+    with pytest.raises(LanguageModelUnavailable, match=r"given no usable answer .* Connection error"):
         brain.frame(FrameRequest(topic=TOPIC))
-    assert store.sum_llm_usage(study_id).failed_calls == 4
+    assert store.sum_llm_usage(study_id).failed_calls == 1
 
 
-@pytest.mark.parametrize("status", [400, 401, 404])
-def test_a_refusal_is_final_and_says_why(store, study_id, replies, status):
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, LanguageModelUnavailable), (401, LanguageModelRefused), (403, LanguageModelRefused),
+     (404, LanguageModelRefused)],
+)  # fmt: skip
+def test_a_refusal_is_not_waited_for_and_says_why(store, study_id, replies, status, error):
     replies.failures = [status]
-    with pytest.raises(PlannerError, match=f"refused: HTTP {status}"):
+    with pytest.raises(error, match=f"refused: HTTP {status}"):
         make_brain(store, study_id, replies.url).frame(FrameRequest(topic=TOPIC))
     assert len(replies.requests) == 1
 
@@ -406,7 +420,7 @@ def test_the_key_reaches_the_model_server_and_nothing_else(store, study_id, repl
     caplog.set_level("DEBUG", logger="researcher")
     replies.failures = [401]
     brain = make_brain(store, study_id, replies.url)
-    with pytest.raises(PlannerError) as refused:
+    with pytest.raises(LanguageModelRefused) as refused:
         brain.frame(FrameRequest(topic=TOPIC))
     brain.frame(FrameRequest(topic=TOPIC))
     assert replies.keys == [f"Bearer {KEY}"] * 2

@@ -21,16 +21,27 @@ from types import TracebackType
 from typing import Any, Self
 
 LEARNING_RATE = Path(__file__).parent / "learning_rate"
+DROP, HANG = "drop", "hang"
+"""The connection is closed without an answer: at once, or when the server is `released`."""
+PAGE, BROKEN_JSON, OTHER_JSON = "<html>Bad gateway</html>", '{"choices": [', '{"choices": "none"}'
+"""Bodies that are no chat completion."""
 KIND = re.compile(r"# (\w+):")
 
 
 class ReplyServer:
-    """Serves replies on a free port of this machine. `failures` are HTTP statuses to answer the next calls with.
+    """Serves replies on a free port of this machine. `failures` is what the next calls get instead: an HTTP status, or
+    one of the ways of failing below. Questions of the kinds in `down` get status 503 for as long as they stand there.
+    With `retry_after`, statuses come with that header.
 
     `requests` keeps every body, `keys` every Authorization header, in order.
     """
 
-    def __init__(self, replies: Path = LEARNING_RATE, *, failures: Sequence[int] = (), with_usage: bool = True) -> None:
+    def __init__(
+        self, replies: Path = LEARNING_RATE, *, failures: Sequence[int | str] = (), with_usage: bool = True
+    ) -> None:
+        self.down: set[str] = set()
+        self.retry_after: str | None = None
+        self.released = threading.Event()
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.asked: Counter[str] = Counter()
@@ -48,23 +59,26 @@ class ReplyServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.released.set()
         self._http.shutdown()
         self._http.server_close()
 
     def serve_forever(self) -> None:
         self._http.serve_forever()
 
-    def reply_to(self, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
+    def reply_to(self, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any] | str]:
         with self._lock:
             self.requests.append(body)
             self.keys.append(key)
-            if self.failures:
-                status = self.failures.pop(0)
-                return status, {"error": {"message": f"failure {status} with {key}", "type": "test", "code": "test"}}
             asked = next(message["content"] for message in body["messages"] if message["role"] == "user")
             match = KIND.match(asked)
             if match is None:
                 return 400, {"error": {"message": "the question has no kind", "type": "test", "code": "test"}}
+            failure = self.failures.pop(0) if self.failures else 503 if match.group(1) in self.down else None
+            if isinstance(failure, str):
+                return 200, failure
+            if failure is not None:
+                return failure, {"error": {"message": f"failure {failure} with {key}", "type": "test", "code": "test"}}
             self.asked[match.group(1)] += 1
             text = self._read(match.group(1), self.asked[match.group(1)])
         return 200, self._completion(body, text)
@@ -99,9 +113,16 @@ class ReplyServer:
                     status, answer = owner.reply_to(body, self.headers.get("authorization", ""))
                 else:
                     status, answer = 404, {"error": {"message": "no such route", "type": "test", "code": "test"}}
-                content = json.dumps(answer).encode()
+                if answer == HANG:
+                    owner.released.wait()
+                if answer in (DROP, HANG):
+                    self.close_connection = True
+                    return
+                content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
                 self.send_response(status)
-                self.send_header("content-type", "application/json")
+                if status != 200 and owner.retry_after is not None:
+                    self.send_header("retry-after", owner.retry_after)
+                self.send_header("content-type", "text/html" if answer == PAGE else "application/json")
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -18,7 +19,7 @@ LIMITS = {
     BudgetKind.RUNS: ("Runs", "max_runs"),
     BudgetKind.WALL_CLOCK_S: ("Wall clock", "max_wall_s"),
     BudgetKind.WORKING_S: ("Training time", None),
-    BudgetKind.GPU_HOURS: ("GPU hours", None),
+    BudgetKind.GPU_HOURS: ("GPU-hours", "max_gpu_hours"),
     BudgetKind.LLM_TOKENS: ("LLM tokens", "max_llm_tokens"),
     BudgetKind.COST_USD: ("LLM cost", "max_llm_usd"),
 }
@@ -310,8 +311,17 @@ def budget_text(kind: BudgetKind, amount: float) -> str:
     return f"${amount:,.4f}" if kind is BudgetKind.COST_USD else f"{amount:,g}"
 
 
+def present_limits(contents: StudyContents) -> Mapping[str, Any]:
+    """The settings of the study have them as they are now; the charter has those that it began with."""
+    settings = contents.study.settings
+    if "max_runs" not in settings:
+        return contents.document.get("budget", {})
+    hours = settings.get("max_hours")
+    return {**settings, "max_wall_s": None if hours is None else hours * 3600}
+
+
 def show_budget(contents: StudyContents) -> None:
-    limits = contents.document.get("budget", {})
+    limits = present_limits(contents)
     with st.grid(3, min_column_width=220):
         for kind, (title, key) in LIMITS.items():
             spent = contents.spent.get(kind, 0.0)

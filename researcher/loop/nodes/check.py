@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from experiments_db import Experiment, ExperimentStatus
-from researcher.errors import BudgetExceeded, PlannerError
+from researcher.errors import PlannerError
 from researcher.execution.environments import find_held_out, trained_on
 from researcher.execution.job_check import contradict_name
 from researcher.execution.preflight import check_program
@@ -43,7 +43,7 @@ def _check_and_repair(
     deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, url: str | None
 ) -> tuple[Problem, ...]:
     """The problems that remain; empty once the program passes, which is then the one stored."""
-    charter = deps.log.charter()
+    charter = deps.charter()
     for attempt in range(MAX_REPAIRS + 1):
         problems = check_program(
             program,
@@ -60,7 +60,7 @@ def _check_and_repair(
         deps.log.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")
         try:
             program = replace(deps.planner.repair_program(charter, arm, program, problems), arm=arm.name)
-        except (PlannerError, BudgetExceeded):
+        except PlannerError:
             return problems
         save_arm_program(deps, experiment, program)
     raise AssertionError("the loop returns")

@@ -7,16 +7,20 @@ from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.report.claims import check_claims
 from researcher.report.facts import gather
-from researcher.study.log import claim_to_json
+from researcher.study.log import BUDGET_SPENT, claim_to_json
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
 """A planner that never stops is stopped here, whatever its budget."""
 
 
+BUDGET = "budget"
+"""The author of a decision that nobody took: there was nothing left to choose with."""
+
+
 def decide(deps: Deps, state: ResearchState) -> ResearchState:
     iteration = state["iteration"]
-    charter, history = deps.log.charter(), deps.log.history()
+    charter, history = deps.charter(), deps.log.history()
     analysis = history.analyses[-1]
     claims = _interpret(deps, charter, analysis, history)
     decision = _choose(deps, state, charter, analysis, history)
@@ -26,20 +30,36 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
         action=decision.action.value,
         reason=decision.reason,
         finding_ids=[item.id for item in deps.store.list_findings(study_id=deps.study_id, iteration=iteration)],
-        details={"claims": [claim_to_json(claim) for claim in claims], "interpretation": _in_words(deps, claims)},
+        details={
+            "claims": [claim_to_json(claim) for claim in claims],
+            "interpretation": _in_words(deps, claims),
+            "author": decision.author or deps.planner.name,
+            BUDGET_SPENT: decision.is_budget_spent,
+        },
+        replace=_is_reopened(deps, iteration),
     )
     deps.log.note("decision.made", f"{stored.action}: {stored.reason}")
     if stored.action == Action.REFINE.value:
         return {**state, "iteration": iteration + 1}
-    return {**state, "is_halted": True}
+    return {**state, "is_halted": True, "is_spent": bool(stored.details.get(BUDGET_SPENT))}
+
+
+def _is_reopened(deps: Deps, iteration: int) -> bool:
+    """Whether a spent budget has decided this iteration before, which a raised one takes back."""
+    decided = (item for item in deps.store.list_decisions(deps.study_id) if item.iteration == iteration)
+    return any(item.details.get(BUDGET_SPENT) for item in decided)
 
 
 def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
     try:
         return deps.planner.interpret(charter, analysis, history)
-    except (PlannerError, BudgetExceeded) as error:
+    except PlannerError as error:
         deps.log.warn("brain.failed", f"No interpretation: {error}")
-        return ()
+    except BudgetExceeded:
+        if deps.ledger.find_exhausted() is None:
+            raise
+        deps.log.warn("brain.failed", "No interpretation: the time of the study is spent.")
+    return ()
 
 
 def _in_words(deps: Deps, claims: tuple[Claim, ...]) -> str:
@@ -50,11 +70,13 @@ def _in_words(deps: Deps, claims: tuple[Claim, ...]) -> str:
 
 def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analysis, history: History) -> Decision:
     if state["is_spent"]:
-        return Decision(Action.STOP, "The budget is spent.")
+        return Decision(Action.STOP, "The budget is spent.", author=BUDGET, is_budget_spent=True)
+    if reason := deps.ledger.find_exhausted():
+        return Decision(Action.STOP, f"The budget is spent: {reason}", author=BUDGET, is_budget_spent=True)
     if len(history.plans) >= MAX_PLANS:
         return Decision(Action.STOP, f"{MAX_PLANS} plans have been carried out.")
     try:
         return deps.planner.decide(charter, analysis, history)
-    except (PlannerError, BudgetExceeded) as error:
+    except PlannerError as error:
         deps.log.warn("brain.failed", f"No decision: {error}")
         return Decision(Action.STOP, "The planner came to no decision.")

@@ -31,7 +31,7 @@ MAX_STUDIES = 200
 
 def design(deps: Deps, state: ResearchState) -> ResearchState:
     """Raises Underpowered where the study is not worth its runs and nobody said to go on."""
-    charter, planned = deps.log.charter(), planned_iteration(deps.log, state)
+    charter, planned = deps.charter(), planned_iteration(deps.log, state)
     goal = charter.sample_size
     if goal is None or not needs_design(charter, planned):
         return state

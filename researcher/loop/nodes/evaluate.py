@@ -8,7 +8,7 @@ from experiments_db import RunStatus
 from researcher.evaluator import BASE, FINAL
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.monitor import end_with
-from researcher.loop.outages import charge_work, is_out
+from researcher.loop.outages import is_out
 from researcher.loop.state import ResearchState
 
 
@@ -25,7 +25,6 @@ def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
             _finish(deps, active)
         else:
             end_with(deps, active, error)
-    deps.ledger.charge_wall_clock()
     return state
 
 
@@ -49,7 +48,7 @@ def _finish(deps: Deps, active: ActiveRun) -> None:
         reason = f"stopped early: {active.diagnosis.sentence}"
         diagnosis = {"kind": active.diagnosis.kind, "sentence": active.diagnosis.sentence, "is_retried": False}
     run = deps.store.update_run(active.run_id, status=RunStatus.FINISHED, exit_reason=reason, diagnosis=diagnosis)
-    charge_work(deps, run)
+    deps.ledger.end_run(run.id)
     split = deps.log.charter().search_split
     scores = {item.phase: item.mean for item in deps.store.list_evaluations(run_ids=[run.id], split=split)}
     deps.log.note(

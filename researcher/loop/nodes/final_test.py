@@ -14,6 +14,13 @@ from researcher.types import Charter, Verdict
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:
     """Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored."""
     charter = deps.log.charter()
+    if state["is_spent"]:
+        deps.log.warn(
+            "test.sealed",
+            f"The budget ended the study before its time: the {charter.sealed_split} split stays sealed, so that the "
+            "study can go on with a raised budget.",
+        )
+        return state
     arms = _finalists(deps)
     pending = _unscored(deps, charter, arms)
     if not pending:

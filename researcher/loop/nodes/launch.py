@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
-from researcher.execution.runs import Trial, TrialState, job_of, list_trials, run_key, total_steps
+from researcher.execution.runs import Trial, TrialState, gpus_of, job_of, list_trials, run_key, total_steps
 from researcher.execution.servers import Slot
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.design import needs_design, pilot_trials
@@ -71,6 +71,7 @@ def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phas
     deps.ledger.charge(BudgetKind.RUNS, 1, f"{trial.experiment.name}/{trial.seed}", run_id=run.id)
     steps = total_steps(trial.experiment.job)
     name = trial.name if run.attempt == 1 else f"{trial.name} (attempt {run.attempt})"
+    deps.ledger.begin_run(run.id, gpus_of(trial.experiment.job))
     active = ActiveRun(run.id, name, trial.experiment, steps, slot, deps.early_stopping(trial.experiment), phase)
     deps.active_runs.add(active)
     if phase is Phase.PREPARING:

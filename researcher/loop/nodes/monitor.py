@@ -16,9 +16,10 @@ from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import OWN_DOING, TRAINING_SECONDS, job_of
 from researcher.execution.servers import is_outage
 from researcher.execution.shares import ends_at_a_share
+from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import prepare
-from researcher.loop.outages import charge_work, is_out, lose, note_servers, set_back
+from researcher.loop.outages import is_out, lose, note_servers, set_back
 from researcher.loop.state import ResearchState
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
@@ -47,7 +48,8 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
     for active in deps.active_runs.in_phase(Phase.TRAINING):
         if not is_out(deps, active):
             _look_at(deps, active)
-    return {**state, "polls": state["polls"] + 1}
+    is_spent = stop_over_budget(deps) or state["is_spent"]
+    return {**state, "polls": state["polls"] + 1, "is_spent": is_spent}
 
 
 def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
@@ -189,8 +191,8 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
     if diagnosis is not None:
         sentence = in_one_line(diagnosis.sentence)
         found = {"kind": diagnosis.kind, "sentence": sentence, "is_retried": diagnosis.is_retried}
-    run = deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
-    charge_work(deps, run)
+    deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
+    deps.ledger.end_run(active.run_id)
     deps.log.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)
     deps.active_runs.remove(active)
     deps.pool.report_run(active.slot, is_well=found["kind"] in OWN_DOING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from experiments_db import ExperimentStatus, Severity
+from experiments_db import ExperimentStatus
 from researcher.errors import BudgetExceeded
 from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
@@ -20,28 +20,37 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
     iteration = state["iteration"]
     planned = deps.log.find_plan(iteration)
     if planned is None:
-        charter = deps.log.charter()
-        try:
-            proposed = deps.planner.plan(charter, _history(deps, charter))
-        except BudgetExceeded as error:
-            if iteration == 0:
-                raise
-            deps.log.note("budget.spent", f"No further plan: {error}", severity=Severity.WARNING)
-            return {**state, "is_halted": True}
+        charter = deps.charter()
+        if iteration and (reason := deps.ledger.find_exhausted()):
+            deps.log.warn("budget.spent", f"No further plan: {reason}")
+            return {**state, "is_halted": True, "is_spent": True}
+        proposed = deps.planner.plan(charter, _history(deps, charter))
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
-        planned = replace(proposed, iteration=iteration, arms=arms)
+        planned = replace(proposed, iteration=iteration, arms=arms, author=proposed.author or deps.planner.name)
         if not _adds_runs(deps, planned):
             deps.log.note("plan.empty", "The next plan adds no run to those there are, so the study ends here.")
             return {**state, "is_halted": True}
         names = ", ".join(arm.name for arm in planned.arms)
         run = {(item.experiment.name, item.seed) for item in list_all_trials(deps.store, deps.study_id)}
         count = len({(arm.name, seed) for arm in planned.arms for seed in planned.seeds} - run)
+        if iteration and (reason := _too_dear(deps, count)):
+            # A plan that is cut in the middle decides nothing, and what is cut short leaves the test split sealed.
+            deps.log.warn("budget.spent", f"No further plan: {reason}")
+            return {**state, "is_halted": True}
         deps.log.write_plan(
             planned,
             f"Plan {iteration + 1}: {names}; seeds {', '.join(map(str, planned.seeds))}; up to {count} new runs.",
         )
     _store(deps, planned)
     return state
+
+
+def _too_dear(deps: Deps, runs: int) -> str | None:
+    try:
+        deps.ledger.ensure_can_launch(runs)
+    except BudgetExceeded as error:
+        return str(error)
+    return None
 
 
 def _with_checkpoints(arm: Arm, charter: Charter) -> Arm:

@@ -11,7 +11,8 @@ from researcher.report.write import build_report
 
 def report(deps: Deps, state: ResearchState) -> ResearchState:
     # First, so that the report does not call a study unfinished that it is the end of.
-    deps.store.set_study_status(deps.study_id, StudyStatus.FINISHED, "the report is written")
+    reason = "the budget is spent, the report is written" if state["is_spent"] else "the report is written"
+    deps.store.set_study_status(deps.study_id, StudyStatus.FINISHED, reason)
     paths = build_report(deps.store, deps.study_id, deps.home / "report")
     for kind, path in (("report.markdown", paths.markdown), ("report.html", paths.html)):
         keep_file(deps.store, deps.study_id, path, kind)

@@ -14,7 +14,7 @@ PROGRAM = "program"
 
 
 def write_program(deps: Deps, state: ResearchState) -> ResearchState:
-    charter = deps.log.charter()
+    charter = deps.charter()
     for arm, experiment in draft_arms(deps, state):
         if experiment.program_code:
             continue

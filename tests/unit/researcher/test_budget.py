@@ -65,7 +65,7 @@ def test_wall_clock_adds_up_over_restarts_without_the_time_between(store, study_
     clock = Clock()
     first = BudgetLedger(store, study_id, Budget(max_wall_s=60), clock=clock)
     clock.now += 40
-    first.charge_wall_clock()
+    first.charge_time()
     clock.now += 10_000
     second = BudgetLedger(store, study_id, Budget(max_wall_s=60), clock=clock)
     clock.now += 10

@@ -1,0 +1,60 @@
+"""Puts the planner with a language model together, as the settings of a study say: alone, or with rules in its place.
+
+Place in the flow: session.py calls `build_language_planner` for every brain but `rules`. The key and the address of the
+model's server come from the environment, as for every client of that API. This module asks nothing of a model.
+"""
+
+from __future__ import annotations
+
+import os
+
+from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
+from researcher.execution.background import BackgroundTasks
+from researcher.planner.backoff import Backoff
+from researcher.planner.base import Planner
+from researcher.planner.chat import Chat, Price
+from researcher.planner.fallback import FallbackPlanner
+from researcher.planner.llm import PLAIN_PROGRAM, LLMPlanner
+from researcher.study.budget import BudgetLedger
+from researcher.study.log import StudyLog
+from researcher.study.settings import StudySettings, rules_brain
+from researcher.types import FrameRequest
+
+
+def build_language_planner(
+    settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
+) -> Planner:
+    """Raises PlannerError where the language model is not named or has no key."""
+    model = settings.model or ""
+    price = settings.llm_price
+    chat = Chat(
+        model=model,
+        base_url=os.environ.get("OPENAI_BASE_URL"),
+        api_key=os.environ.get("OPENAI_API_KEY", ""),
+        store=log.store,
+        study_id=log.study_id,
+        ledger=ledger,
+        price=None if price is None else Price(*price),
+        backoff=Backoff(model, patience_s=60 * settings.llm_patience, sleep=background.sleep, say=log.warn),
+        carry=background.carry,
+    )
+    planner = LLMPlanner(
+        chat,
+        seeds=settings.seeds,
+        steps=settings.steps,
+        base_job=settings.base_job(),
+        environment=request.environment,
+        program=settings.programs[0].code if settings.programs else None,
+    )
+    failures = _failures_for_rules(settings)
+    if not failures:
+        return planner
+    return FallbackPlanner(
+        planner, rules_brain(settings), request, failures=failures, plain=PLAIN_PROGRAM, say=log.warn
+    )
+
+
+def _failures_for_rules(settings: StudySettings) -> tuple[type[ResearchError], ...]:
+    """What rules answer in the model's place."""
+    failures: list[type[ResearchError]] = [LanguageModelUnavailable] if settings.rules_answer_outages else []
+    return (*failures, BudgetExceeded) if settings.brain == "hybrid" else tuple(failures)

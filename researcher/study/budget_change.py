@@ -1,0 +1,72 @@
+"""Another budget for a study: what may be asked for, what is recorded, and whether a finished study reopens.
+
+Place in the flow: `resume` is given the new limits; session.py stores them here, under the study's lease, before it
+goes on. The charter keeps the budget that it was frozen with, the settings of the study hold the present one, and an
+event says what was changed into what. This module stops and launches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from experiments_db import BudgetKind, ExperimentStore, Study, StudyStatus
+from researcher.errors import TopicInvalid
+from researcher.study.log import BUDGET_SPENT
+from researcher.study.settings import StudySettings, read_settings
+
+CHANGED = "budget.changed"
+
+_KINDS: Mapping[str, tuple[BudgetKind, float]] = {
+    "max_runs": (BudgetKind.RUNS, 1.0),
+    "max_hours": (BudgetKind.WALL_CLOCK_S, 3600.0),
+    "max_gpu_hours": (BudgetKind.GPU_HOURS, 1.0),
+    "max_llm_tokens": (BudgetKind.LLM_TOKENS, 1.0),
+    "max_llm_usd": (BudgetKind.COST_USD, 1.0),
+}
+"""By setting: what it bounds, and how much of that makes one of its own unit."""
+
+
+def check_change(store: ExperimentStore, study: Study, limits: Mapping[str, float]) -> StudySettings:
+    """The settings of the study with `limits` by name of the setting, such as max_runs.
+
+    Raises TopicInvalid for a limit below what is spent, and for a finished study that no budget ended.
+    """
+    settings = read_settings({**study.settings, **limits})
+    spent = store.sum_budget(study.id)
+    for name, limit in limits.items():
+        kind, unit = _KINDS[name]
+        if limit < spent[kind] / unit:
+            raise TopicInvalid(
+                f"--{name.replace('_', '-')} {limit:g}: {spent[kind] / unit:.6g} are spent already, and a limit below "
+                "that undoes nothing: give more"
+            )
+    if limits and study.status is StudyStatus.FINISHED:
+        _check_reopens(store, study)
+    return settings
+
+
+def change_budget(store: ExperimentStore, study: Study, limits: Mapping[str, float]) -> StudySettings:
+    """Store the new limits with an event that names old and new ones, and return the settings. Raises TopicInvalid."""
+    settings = check_change(store, study, limits)
+    old = {name: study.settings.get(name) for name in limits}
+    changed = {name: {"old": old[name], "new": limits[name]} for name in limits if old[name] != limits[name]}
+    if changed:
+        words = ", ".join(
+            f"{name} {'none' if item['old'] is None else format(item['old'], 'g')} -> {item['new']:g}"
+            for name, item in changed.items()
+        )
+        store.revise_settings(study.id, settings.model_dump(mode="json"))
+        store.append_event(study.id, CHANGED, f"The budget was changed: {words}.", payload={"limits": changed})
+    return settings
+
+
+def _check_reopens(store: ExperimentStore, study: Study) -> None:
+    """Raises TopicInvalid unless the budget ended the study before its test split was opened."""
+    charter = store.find_charter(study.id)
+    if charter is not None and charter.test_opened_at is not None:
+        raise TopicInvalid(
+            f"study {study.id} is finished and its test split has been opened, which happens once: runs that are added "
+            "now would be chosen by what it showed; start another study"
+        )
+    if not any(item.details.get(BUDGET_SPENT) for item in store.list_decisions(study.id)):
+        raise TopicInvalid(f"study {study.id} is finished, and not for want of budget: there is nothing to go on with")

@@ -8,7 +8,8 @@ ResearchError            1
 ├── StudyBusy           75   another process works on this study
 ├── PlannerError           1   no valid answer from the language model within the retries
 ├── BudgetExceeded       7   the next launch would exceed the budget
-└── Underpowered         8   the study would hardly find what it looks for
+├── NotDetached          *   the process that was to work on a study ended at once; its own exit code
+└── Underpowered         9   the study would hardly find what it looks for
 """
 
 from __future__ import annotations
@@ -57,3 +58,11 @@ class BudgetExceeded(ResearchError):
 
 class Underpowered(ResearchError):
     exit_code = 9
+
+
+class NotDetached(ResearchError):
+    """The message is what the process said last."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.code = exit_code

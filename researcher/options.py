@@ -77,3 +77,6 @@ UnsafeNoSandboxOption = Annotated[
 EngineOption = Annotated[
     str | None, typer.Option(help="local, verl, auto, or fake to try the loop without a model (default: local).")
 ]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Return once a process of its own works on it, which outlives the terminal.")
+]

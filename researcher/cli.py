@@ -91,6 +91,8 @@ def start(
     assume: options.AssumeOption = False,
     unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
     engine: options.EngineOption = None,
+    keep_checkpoints: options.KeepCheckpointsOption = "best",
+    min_free_gb: options.MinFreeGbOption = 1.0,
     detach: options.DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
@@ -132,6 +134,8 @@ def start(
                 "assume": assume,
                 "unsafe_no_sandbox": unsafe_no_sandbox,
                 "engine": engine,
+                "keep_checkpoints": keep_checkpoints,
+                "min_free_gb": min_free_gb,
             }
         )
         settings = complete_from_topic(topic, settings)
@@ -148,6 +152,7 @@ def start(
 @app.command()
 def resume(
     study_id: StudyArgument,
+    min_free_gb: options.ResumeMinFreeGbOption = None,
     detach: options.DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
@@ -155,7 +160,7 @@ def resume(
 ) -> None:
     """Go on with a study that was paused, stopped or cut short; a finished one is left as it is."""
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
-        work(store, study_id, home, db, as_json, detach=detach)
+        work(store, study_id, home, db, as_json, detach=detach, min_free_gb=min_free_gb)
 
 
 @app.command()

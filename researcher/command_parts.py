@@ -77,10 +77,20 @@ def print_values(values: Mapping[str, str | int | list[str]], as_json: bool) -> 
             typer.echo(f"{name}: {value}")
 
 
-def work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool, *, detach: bool = False) -> None:
+def work(
+    store: Any,
+    study_id: str,
+    home: Path,
+    db: str | None,
+    as_json: bool,
+    *,
+    detach: bool = False,
+    min_free_gb: float | None = None,
+) -> None:
     """Carry a study on with progress on stderr, print the paths of what it made; exit 128 + signal if one ended it.
 
-    With `detach`, a process of its own does that, and what is printed says how to watch it.
+    With `detach`, a process of its own does that, and what is printed says how to watch it. `min_free_gb` stands in for
+    what the study's settings say.
     """
     from experiments_db import StudyStatus
     from researcher.study.requests import find_study
@@ -91,25 +101,25 @@ def work(store: Any, study_id: str, home: Path, db: str | None, as_json: bool, *
         print_result(store, study, home, db, as_json)
         return
     if detach:
-        _detach(store, study, home, db, as_json)
+        _detach(store, study, home, db, as_json, [] if min_free_gb is None else ["--min-free-gb", str(min_free_gb)])
         return
     from researcher.loop.session import work_on
     from researcher.study.progress import Follower
 
     log = home / "studies" / study.id / "researcher.log"
     with log_to(log), Follower(store, study.id, Console(stderr=True)):
-        outcome = work_on(store, study.id, home)
+        outcome = work_on(store, study.id, home, min_free_gb=min_free_gb)
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
     typer.echo(f"study {study.id} is {outcome.study.status}: {outcome.study.status_reason}", err=True)
     print_result(store, outcome.study, home, db, as_json)
 
 
-def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
+def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, options: list[str]) -> None:
     from researcher.detached import work_detached
     from researcher.study.requests import home_option
 
-    begun = work_detached(store, study, home, db)
+    begun = work_detached(store, study, home, db, options)
     told = f" {study.id}{home_option(home)}{database_option(db)}"
     values: dict[str, Any] = {
         "study": study.id,

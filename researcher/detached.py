@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,15 +34,18 @@ class DetachedWork:
     log: Path
 
 
-def work_detached(store: ExperimentStore, study: Study, home: Path, db: str | None) -> DetachedWork:
-    """Returns once the process has the study to itself, so that a request to pause or stop reaches it.
+def work_detached(
+    store: ExperimentStore, study: Study, home: Path, db: str | None, options: Sequence[str] = ()
+) -> DetachedWork:
+    """Returns once the process has the study to itself, so that a request to pause or stop reaches it. `options` are
+    further ones of `resume`.
 
     Raises NotDetached, with the exit code of the process, if it ended before that.
     """
     log = (home / "studies" / study.id / "output.log").resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "researcher.cli", "resume", study.id, "--home", str(home)]
-    command += [] if db is None else ["--db", db]
+    command += [*options, *([] if db is None else ["--db", db])]
     with log.open("ab") as output:
         begins = output.tell()
         process = subprocess.Popen(
@@ -70,7 +74,7 @@ def _has_begun(store: ExperimentStore, study: Study, pid: int) -> bool:
 
 
 def _failure(log: Path, begins: int) -> str:
-    """The line in which the process said why it ended, since byte `begins`; another one may write to the log as well."""
+    """The line in which the process said why it ended, since byte `begins`; another one may write there as well."""
     if log.stat().st_size <= begins:
         return ""
     said = [line for line in tail(log).splitlines() if line.startswith(FAILURE)]

@@ -80,3 +80,13 @@ EngineOption = Annotated[
 DetachOption = Annotated[
     bool, typer.Option("--detach", help="Return once a process of its own works on it, which outlives the terminal.")
 ]
+KeepCheckpointsOption = Annotated[
+    str, typer.Option(help="Checkpoints to keep once they are scored: all, best (the best arm's weights) or none.")
+]
+MinFreeGbOption = Annotated[
+    float, typer.Option(envvar="SWARM_MIN_FREE_GB", help="Launch nothing with less free disk space than this.")
+]
+ResumeMinFreeGbOption = Annotated[
+    float | None,
+    typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
+]

@@ -23,12 +23,15 @@ from langgraph.runtime import RunControl
 from experiments_db import ExperimentStore, StoreError, Study, StudyStatus
 from researcher.errors import ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
+from researcher.execution.disk import GB, DiskGuard
 from researcher.execution.early_stopping import Limits
 from researcher.execution.orphaned_runs import leave, reconcile
+from researcher.execution.server_files import unpack_ledgers
 from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
+from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
@@ -50,16 +53,23 @@ class Outcome:
     signal: int | None = None
 
 
-def work_on(store: ExperimentStore, study_id: str, home: Path, *, limits: Limits | None = None) -> Outcome:
+def work_on(
+    store: ExperimentStore,
+    study_id: str,
+    home: Path,
+    *,
+    limits: Limits | None = None,
+    min_free_gb: float | None = None,
+) -> Outcome:
     """Carry a study on to its end, or until a signal or a request drains it. Call from the main thread.
 
-    A finished one is left as it is. Raises StudyBusy while another process works on it; whatever ends it early is
-    stored as its status.
+    A finished one is left as it is. `min_free_gb` stands in for what its settings say. Raises StudyBusy while another
+    process works on it; whatever ends it early is stored as its status.
     """
     study = find_study(store, study_id)
     if study.status is StudyStatus.FINISHED:
         return Outcome(study)
-    settings = read_settings(study.settings)
+    settings = read_settings(study.settings | ({} if min_free_gb is None else {"min_free_gb": min_free_gb}))
     sandbox = sandbox_of(settings)
     folder = home / "studies" / study_id
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,7 +146,10 @@ class _Worker:
             home=self.folder,
             given_job=self.settings.base_job(),
             limits=self.limits,
+            kept_checkpoints=self.settings.keep_checkpoints,
+            disk=DiskGuard([self.folder], int(self.settings.min_free_gb * GB)),
         )
+        unpack_ledgers(deps.home / "servers")
         try:
             if self.settings.brain == "llm":
                 # What a language model finds that cannot be studied is said before any server is started.
@@ -148,6 +161,7 @@ class _Worker:
             carry_out(deps, request, self.control)
         finally:
             self._take_down(deps)
+        prune_finished(deps)
 
     def _own_token(self) -> str | None:
         """Foreign programs reach the address of their server: without a token they could command it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -33,6 +34,15 @@ VLLM_LIMIT_S = 120.0
 """On a busy machine an interpreter with many packages takes its time to answer."""
 
 
+class KeptCheckpoints(StrEnum):
+    """Which checkpoints of its own servers a study keeps beyond the scores that are taken from them: all, the weights
+    of the best arm, or none."""
+
+    ALL = "all"
+    BEST = "best"
+    NONE = "none"
+
+
 class ProgramSetting(BaseModel):
     """A program as it was when the study began: what happens to its file later changes nothing."""
 
@@ -47,7 +57,8 @@ class StudySettings(BaseModel):
 
     `task` is a bundled environment, `env` any other one; `train_envs` are those to train on where they are others.
     `job` holds the settings that every arm starts from. None leaves a choice to the topic and the planner. `servers`
-    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered.
+    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. With less than
+    `min_free_gb` (10^9 bytes) of free space nothing is launched.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,6 +88,8 @@ class StudySettings(BaseModel):
     assume: bool = False
     unsafe_no_sandbox: bool = False
     engine: Literal["auto", "local", "verl", "fake"] | None = None
+    keep_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
+    min_free_gb: float = Field(default=1.0, ge=0, allow_inf_nan=False)
 
     @field_validator("servers")
     @classmethod

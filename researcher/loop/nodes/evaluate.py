@@ -8,6 +8,7 @@ from experiments_db import RunStatus
 from researcher.evaluator import BASE, FINAL
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.monitor import charge_work, fail_with
+from researcher.loop.pruning import prune
 from researcher.loop.state import ResearchState
 
 
@@ -23,6 +24,7 @@ def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
             _finish(deps, active)
         else:
             fail_with(deps, active, error)
+        prune(deps)
     deps.ledger.charge_wall_clock()
     return state
 

@@ -11,6 +11,7 @@ from researcher.execution.servers import Slot
 from researcher.loop.deps import ActiveRun, Deps
 from researcher.loop.nodes.design import needs_design, pilot_trials
 from researcher.loop.nodes.write_program import is_trusted, planned_iteration
+from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
 
 
@@ -26,6 +27,9 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
             deps.pool.give_back(slot)
             deps.log.note("budget.spent", f"No further run: {error}", severity=Severity.WARNING)
             return {**state, "is_spent": True}
+        if not has_space(deps):
+            deps.pool.give_back(slot)
+            break
         begin(deps, trial, slot, is_fresh=True)
     return state
 

@@ -16,6 +16,7 @@ from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import TRAINING_SECONDS, job_of
 from researcher.execution.shares import ends_at_a_share
 from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
@@ -27,6 +28,7 @@ POLL_S = 1.0
 """How long one round waits for something to happen: what a person watching takes for live."""
 
 LAST_LINES = 5
+DISK_EVERY_S = 30.0
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
@@ -36,6 +38,7 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
             _begin_training(deps, active, task)
     for active in deps.active_runs.in_phase(Phase.TRAINING):
         _look_at(deps, active)
+    has_space(deps, every_s=DISK_EVERY_S)
     return {**state, "polls": state["polls"] + 1}
 
 

@@ -93,6 +93,7 @@ def start(
     engine: options.EngineOption = None,
     keep_checkpoints: options.KeepCheckpointsOption = "best",
     min_free_gb: options.MinFreeGbOption = 1.0,
+    webhook: options.WebhookOption = None,
     detach: options.DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
@@ -136,6 +137,7 @@ def start(
                 "engine": engine,
                 "keep_checkpoints": keep_checkpoints,
                 "min_free_gb": min_free_gb,
+                "webhook": webhook,
             }
         )
         settings = complete_from_topic(topic, settings)

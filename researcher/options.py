@@ -90,3 +90,6 @@ ResumeMinFreeGbOption = Annotated[
     float | None,
     typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
 ]
+WebhookOption = Annotated[
+    str | None, typer.Option(help="URL that gets a POST of JSON when the study begins, judges, stops or is in trouble.")
+]

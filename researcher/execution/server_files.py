@@ -105,7 +105,7 @@ def _past_runs(servers: Path, *, with_newest: bool) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> int:
-    size = sum(_size(path) for path in folder.rglob("*"))
+    size = sum(_size(path) for path in folder.rglob("*") if path.is_file())
     shutil.rmtree(folder, ignore_errors=True)
     return size
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from experiments_db import Run, RunStatus
-from researcher.evaluator import AT_STEP, CHECKPOINTS, SEALED
+from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, SEALED
 from researcher.execution.server_files import (
     Removed,
     pack_ledgers,
@@ -26,8 +26,6 @@ from researcher.types import Verdict
 
 logger = logging.getLogger(__name__)
 
-PRUNED = "pruned"
-"""Where in a run's external ids the paths of its checkpoints stand that were removed."""
 MB = 10**6
 
 

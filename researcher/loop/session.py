@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +20,10 @@ from types import FrameType
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
-from experiments_db import ExperimentStore, StoreError, Study, StudyStatus
+from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
 from researcher.errors import ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
-from researcher.execution.disk import GB, DiskGuard
+from researcher.execution.disk import GB, DiskGuard, free_bytes
 from researcher.execution.early_stopping import Limits
 from researcher.execution.orphaned_runs import leave, reconcile
 from researcher.execution.server_files import unpack_ledgers
@@ -39,6 +39,8 @@ from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, read_settings, rules_brain, sandbox_of
+from researcher.study.webhook import FAILED as NOT_TOLD
+from researcher.study.webhook import Webhook
 from researcher.types import FrameRequest
 from swarm.sandbox.sandbox import Sandbox
 
@@ -60,6 +62,7 @@ def work_on(
     *,
     limits: Limits | None = None,
     min_free_gb: float | None = None,
+    measure_space: Callable[[Path], int] = free_bytes,
 ) -> Outcome:
     """Carry a study on to its end, or until a signal or a request drains it. Call from the main thread.
 
@@ -74,7 +77,7 @@ def work_on(
     folder = home / "studies" / study_id
     folder.mkdir(parents=True, exist_ok=True)
     resume = resume_command(study_id, home)
-    worker = _Worker(store, study, settings, sandbox, folder, limits or Limits(), resume)
+    worker = _Worker(store, study, settings, sandbox, folder, limits or Limits(), resume, measure_space)
     return worker.run()
 
 
@@ -89,6 +92,7 @@ class _Worker:
     folder: Path
     limits: Limits
     resume: str
+    measure_space: Callable[[Path], int]
     control: RunControl = field(default_factory=RunControl)
     background: BackgroundTasks = field(init=False)
     received: int | None = None
@@ -104,21 +108,33 @@ class _Worker:
             on_lost=self._on_lost,
         ) as study_lease:
             study_lease.store.set_study_status(self.study.id, StudyStatus.RUNNING)
-            with self._drain_on_signals():
-                self._work(study_lease.store)
+            with self._drain_on_signals(), self._log(study_lease.store) as log:
+                self._work(study_lease.store, log)
         return Outcome(self.store.get_study(self.study.id), self.received)
 
-    def _work(self, store: ExperimentStore) -> None:
-        log = StudyLog(store, self.study.id)
+    @contextmanager
+    def _log(self, store: ExperimentStore) -> Generator[StudyLog]:
+        """The study's events, which a webhook is told if there is one."""
+        if self.settings.webhook is None:
+            yield StudyLog(store, self.study.id)
+            return
+        quiet = StudyLog(store, self.study.id)
+        webhook = Webhook(
+            self.settings.webhook, store, self.study.id, on_failure=lambda line: quiet.warn(NOT_TOLD, line)
+        )
+        with webhook:
+            yield StudyLog(store, self.study.id, on_note=webhook.tell)
+
+    def _work(self, store: ExperimentStore, log: StudyLog) -> None:
         try:
             self._carry_out(store, log)
         except (GraphDrained, Drained):
             self._record_drain(store, log)
         except (ResearchError, StoreError) as error:
-            _record_failure(store, self.study.id, str(error))
+            _record_failure(store, log, self.study.id, str(error))
             raise
         except Exception as error:
-            _record_failure(store, self.study.id, f"{type(error).__name__}: {error}")
+            _record_failure(store, log, self.study.id, f"{type(error).__name__}: {error}")
             raise
         else:
             # The report node has said so already, unless it ran in an earlier process.
@@ -147,7 +163,7 @@ class _Worker:
             given_job=self.settings.base_job(),
             limits=self.limits,
             kept_checkpoints=self.settings.keep_checkpoints,
-            disk=DiskGuard([self.folder], int(self.settings.min_free_gb * GB)),
+            disk=DiskGuard([self.folder], int(self.settings.min_free_gb * GB), self.measure_space),
         )
         unpack_ledgers(deps.home / "servers")
         try:
@@ -222,9 +238,11 @@ class _Worker:
                 signal.signal(number, handler)
 
 
-def _record_failure(store: ExperimentStore, study_id: str, reason: str) -> None:
+def _record_failure(store: ExperimentStore, log: StudyLog, study_id: str, reason: str) -> None:
+    reason = " ".join(reason.split())[:1000]
     try:
-        store.set_study_status(study_id, StudyStatus.FAILED, " ".join(reason.split())[:1000])
+        store.set_study_status(study_id, StudyStatus.FAILED, reason)
+        log.note("study.failed", f"The study failed: {reason}", severity=Severity.ERROR)
     except StoreError:
         logger.exception("the failure of study %s could not be stored", study_id)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -58,7 +59,7 @@ class StudySettings(BaseModel):
     `task` is a bundled environment, `env` any other one; `train_envs` are those to train on where they are others.
     `job` holds the settings that every arm starts from. None leaves a choice to the topic and the planner. `servers`
     empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. With less than
-    `min_free_gb` (10^9 bytes) of free space nothing is launched.
+    `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is told how the study goes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -90,12 +91,22 @@ class StudySettings(BaseModel):
     engine: Literal["auto", "local", "verl", "fake"] | None = None
     keep_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     min_free_gb: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    webhook: str | None = None
 
     @field_validator("servers")
     @classmethod
     def _addresses_in_full(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
         """One spelling of a server, for its lease goes by it."""
         return tuple(complete_address(url) for url in servers)
+
+    @field_validator("webhook")
+    @classmethod
+    def _url_that_can_be_called(cls, webhook: str | None) -> str | None:
+        if webhook is not None:
+            place = urlsplit(webhook)
+            if place.scheme not in ("http", "https") or not place.hostname:
+                raise ValueError("a webhook is an http:// or https:// URL")
+        return webhook
 
     def budget(self) -> Budget:
         return Budget(

@@ -1,12 +1,13 @@
-"""`researcher start | resume | watch | status | list | report | verify | reproduce | export | ui | pause | stop`.
+"""`researcher start | resume | watch | status | list | report | verify | reproduce | export | ui`.
 
 Place in the flow: top of the package. Arguments are checked before anything heavy is imported. Data goes to stdout,
 messages and progress to stderr, and every failure to one line with a documented exit code. This module decides nothing
-about a study.
+about a study; extend, fork, pause and stop are in lifecycle_cli.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
-little power; 75 another process works on the study; 130 and 143 ended by SIGINT and SIGTERM (`resume` goes on).
+little power; 11 no alpha is left for another plan; 75 another process works on the study; 130 and 143 ended by SIGINT
+and SIGTERM (`resume` goes on).
 """
 
 from __future__ import annotations
@@ -338,7 +339,7 @@ def ui(
         os.execve(sys.executable, command, {**os.environ, "SWARM_RESEARCH_DB": database_of(home, db)})
 
 
-for command in (lifecycle_cli.pause, lifecycle_cli.stop):
+for command in (lifecycle_cli.extend, lifecycle_cli.fork, lifecycle_cli.pause, lifecycle_cli.stop):
     app.command()(command)
 
 

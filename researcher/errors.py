@@ -8,6 +8,8 @@ ResearchError            1
 ├── StudyBusy           75   another process works on this study
 ├── PlannerError           1   no valid answer from the language model within the retries
 ├── BudgetExceeded       7   the next launch would exceed the budget
+├── NothingToExtend      2   a study that is not finished, or has nothing left to compare
+├── AlphaSpent          11   the charter has no alpha for another plan
 ├── NotDetached          *   the process that was to work on a study ended at once; its own exit code
 └── Underpowered         9   the study would hardly find what it looks for
 """
@@ -58,6 +60,14 @@ class BudgetExceeded(ResearchError):
 
 class Underpowered(ResearchError):
     exit_code = 9
+
+
+class NothingToExtend(ResearchError):
+    exit_code = 2
+
+
+class AlphaSpent(ResearchError):
+    exit_code = 11
 
 
 class NotDetached(ResearchError):

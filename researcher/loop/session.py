@@ -35,6 +35,7 @@ from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
+from researcher.study.continuation import budget_of
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
@@ -72,7 +73,7 @@ def work_on(
     study = find_study(store, study_id)
     if study.status is StudyStatus.FINISHED:
         return Outcome(study)
-    settings = read_settings(study.settings | ({} if min_free_gb is None else {"min_free_gb": min_free_gb}))
+    settings = read_settings({**study.settings, **({} if min_free_gb is None else {"min_free_gb": min_free_gb})})
     sandbox = sandbox_of(settings)
     folder = home / "studies" / study_id
     folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +149,7 @@ class _Worker:
             home=(self.folder / "servers").resolve(),
             own_token=self._own_token(),
         )
-        self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
+        self.ledger = BudgetLedger(store, self.study.id, budget_of(self.settings.budget(), store, self.study.id))
         request = self.settings.request(self.study.topic)
         deps = Deps(
             study_id=self.study.id,

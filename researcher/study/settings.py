@@ -44,6 +44,15 @@ class KeptCheckpoints(StrEnum):
     NONE = "none"
 
 
+class ForkOrigin(BaseModel):
+    """The study that another one was forked from, and the decision after which."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    study: str
+    decision: int
+
+
 class ProgramSetting(BaseModel):
     """A program as it was when the study began: what happens to its file later changes nothing."""
 
@@ -92,6 +101,7 @@ class StudySettings(BaseModel):
     keep_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     min_free_gb: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     webhook: str | None = None
+    parent: ForkOrigin | None = None
 
     @field_validator("servers")
     @classmethod

@@ -10,6 +10,7 @@ from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.loop.state import ResearchState
+from researcher.study.continuation import adapt, find_continuation
 from researcher.types import Arm, Charter, History, Plan
 
 EARLIER_FINDINGS = 20
@@ -28,6 +29,7 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
                 raise
             deps.log.note("budget.spent", f"No further plan: {error}", severity=Severity.WARNING)
             return {**state, "is_halted": True}
+        proposed = adapt(proposed, find_continuation(deps.store, deps.study_id), deps.log.history())
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
         planned = replace(proposed, iteration=iteration, arms=arms)
         if not _adds_runs(deps, planned):

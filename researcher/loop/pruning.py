@@ -32,6 +32,8 @@ MB = 10**6
 def prune(deps: Deps) -> int:
     """Remove what nothing needs any more while the study goes on; returns the bytes that have become free."""
     needed = _kept_for_scores(deps)
+    if deps.kept_checkpoints is KeptCheckpoints.BEST:
+        needed |= {checkpoint for run in _runs_of_best(deps) if (checkpoint := checkpoint_of(run))}
     removed = remove_checkpoints(_servers(deps), needed | _all_if_asked(deps), are_stopped=False)
     _record(deps, removed, "Nothing needs them any more.")
     return removed.freed

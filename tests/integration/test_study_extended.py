@@ -51,7 +51,7 @@ def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: Exper
     first, second = (plan_from_json(item.document) for item in store.list_plans(study))
     assert (first.seeds, second.seeds, second.pools_runs) == ((0,), (1, 2), False)
     runs = store.list_runs(study_id=study)
-    assert runs[: len(before)] == before
+    assert [(run.id, run.finished_at) for run in runs[:2]] == [(run.id, run.finished_at) for run in before]
     assert [run.status for run in runs] == [RunStatus.FINISHED] * 6
     assert len(store.list_evaluations(study_id=study, phase="sealed")) == tested
     last = StudyLog(store, study).history().analyses[-1]
@@ -73,6 +73,50 @@ def test_study_whose_charter_has_no_alpha_left_is_refused_and_left_as_it_is(
     assert refused.exit_code == 11
     assert len(refused.stderr.splitlines()) == 1 and f"researcher start --topic '{TOPIC}'" in refused.stderr
     assert (store.get_study(study), store.list_events(study, limit=None)) == before
+
+
+def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_again(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    parent = carry_out(store, tmp_path, seeds=2)
+    before = (store.list_runs(study_id=parent), store.list_events(parent, limit=None))
+    topic = "batch size 2, 3 or 4 for tool use at equal steps"
+
+    forked = call(tmp_path, "fork", parent, "--at", "1", "--topic", topic, "--seeds", "1")
+
+    assert forked.exit_code == 0, forked.stderr
+    found = json.loads(forked.stdout)
+    study = found["study"]
+    assert found["status"] == "finished" and study != parent
+    assert (store.list_runs(study_id=parent), store.list_events(parent, limit=None)) == before
+    assert store.get_study(study).settings["parent"] == {"study": parent, "decision": 1}
+    runs = store.list_runs(study_id=study)
+    copied = {run.external_ids["copied_from"]: run for run in runs if "copied_from" in run.external_ids}
+    assert copied.keys() == {run.id for run in before[0]}
+    assert all(copied[run.id].finished_at == run.finished_at and copied[run.id].job == run.job for run in before[0])
+    launched = {event.run_id for event in store.list_events(study, kind="run.launched", limit=None)}
+    assert launched == {run.id for run in runs} - {run.id for run in copied.values()} and len(launched) == 2
+    plan = plan_from_json(store.list_plans(study)[-1].document)
+    assert ([arm.name for arm in plan.arms], plan.seeds) == (["batch_size=2", "batch_size=4"], (2,))
+    report = Path(found["report"]).read_text()
+    assert f"is that of study {parent}" in report and f"is that of study {parent}" in Path(found["html"]).read_text()
+    verified = call(tmp_path, "verify", study)
+    assert verified.exit_code == 0, verified.stdout
+
+
+def test_what_cannot_be_forked_is_refused_by_name_and_stores_nothing(store: ExperimentStore, tmp_path: Path) -> None:
+    study = carry_out(store, tmp_path)
+
+    for arguments, code, words in (
+        (("--at", "2"), 2, "has no decision 2"),
+        (("--at", "1"), 11, "alpha"),
+        (("--at", "1", "--topic", "batch size 2 or 4 for sorting at equal steps"), 2, "its task is"),
+        (("--at", "1", "--topic", "batch size 5 or 6 for tool use at equal steps"), 2, "its baseline is"),
+    ):
+        refused = call(tmp_path, "fork", study, *arguments)
+        assert refused.exit_code == code, refused.stderr
+        assert words in refused.stderr
+    assert len(store.list_studies()) == 1
 
 
 def test_what_cannot_be_extended_is_refused_by_name(store: ExperimentStore, tmp_path: Path) -> None:

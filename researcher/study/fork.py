@@ -86,6 +86,10 @@ def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: 
             f"study {parent.id} has no decision {decision}: --at takes one of its decisions ({known})"
         )
     log = StudyLog(store, parent.id)
+    if decision < log.charter().rule.plans_of_parent:
+        raise NothingToExtend(
+            f"decision {decision} is not study {parent.id}'s own: fork the study that it was taken in"
+        )
     settings = _settings(parent, decision, changes)
     history = _until(log.history(), decision)
     charter = _charter(store, parent, log.charter(), settings, changes, decision)
@@ -145,9 +149,9 @@ def _charter(
         return charter
     before = tuple(share_of_alpha(known.rule, iteration) for iteration in range(decision))
     if settings.brain != "rules":
-        own = known.rule.shares or (1.0,)
+        own = known.rule.shares[known.rule.plans_of_parent :] or (1.0,)
         question = {"topic": changes.topic, "question": changes.topic}
-        return replace(charter, **question, rule=replace(known.rule, shares=(*before, *own)))
+        return replace(charter, **question, rule=replace(known.rule, shares=(*before, *own), plans_of_parent=decision))
     planner = rules_brain(settings)
     framed = planner.frame(settings.request(changes.topic))
     _check_same_ground(
@@ -159,7 +163,7 @@ def _charter(
         question=framed.question,
         not_studied=framed.not_studied,
         assumptions=(*framed.assumptions, said),
-        rule=replace(known.rule, shares=(*before, *framed.rule.shares)),
+        rule=replace(known.rule, shares=(*before, *framed.rule.shares), plans_of_parent=decision),
     )
 
 

@@ -1,25 +1,22 @@
-"""`researcher start | resume | watch | status | list | report | verify | reproduce | export | ui | pause | stop`.
+"""`researcher start | resume | watch | status | list | report | verify | reproduce | export | ui`.
 
 Place in the flow: top of the package. Arguments are checked before anything heavy is imported. Data goes to stdout,
 messages and progress to stderr, and every failure to one line with a documented exit code. This module decides nothing
-about a study.
+about a study; extend, fork, pause and stop are in lifecycle_cli.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
-little power; 10 paused, because the language model gives no answer; 75 another process works on the study, or another study
-uses the server; 130 and 143
-ended by SIGINT and SIGTERM (`resume` goes on).
+little power; 10 paused, because the language model gives no answer; 11 no alpha is left for another plan; 75 another
+process works on the study, or another study uses the server; 130 and 143 ended by SIGINT and SIGTERM (`resume` goes
+on).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,10 +27,20 @@ from rich.console import Console
 from rich.table import Table
 
 import swarm
-from researcher import options
+from researcher import lifecycle_cli, options
+from researcher.command_parts import (
+    database_of,
+    database_option,
+    find,
+    open_database,
+    paths_of,
+    print_result,
+    print_values,
+    work,
+)
 from researcher.errors import ResearchError
 from researcher.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
-from researcher.terminal import failures_in_one_line, log_to
+from researcher.terminal import failures_in_one_line
 
 app = typer.Typer(
     help="Plans, runs and judges studies of reinforcement learning on swarm servers.", no_args_is_help=True
@@ -90,6 +97,10 @@ def start(
     assume: options.AssumeOption = False,
     unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
     engine: options.EngineOption = None,
+    keep_checkpoints: options.KeepCheckpointsOption = "best",
+    min_free_gb: options.MinFreeGbOption = 1.0,
+    webhook: options.WebhookOption = None,
+    detach: options.DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -134,17 +145,20 @@ def start(
                 "assume": assume,
                 "unsafe_no_sandbox": unsafe_no_sandbox,
                 "engine": engine,
+                "keep_checkpoints": keep_checkpoints,
+                "min_free_gb": min_free_gb,
+                "webhook": webhook,
             }
         )
         settings = complete_from_topic(topic, settings)
         check_study(topic, settings)
-        with _open(home, db) as store:
+        with open_database(home, db) as store:
             from researcher.study.requests import create_study, resume_command
 
             study = create_study(store, topic, settings)
-            go_on = f"{resume_command(study.id, home)}{_database_option(db)}"
+            go_on = f"{resume_command(study.id, home)}{database_option(db)}"
             typer.echo(f"study {study.id} (Ctrl-C stops; go on later with: {go_on})", err=True)
-            _work(store, study.id, home, db, as_json)
+            work(store, study.id, home, db, as_json, detach=detach)
 
 
 @app.command()
@@ -155,6 +169,8 @@ def resume(
     max_gpu_hours: options.MaxGpuHoursOption = None,
     max_llm_tokens: options.MaxLlmTokensOption = None,
     max_llm_usd: options.MaxLlmUsdOption = None,
+    min_free_gb: options.ResumeMinFreeGbOption = None,
+    detach: options.DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -168,9 +184,9 @@ def resume(
         "max_llm_tokens": max_llm_tokens,
         "max_llm_usd": max_llm_usd,
     }
-    with failures_in_one_line(), _open(home, db, must_exist=True) as store:
+    with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
         budget = {name: value for name, value in limits.items() if value is not None}
-        _work(store, study_id, home, db, as_json, budget)
+        work(store, study_id, home, db, as_json, detach=detach, min_free_gb=min_free_gb, budget=budget)
 
 
 @app.command()
@@ -181,13 +197,13 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show a study and its runs as they are now."""
-    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+    with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from researcher.study.progress import SHOWN_EVENTS, render, take_snapshot
 
-        study = _find(store, study_id)
+        study = find(store, study_id)
         snapshot = take_snapshot(store, study.id)
         if as_json:
-            typer.echo(json.dumps(snapshot.to_json() | _paths(store, study.id, home, db), indent=2))
+            typer.echo(json.dumps(snapshot.to_json() | paths_of(store, study.id, home, db), indent=2))
             return
         events = store.list_events(study.id, newest_first=True, limit=SHOWN_EVENTS)
         Console().print(render(snapshot, tuple(reversed(events))))
@@ -198,23 +214,27 @@ def watch(
     study_id: NewestStudyArgument = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Follow a study that another process works on; Ctrl-C ends the watching, not the study."""
-    with failures_in_one_line(), _open(home, db, read_only=True) as store:
-        from experiments_db import StudyStatus
+    with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from researcher.study.progress import REFRESH_S, Follower
+        from researcher.study.requests import is_worked_on
 
-        study = _find(store, study_id)
+        study = find(store, study_id)
         with Follower(store, study.id, Console(stderr=True)):
-            while store.get_study(study.id).status is StudyStatus.RUNNING:
+            while is_worked_on(store, study.id):
                 time.sleep(REFRESH_S)
-        typer.echo(f"study {study.id} is {store.get_study(study.id).status}", err=True)
+        study = store.get_study(study.id)
+        typer.echo(f"study {study.id} is {study.status}", err=True)
+        if as_json:
+            print_result(store, study, home, db, as_json)
 
 
 @app.command(name="list")
 def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all studies, newest first."""
-    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+    with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         studies = store.list_studies()
         if as_json:
             typer.echo(json.dumps([asdict(study) for study in studies], indent=2))
@@ -235,10 +255,10 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write the report anew from the database and print where it is."""
-    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+    with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from researcher.report.write import build_report
 
-        study = _find(store, study_id)
+        study = find(store, study_id)
         paths = build_report(store, study.id, home / "studies" / study.id / "report")
         found = {"report": str(paths.markdown), "html": str(paths.html)}
         if pdf:
@@ -246,7 +266,7 @@ def report(
 
             found["pdf"] = str(paths.markdown.with_suffix(".pdf"))
             write_pdf(paths.markdown, Path(found["pdf"]), made_at=study.finished_at or study.updated_at)
-        _print_paths(found | {"database": _database(home, db)}, as_json)
+        print_values(found | {"database": database_of(home, db)}, as_json)
 
 
 @app.command()
@@ -257,10 +277,10 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Recompute every number of a study from its raw rewards and find what was changed; exit 8 if anything was."""
-    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+    with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from researcher.verification.verify import verify_study
 
-        result = verify_study(store, _find(store, study_id).id)
+        result = verify_study(store, find(store, study_id).id)
         if as_json:
             typer.echo(json.dumps(result.to_json(), indent=2))
         else:
@@ -280,7 +300,7 @@ def reproduce(
     as_json: JsonOption = False,
 ) -> None:
     """Train one run again from its record and compare the scores; exit 8 if the repeat lies outside the interval."""
-    with failures_in_one_line(), _open(home, db, read_only=not note, must_exist=True) as store:
+    with failures_in_one_line(), open_database(home, db, read_only=not note, must_exist=True) as store:
         from researcher.verification.reproduction import reproduce as train_again
 
         def say(line: str) -> None:
@@ -305,9 +325,10 @@ def export(
     file_format: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a study's tables as files; the directory is made if it is missing."""
-    with failures_in_one_line(), _open(home, db, read_only=True) as store:
+    with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from experiments_db.frames import ExportFormat, export_study
         from researcher.errors import TopicInvalid
 
@@ -316,11 +337,11 @@ def export(
             raise TopicInvalid("too many arguments: researcher export [STUDY] DIRECTORY")
         if not named and any(study.id == directory for study in store.list_studies()):
             raise TopicInvalid(f"where do the tables go? researcher export {directory} DIRECTORY")
-        study = _find(store, named[0] if named else None)
+        study = find(store, named[0] if named else None)
         if file_format not in set(ExportFormat):
             raise TopicInvalid(f"unknown format {file_format!r}: use {' or '.join(ExportFormat)}")
-        for path in export_study(store, study.id, Path(directory), ExportFormat(file_format)):
-            typer.echo(str(path))
+        files = [str(path) for path in export_study(store, study.id, Path(directory), ExportFormat(file_format))]
+        typer.echo(json.dumps({"study": study.id, "files": files}) if as_json else "\n".join(files))
 
 
 @app.command()
@@ -331,80 +352,18 @@ def ui(
 ) -> None:
     """Open the explorer on the database of studies; Ctrl-C ends it."""
     with failures_in_one_line():
-        with _open(home, db, read_only=True):
+        with open_database(home, db, read_only=True):
             pass
         package = find_spec("ui")
         if find_spec("streamlit") is None or package is None or package.origin is None:
             raise ResearchError("the explorer needs streamlit: pip install 'swarm-researcher[ui]'")
         program = str(Path(package.origin).with_name("app.py"))
         command = [sys.executable, "-m", "streamlit", "run", program, "--server.port", str(port)]
-        os.execve(sys.executable, command, {**os.environ, "SWARM_RESEARCH_DB": _database(home, db)})
+        os.execve(sys.executable, command, {**os.environ, "SWARM_RESEARCH_DB": database_of(home, db)})
 
 
-@app.command()
-def pause(study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None) -> None:
-    """Ask a study to stop working soon; `resume` goes on with it."""
-    _ask(study_id, home, db, "paused")
-
-
-@app.command()
-def stop(study_id: StudyArgument, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None) -> None:
-    """Ask a study to stop working soon, for good; `resume` can still take it up again."""
-    _ask(study_id, home, db, "stopped")
-
-
-def _ask(study_id: str, home: Path, db: str | None, wanted: str) -> None:
-    with failures_in_one_line(), _open(home, db, must_exist=True) as store:
-        from experiments_db import StudyStatus
-        from researcher.study.requests import ask_to_end
-
-        ask_to_end(store, study_id, StudyStatus(wanted))
-        typer.echo(f"study {study_id} will be {wanted} within seconds", err=True)
-
-
-def _work(
-    store: Any,
-    study_id: str,
-    home: Path,
-    db: str | None,
-    as_json: bool,
-    budget: Mapping[str, float] | None = None,
-) -> None:
-    """Carry a study on with progress on stderr, print the paths of what it made; exit 128 + signal if one ended it."""
-    from experiments_db import StudyStatus
-    from researcher.study.requests import find_study
-
-    study = find_study(store, study_id)
-    if study.status is StudyStatus.FINISHED and not budget:
-        typer.echo(f"study {study.id} is finished already: nothing is left to do", err=True)
-        _print_result(store, study, home, db, as_json)
-        return
-    from researcher.loop.session import work_on
-    from researcher.study.progress import Follower
-
-    log = home / "studies" / study.id / "researcher.log"
-    with log_to(log), Follower(store, study.id, Console(stderr=True)):
-        outcome = work_on(store, study.id, home, budget=budget)
-    if outcome.signal is not None:
-        raise typer.Exit(128 + outcome.signal)
-    typer.echo(f"study {study.id} is {outcome.study.status}: {outcome.study.status_reason}", err=True)
-    _print_result(store, outcome.study, home, db, as_json)
-
-
-def _print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
-    """Where everything is; of a finished study also what it found and how to look at it."""
-    from experiments_db import StudyStatus
-
-    values: dict[str, Any] = {"study": study.id, "status": study.status.value} | _paths(store, study.id, home, db)
-    if study.status is StudyStatus.FINISHED:
-        from researcher.report.summary import summarize
-        from researcher.study.requests import home_option
-
-        found = summarize(store, study.id)
-        explorer = f"researcher ui{home_option(home)}{_database_option(db)}"
-        left_out = {"not_studied": found.not_studied} if found.not_studied else {}
-        values = left_out | {"answer": found.answer, "verdicts": list(found.verdicts)} | values | {"explorer": explorer}
-    _print_paths(values, as_json)
+for command in (lifecycle_cli.extend, lifecycle_cli.fork, lifecycle_cli.pause, lifecycle_cli.stop):
+    app.command()(command)
 
 
 def _environment_settings(env: str | None) -> dict[str, Any]:
@@ -429,63 +388,6 @@ def _choose_brain(wanted: str | None) -> str:
         return "llm"
     typer.echo("brain: rules, because OPENAI_API_KEY is not set (a designed experiment, no language model)", err=True)
     return "rules"
-
-
-@contextmanager
-def _open(home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False) -> Generator[Any]:
-    """The store of a command. One that an older version wrote is upgraded first, also to be only read."""
-    from experiments_db import SchemaTooOld, open_store
-
-    location = _database(home, db)
-    if read_only or must_exist:
-        # A mistyped --home must not leave an empty database behind.
-        try:
-            open_store(location, read_only=True).close()
-        except SchemaTooOld:
-            open_store(location).close()
-    with open_store(location, read_only=read_only) as store:
-        yield store
-
-
-def _database(home: Path, db: str | None) -> str:
-    return db or str(home / "research.db")
-
-
-def _database_option(db: str | None) -> str:
-    return "" if db is None else f" --db {shlex.quote(db)}"
-
-
-def _find(store: Any, study_id: str | None) -> Any:
-    from researcher.errors import StudyNotFound
-    from researcher.study.requests import find_study
-
-    if study_id is not None:
-        return find_study(store, study_id)
-    newest = store.list_studies(limit=1)
-    if not newest:
-        raise StudyNotFound("there is no study yet: begin one with `researcher start --topic ...`")
-    return newest[0]
-
-
-def _paths(store: Any, study_id: str, home: Path, db: str | None) -> dict[str, str]:
-    location = _database(home, db)
-    # A URL may hold a password, which the store's name of itself leaves out.
-    found = {"database": store.location if "://" in location else location}
-    for name, kind in (("report", "report.markdown"), ("html", "report.html")):
-        for artifact in store.list_artifacts(study_id, kind=kind):
-            found[name] = artifact.path
-    return found
-
-
-def _print_paths(values: Mapping[str, str | list[str]], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(values))
-        return
-    for name, value in values.items():
-        if isinstance(value, str):
-            typer.echo(f"{name}: {value}")
-        else:
-            typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in value)]))
 
 
 def main() -> None:

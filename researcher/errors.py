@@ -14,7 +14,10 @@ ResearchError            1
 ├── LanguageModelRefused   1   its server refuses the key, or has no such model: nothing that waiting mends
 ├── LanguageModelUnavailable  10   no usable answer for as long as the study waits for one: the study is paused
 ├── BudgetExceeded       7   the next launch or call would exceed the budget
-└── Underpowered         8   the study would hardly find what it looks for
+├── NothingToExtend      2   a study that is not finished, or has nothing left to compare
+├── AlphaSpent          11   the charter has no alpha for another plan
+├── NotDetached          *   the process that was to work on a study ended at once; its own exit code
+└── Underpowered         9   the study would hardly find what it looks for
 """
 
 from __future__ import annotations
@@ -91,3 +94,19 @@ class BudgetExceeded(ResearchError):
 
 class Underpowered(ResearchError):
     exit_code = 9
+
+
+class NothingToExtend(ResearchError):
+    exit_code = 2
+
+
+class AlphaSpent(ResearchError):
+    exit_code = 11
+
+
+class NotDetached(ResearchError):
+    """The message is what the process said last."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.code = exit_code

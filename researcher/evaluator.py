@@ -55,6 +55,8 @@ SAMPLED_EPISODES = 4
 MAX_BROKEN_OFF = 0.02
 """The largest share of a score's attempts that a program may end itself after its first reply: one that ends more
 chooses which attempts count."""
+PRUNED = "pruned"
+"""Where in a run's external ids the paths of its checkpoints stand that the study has removed."""
 RECORD = "record"
 """Where in a run's external ids the begin of its record stands."""
 REST_POLL_S = 0.1
@@ -216,6 +218,8 @@ class Evaluator:
     def _measure_checkpoint(self, run: Run, url: str, checkpoint: str | None, phase: str, split: str) -> None:
         if not checkpoint:
             raise RunBroken("no checkpoint was saved")
+        if str(Path(checkpoint).resolve()) in run.external_ids.get(PRUNED, ()):
+            raise RunBroken("its checkpoint was removed once nothing needed it: --keep-checkpoints all keeps them")
         name = f"{run.job['experiment_name']}/{phase}"[-200:]
         job = {**run.job, "model": checkpoint, "experiment_name": name}
         with self.connect(url) as client:

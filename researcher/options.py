@@ -97,3 +97,19 @@ UnsafeNoSandboxOption = Annotated[
 EngineOption = Annotated[
     str | None, typer.Option(help="local, verl, auto, or fake to try the loop without a model (default: local).")
 ]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Return once a process of its own works on it, which outlives the terminal.")
+]
+KeepCheckpointsOption = Annotated[
+    str, typer.Option(help="Checkpoints to keep once they are scored: all, best (the best arm's weights) or none.")
+]
+MinFreeGbOption = Annotated[
+    float, typer.Option(envvar="SWARM_MIN_FREE_GB", help="Launch nothing with less free disk space than this.")
+]
+ResumeMinFreeGbOption = Annotated[
+    float | None,
+    typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
+]
+WebhookOption = Annotated[
+    str | None, typer.Option(help="URL that gets a POST of JSON when the study begins, judges, stops or is in trouble.")
+]

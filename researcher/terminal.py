@@ -17,7 +17,7 @@ from pathlib import Path
 
 import typer
 
-from researcher.errors import ResearchError
+from researcher.errors import NotDetached, ResearchError
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -33,6 +33,9 @@ def failures_in_one_line() -> Generator[None]:
 
     try:
         yield
+    except NotDetached as error:
+        typer.echo(f"researcher: {error}", err=True)
+        raise typer.Exit(error.code) from error
     except ResearchError as error:
         typer.echo(f"researcher: {error}", err=True)
         raise typer.Exit(error.exit_code) from error

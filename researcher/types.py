@@ -75,7 +75,8 @@ class DecisionRule:
 
     `test` is welch, or paired as in studies of earlier versions. `correction` (holm or none) is over the comparisons of
     one plan. `shares` divides `alpha` among the plans, the first share for the first plan; a plan beyond the last share
-    decides nothing, and where there are no shares every plan has all of `alpha`.
+    decides nothing, and where there are no shares every plan has all of `alpha`. The first `plans_of_parent` shares are
+    those of the study that this one was forked from, whose verdicts those plans have; the rest add up to 1 at most.
     """
 
     alpha: float = 0.05
@@ -84,6 +85,7 @@ class DecisionRule:
     correction: str = "holm"
     test: str = "welch"
     shares: tuple[float, ...] = HALVING
+    plans_of_parent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
+from researcher.execution.disk import DiskGuard
 from researcher.execution.early_stopping import WATCHED, Diagnosis, EarlyStopping, Limits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, total_steps
@@ -23,6 +24,7 @@ from researcher.execution.servers import ServerPool, Slot
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
+from researcher.study.settings import KeptCheckpoints
 from researcher.types import Charter
 from swarm.processes.child import Child
 from swarm.sandbox.sandbox import Sandbox
@@ -102,7 +104,7 @@ class ActiveRuns:
 @dataclass(frozen=True, slots=True)
 class Deps:
     """One study's parts. `home` is its folder, `given_job` what a person said of every arm's job. `evaluator` needs the
-    charter, so it is made when asked for."""
+    charter, so it is made when asked for. `disk` is None where free space is not watched."""
 
     study_id: str
     store: ExperimentStore
@@ -117,6 +119,8 @@ class Deps:
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
+    kept_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
+    disk: DiskGuard | None = None
 
     def charter(self) -> Charter:
         """The frozen charter with the budget as it is now, for whoever plans or decides."""

@@ -46,6 +46,7 @@ from researcher.loop.nodes.report import report
 from researcher.loop.nodes.score_steps import score_steps
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import ResearchState, first_state
+from researcher.study.continuation import find_continuation
 from researcher.types import FrameRequest
 
 RECURSION_LIMIT = 1_000_000_000
@@ -128,12 +129,19 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
     with _open_checkpoints(deps.home / "graph.db") as (connection, saver):
         graph = build_graph(deps, request, saver)
         snapshot = graph.get_state(config)
+        continuation = find_continuation(deps.store, deps.study_id)
+        first = 0 if continuation is None else continuation.iteration
         if _is_cut_short(deps, snapshot):
             _reopen(graph, config, deps, snapshot)
         elif is_finished(snapshot):
-            return
-        start = None if snapshot.values else first_state(deps.study_id)
-        stream = graph.stream(start, config, stream_mode="updates", durability="sync", control=control)
+            if snapshot.values["iteration"] >= first:
+                return
+            # After "decide" comes the plan of the iteration that is next.
+            graph.update_state(config, {**first_state(deps.study_id), "iteration": first}, as_node="decide")
+        start = None if snapshot.values else {**first_state(deps.study_id), "iteration": first}
+        stream = graph.stream(
+            cast(ResearchState | None, start), config, stream_mode="updates", durability="sync", control=control
+        )
         for count, _ in enumerate(stream, start=1):
             if count % PRUNE_EVERY == 0:
                 prune(connection, saver)

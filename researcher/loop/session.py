@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +20,18 @@ from types import FrameType
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
-from experiments_db import ExperimentStore, StoreError, Study, StudyStatus
+from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
+from researcher.execution.disk import GB, DiskGuard, free_bytes
 from researcher.execution.early_stopping import Limits
 from researcher.execution.orphaned_runs import leave, reconcile
+from researcher.execution.server_files import unpack_ledgers
 from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
+from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder, name_database
@@ -38,6 +41,8 @@ from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, rules_brain, sandbox_of
+from researcher.study.webhook import FAILED as NOT_TOLD
+from researcher.study.webhook import Webhook
 from researcher.types import FrameRequest
 from swarm.sandbox.sandbox import Sandbox
 
@@ -59,22 +64,25 @@ def work_on(
     *,
     limits: Limits | None = None,
     budget: Mapping[str, float] | None = None,
+    min_free_gb: float | None = None,
+    measure_space: Callable[[Path], int] = free_bytes,
 ) -> Outcome:
     """Carry a study on to its end, or until a signal or a request drains it. Call from the main thread.
 
     `budget` are new limits by name of the setting, such as max_runs. A finished study is left as it is, unless they
-    reopen it. Raises StudyBusy while another process works on it, TopicInvalid for limits that cannot be; whatever
-    ends it early is stored as its status.
+    reopen it. `min_free_gb` stands in for what the settings say. Raises StudyBusy while another process works on it,
+    TopicInvalid for limits that cannot be; whatever ends it early is stored as its status.
     """
     study = find_study(store, study_id)
     settings = check_change(store, study, budget or {})
     if study.status is StudyStatus.FINISHED and not budget:
         return Outcome(study)
+    settings = settings if min_free_gb is None else settings.model_copy(update={"min_free_gb": min_free_gb})
     sandbox = sandbox_of(settings)
     folder = home / "studies" / study_id
     folder.mkdir(parents=True, exist_ok=True)
     resume = resume_command(study_id, home)
-    worker = _Worker(store, study, settings, sandbox, folder, limits or Limits(), resume, budget or {})
+    worker = _Worker(store, study, settings, sandbox, folder, limits or Limits(), resume, budget or {}, measure_space)
     return worker.run()
 
 
@@ -90,6 +98,7 @@ class _Worker:
     limits: Limits
     resume: str
     budget: Mapping[str, float]
+    measure_space: Callable[[Path], int]
     control: RunControl = field(default_factory=RunControl)
     background: BackgroundTasks = field(init=False)
     received: int | None = None
@@ -105,12 +114,24 @@ class _Worker:
         ) as study_lease:
             change_budget(study_lease.store, self.study, self.budget)
             study_lease.store.set_study_status(self.study.id, StudyStatus.RUNNING)
-            with self._drain_on_signals():
-                self._work(study_lease.store)
+            with self._drain_on_signals(), self._log(study_lease.store) as log:
+                self._work(study_lease.store, log)
         return Outcome(self.store.get_study(self.study.id), self.received)
 
-    def _work(self, store: ExperimentStore) -> None:
-        log = StudyLog(store, self.study.id)
+    @contextmanager
+    def _log(self, store: ExperimentStore) -> Generator[StudyLog]:
+        """The study's events, which a webhook is told if there is one."""
+        if self.settings.webhook is None:
+            yield StudyLog(store, self.study.id)
+            return
+        quiet = StudyLog(store, self.study.id)
+        webhook = Webhook(
+            self.settings.webhook, store, self.study.id, on_failure=lambda line: quiet.warn(NOT_TOLD, line)
+        )
+        with webhook:
+            yield StudyLog(store, self.study.id, on_note=webhook.tell)
+
+    def _work(self, store: ExperimentStore, log: StudyLog) -> None:
         try:
             self._carry_out(store, log)
         except (GraphDrained, Drained):
@@ -121,10 +142,10 @@ class _Worker:
             log.warn("study.paused", f"The study is paused: {reason}; go on with `{self.resume}`.")
             raise
         except (ResearchError, StoreError) as error:
-            _record_failure(store, self.study.id, str(error))
+            _record_failure(store, log, self.study.id, str(error))
             raise
         except Exception as error:
-            _record_failure(store, self.study.id, f"{type(error).__name__}: {error}")
+            _record_failure(store, log, self.study.id, f"{type(error).__name__}: {error}")
             raise
         else:
             # The report node has said so and why, unless it ran in an earlier process.
@@ -156,7 +177,10 @@ class _Worker:
             home=self.folder,
             given_job=self.settings.base_job(),
             limits=self.limits,
+            kept_checkpoints=self.settings.keep_checkpoints,
+            disk=DiskGuard([self.folder], int(self.settings.min_free_gb * GB), self.measure_space),
         )
+        unpack_ledgers(deps.home / "servers")
         try:
             if self.settings.brain != "rules":
                 # What a language model finds that cannot be studied is said before any server is started.
@@ -168,6 +192,7 @@ class _Worker:
             carry_out(deps, request, self.control)
         finally:
             self._take_down(deps)
+        prune_finished(deps)
 
     def _own_token(self) -> str | None:
         """Foreign programs reach the address of their server: without a token they could command it."""
@@ -229,9 +254,11 @@ class _Worker:
                 signal.signal(number, handler)
 
 
-def _record_failure(store: ExperimentStore, study_id: str, reason: str) -> None:
+def _record_failure(store: ExperimentStore, log: StudyLog, study_id: str, reason: str) -> None:
+    reason = " ".join(reason.split())[:1000]
     try:
-        store.set_study_status(study_id, StudyStatus.FAILED, " ".join(reason.split())[:1000])
+        store.set_study_status(study_id, StudyStatus.FAILED, reason)
+        log.note("study.failed", f"The study failed: {reason}", severity=Severity.ERROR)
     except StoreError:
         logger.exception("the failure of study %s could not be stored", study_id)
 

@@ -146,6 +146,9 @@ class RulesPlanner:
             arms = self._first_arms(topic, charter.task, compared_at, charter.amount)
             return Plan(0, predict(arms, charter), arms, seeds, _rationale(topic))
         iteration, seeds = len(history.plans), _fresh_seeds(history)
+        if topic.factors and (arms := self._unseen_arms(topic, charter, history)):
+            why = "The arms that the topic names and no plan has compared yet, beside the baseline on fresh seeds."
+            return Plan(iteration, predict(arms, charter), arms, seeds, why)
         if topic.factors:
             arms = repeat_inconclusive(history)
             why = "Inconclusive arms get as many runs again, on fresh seeds."
@@ -158,6 +161,15 @@ class RulesPlanner:
         arms = confirm_best(history)
         why = "The best arm is repeated on fresh seeds, which alone confirm it."
         return Plan(iteration, predict(arms, charter), arms, seeds, why)
+
+    def _unseen_arms(self, topic: ParsedTopic, charter: Charter, history: History) -> tuple[Arm, ...]:
+        """The baseline and those arms that no plan has had, as in a study that was forked to ask for more; empty if
+        there are none."""
+        known = {arm.name for plan in history.plans for arm in plan.arms}
+        compared_at = ComparedAt(charter.compared_at or ComparedAt.STEPS)
+        arms = self._first_arms(topic, charter.task, compared_at, charter.amount)
+        unseen = tuple(arm for arm in arms if arm.name not in known)
+        return (*(arm for arm in arms if arm.name == charter.baseline), *unseen) if unseen else ()
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         alone = next(iter(self._programs)) if len(self._programs) == 1 else None

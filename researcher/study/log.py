@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -52,9 +52,13 @@ _EARLIER_RULE = {"test": "paired"}
 class StudyLog:
     """The events of one study."""
 
-    def __init__(self, store: ExperimentStore, study_id: str) -> None:
+    def __init__(
+        self, store: ExperimentStore, study_id: str, *, on_note: Callable[[str, str], None] | None = None
+    ) -> None:
+        """`on_note` is told the kind and the message of each event once it is stored."""
         self.store = store
         self.study_id = study_id
+        self._on_note = on_note
 
     def note(
         self,
@@ -67,6 +71,8 @@ class StudyLog:
         """One line for people; `kind` is its stable name. The log file gets it too."""
         logger.info("%s: %s", kind, message)
         self.store.append_event(self.study_id, kind, message, severity=severity, run_id=run_id)
+        if self._on_note is not None:
+            self._on_note(kind, message)
 
     def warn(self, kind: str, message: str, *, run_id: str | None = None) -> None:
         self.note(kind, message, run_id=run_id, severity=Severity.WARNING)

@@ -6,11 +6,13 @@ Place in the flow: the CLI calls these; session.py does the work. It loads no gr
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 
 from experiments_db import ExperimentStore, NotFound, Study, StudyStatus
 from researcher.errors import ResearchError, StudyNotFound
 from researcher.study.settings import StudySettings
+from swarm.processes.child import is_dead
 
 DEFAULT_HOME = Path("runs")
 
@@ -34,6 +36,14 @@ def ask_to_end(store: ExperimentStore, study_id: str, status: StudyStatus) -> St
     if study.status not in (StudyStatus.RUNNING, StudyStatus.PAUSED):
         raise ResearchError(f"study {study_id} is {study.status} already")
     return store.set_study_status(study_id, status, f"{status} on request")
+
+
+def is_worked_on(store: ExperimentStore, study_id: str) -> bool:
+    """Whether a study is to go on, or a living process has not let go of it yet, such as one that writes its report."""
+    if store.get_study(study_id).status is StudyStatus.RUNNING:
+        return True
+    lease = store.find_lease(f"study:{study_id}")
+    return lease is not None and not is_dead(lease.owner) and time.time() < lease.heartbeat_at + lease.ttl_s
 
 
 def resume_command(study_id: str, home: Path) -> str:

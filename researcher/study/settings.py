@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -33,6 +35,24 @@ VLLM_LIMIT_S = 120.0
 """On a busy machine an interpreter with many packages takes its time to answer."""
 
 
+class KeptCheckpoints(StrEnum):
+    """Which checkpoints of its own servers a study keeps beyond the scores that are taken from them: all, the weights
+    of the best arm, or none."""
+
+    ALL = "all"
+    BEST = "best"
+    NONE = "none"
+
+
+class ForkOrigin(BaseModel):
+    """The study that another one was forked from, and the decision after which."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    study: str
+    decision: int
+
+
 class ProgramSetting(BaseModel):
     """A program as it was when the study began: what happens to its file later changes nothing."""
 
@@ -49,6 +69,8 @@ class StudySettings(BaseModel):
     `job` holds the settings that every arm starts from. None leaves a choice to the topic and the planner. `servers`
     empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. After
     `llm_patience` minutes without an answer of the language model, `on_llm_outage` says what becomes of the study.
+    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. With less than
+    `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is told how the study goes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -82,12 +104,25 @@ class StudySettings(BaseModel):
     assume: bool = False
     unsafe_no_sandbox: bool = False
     engine: Literal["auto", "local", "verl", "fake"] | None = None
+    keep_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
+    min_free_gb: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    webhook: str | None = None
+    parent: ForkOrigin | None = None
 
     @field_validator("servers")
     @classmethod
     def _addresses_in_full(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
         """One spelling of a server, for its lease goes by it."""
         return tuple(complete_address(url) for url in servers)
+
+    @field_validator("webhook")
+    @classmethod
+    def _url_that_can_be_called(cls, webhook: str | None) -> str | None:
+        if webhook is not None:
+            place = urlsplit(webhook)
+            if place.scheme not in ("http", "https") or not place.hostname:
+                raise ValueError("a webhook is an http:// or https:// URL")
+        return webhook
 
     def budget(self) -> Budget:
         return Budget(

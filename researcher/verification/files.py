@@ -16,9 +16,10 @@ import yaml
 
 import swarm
 from experiments_db import Artifact, Evaluation, Experiment, ExperimentStore, Run
-from researcher.evaluator import TRAIN_DIGEST, evaluator_hash
+from researcher.evaluator import PRUNED, TRAIN_DIGEST, evaluator_hash
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import job_of
+from researcher.loop.pruning import checkpoint_of
 from researcher.types import Charter
 from researcher.verification.result import Check, differences
 from swarm.environments import Environment
@@ -82,6 +83,21 @@ def check_files(store: ExperimentStore, study_id: str) -> Check:
         elif sha256(found).hexdigest() != artifact.sha256:
             mismatches.append(f"{artifact.path} was changed since it was noted")
     return Check("files", files, tuple(mismatches), _not_there(missing))
+
+
+def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
+    """Which weights of finished runs are there, and which the study has removed once they were scored."""
+    runs = [run for run in store.list_runs(study_id=study_id) if checkpoint_of(run) is not None]
+    pruned = [run.id for run in runs if str(checkpoint_of(run)) in run.external_ids.get(PRUNED, ())]
+    lost = [
+        run.id
+        for run in runs
+        if run.id not in pruned and (path := checkpoint_of(run)) is not None and not path.is_dir()
+    ]
+    notes = [f"those of {len(pruned)} runs were removed by the study: {', '.join(pruned)}"] if pruned else []
+    # A server on another machine keeps its checkpoints there.
+    notes += [f"those of {len(lost)} runs are not on this machine: {', '.join(lost)}"] if lost else []
+    return Check("checkpoints", len(runs), notes=tuple(notes))
 
 
 def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:

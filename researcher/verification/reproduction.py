@@ -156,6 +156,11 @@ class _Record:
             raise ResearchError(f"run {run.id} is {run.status} and has no score to compare a repeat with")
         experiment = next(item for item in store.list_experiments(run.study_id) if item.id == run.experiment_id)
         base = store.find_evaluation(run.id, BASE, charter.search_split)
+        model = Path(str(experiment.job.get("model", "")))
+        if model.is_absolute() and not model.exists():
+            raise ResearchError(
+                f"run {run.id} starts from {model}, which is not there: it was removed, or lies elsewhere"
+            )
         return cls(run, store.get_study(run.study_id), charter, dict(stored.document), experiment, base, final)
 
     @property

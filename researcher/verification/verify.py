@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from experiments_db import ExperimentStore
 from researcher.errors import StudyNotFound
 from researcher.study.log import charter_from_json
-from researcher.verification.files import check_environments, check_files, check_jobs, check_programs
+from researcher.verification.files import check_checkpoints, check_environments, check_files, check_jobs, check_programs
 from researcher.verification.record import (
     check_charter,
     check_decisions,
@@ -40,6 +40,7 @@ def verify_study(store: ExperimentStore, study_id: str) -> Verification:
         "programs": lambda: [check_programs(store, study_id)],
         "jobs": lambda: [check_jobs(store, study_id)],
         "files": lambda: [check_files(store, study_id)],
+        "checkpoints": lambda: [check_checkpoints(store, study_id)],
         "environments": lambda: check_environments(store, study_id, charter),
         "scores": lambda: [check_scores(store, study_id)],
         "analyses": lambda: check_analyses(store, study_id, charter),

@@ -222,6 +222,7 @@ async def _print_snapshot(url: str, token: str | None, *, as_json: bool) -> None
 def stop(
     url: UrlOption = DEFAULT_URL,
     engine_only: Annotated[bool, typer.Option("--engine-only", help="Free the model, keep the server.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Stop a server: running episodes are aborted, what was acknowledged is kept."""
     with failures_in_one_line():
@@ -232,7 +233,10 @@ def stop(
                 client.stop_engine()
             else:
                 client.shut_down()
-        typer.echo(f"{'engine' if engine_only else 'server'} at {url} is stopping", err=True)
+        what = "engine" if engine_only else "server"
+        typer.echo(f"{what} at {url} is stopping", err=True)
+        if as_json:
+            typer.echo(json.dumps({"url": url, "stopping": what}))
 
 
 @app.command(name="eval")

@@ -53,13 +53,15 @@ def list_environments(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def init(directory: Annotated[Path, typer.Argument(help="New folder.", show_default=False)]) -> None:
+def init(
+    directory: Annotated[Path, typer.Argument(help="New folder.", show_default=False)], as_json: JsonOption = False
+) -> None:
     """Write a folder to begin with: environment.toml, tasks.jsonl and grade.py of a small task."""
     from swarm.environments.scaffold import write_scaffold
 
     with failures_in_one_line():
-        for path in write_scaffold(directory):
-            typer.echo(str(path))
+        files = [str(path) for path in write_scaffold(directory)]
+        typer.echo(json.dumps({"files": files}) if as_json else "\n".join(files))
         typer.echo(f"now: swarm env check {directory}", err=True)
 
 

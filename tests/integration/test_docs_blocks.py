@@ -14,16 +14,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import typer
 import yaml
 from explorer_study import add_study, create_database
+from simulated_study import Simulation
 
 import researcher.cli
 import swarm.cli
 from researcher.study.settings import check_study, read_settings
+from researcher.study.webhook import NEWS, SCHEMA, News, describe
 from swarm import SwarmClient, Task, TrainJob
 from swarm.job import build_job
 
@@ -104,12 +107,29 @@ def is_a_job(block: Block) -> None:
     assert build_job(yaml.safe_load(block.text)).engine == "verl"
 
 
+def is_told_to_a_webhook(block: Block) -> None:
+    """The fields of the page are those of a POST, of the same types."""
+    shown = json.loads(block.text)
+    assert shown["event"] in NEWS.values() and shown["schema"] == SCHEMA
+    with TemporaryDirectory() as folder:
+        study = Simulation().carry_out(Path(folder))
+        with closing(study.store):
+            told = describe(study.store, study.study_id, News("finished", "The study is finished.", 0.0))
+    assert shown.keys() == told.keys()
+    assert {name: type(value) for name, value in told.items() if value is not None}.items() <= {
+        name: type(value) for name, value in shown.items()
+    }.items()
+
+
 QUESTIONS = 'README.md: .venv/bin/researcher start --topic "Does group size matter f'
 USAGE: dict[str, Callable[[Block], None]] = {
     "README.md: make study    # set up, then: which learning rate trains wor": targets_exist,
     QUESTIONS: commands_exist,
     "operations.md: swarm start [--host H] [--port P] [--home DIR] [--job job.ya": commands_exist,
     'operations.md: researcher start --topic "..." [--brain rules|llm] [--env NA': commands_exist,
+    'operations.md: researcher start --topic "learning rate 1e-3 or 3e-3 for wor': commands_exist,
+    "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
+    "operations.md: {": is_told_to_a_webhook,
     "transactions.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
     "verl.md: engine: verl": is_a_job,
 }

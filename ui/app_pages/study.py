@@ -35,6 +35,8 @@ def show_head(contents: StudyContents) -> None:
         elements.elapsed(contents),
         f"`{study.id}`",
     ]
+    if origin := study.settings.get("parent"):
+        facts.append(f"forked from `{origin['study']}` after decision {origin['decision']}")
     if study.status_reason:
         facts.insert(1, formats.plain(study.status_reason))
     elements.show_facts(*facts)

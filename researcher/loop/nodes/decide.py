@@ -7,6 +7,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.report.claims import check_claims
 from researcher.report.facts import gather
+from researcher.study.continuation import find_continuation
 from researcher.study.log import BUDGET_SPENT, claim_to_json
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
@@ -75,6 +76,9 @@ def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analys
         return Decision(Action.STOP, f"The budget is spent: {reason}", author=BUDGET, is_budget_spent=True)
     if len(history.plans) >= MAX_PLANS:
         return Decision(Action.STOP, f"{MAX_PLANS} plans have been carried out.")
+    continuation = find_continuation(deps.store, deps.study_id)
+    if continuation is not None and continuation.last_iteration == state["iteration"]:
+        return Decision(Action.STOP, "The plans that the study was extended by have been carried out.")
     try:
         return deps.planner.decide(charter, analysis, history)
     except PlannerError as error:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from experiments_db import Run
-from researcher.evaluator import SEALED
+from researcher.evaluator import PRUNED, SEALED
 from researcher.execution.runs import list_all_trials
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.study.continuation import find_continuation, is_test_over
 from researcher.types import Charter, Verdict
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:
     """Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored."""
     charter = deps.log.charter()
+    stored = deps.store.find_charter(deps.study_id)
+    if stored is not None and is_test_over(stored, find_continuation(deps.store, deps.study_id)):
+        deps.log.note(
+            "test.closed",
+            f"The {charter.sealed_split} split was opened before the study was extended, for {stored.test_opened_for}:"
+            " it opens only once, so the runs since then have no score on it.",
+        )
+        return state
     if state["is_spent"]:
         deps.log.warn(
             "test.sealed",
@@ -47,7 +56,12 @@ def _finalists(deps: Deps) -> list[str]:
 def _unscored(deps: Deps, charter: Charter, arms: list[str]) -> list[Run]:
     runs = [trial.finished for trial in list_all_trials(deps.store, deps.study_id) if trial.experiment.name in arms]
     finished = [run for run in runs if run is not None]
-    return [run for run in finished if deps.store.find_evaluation(run.id, SEALED, charter.sealed_split) is None]
+    unscored = [run for run in finished if deps.store.find_evaluation(run.id, SEALED, charter.sealed_split) is None]
+    pruned = [run for run in unscored if run.external_ids.get("checkpoint") in run.external_ids.get(PRUNED, ())]
+    if pruned:
+        names = ", ".join(run.id for run in pruned)
+        deps.log.warn("test.pruned", f"Runs whose weights were removed have no score on the test split: {names}.")
+    return [run for run in unscored if run not in pruned]
 
 
 def _announce(deps: Deps, charter: Charter, arms: list[str]) -> None:

@@ -12,6 +12,7 @@ from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.design import needs_design, pilot_trials
 from researcher.loop.nodes.write_program import is_trusted, planned_iteration
 from researcher.loop.outages import note_servers
+from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
 
 
@@ -31,6 +32,9 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
             deps.log.note("budget.spent", f"No further run: {error}", severity=Severity.WARNING)
             return {**state, "is_spent": True}
         if slot is None:
+            break
+        if not has_space(deps):
+            deps.pool.give_back(slot)
             break
         claim(deps, trial, slot)
     return state

@@ -20,6 +20,7 @@ from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import prepare
 from researcher.loop.outages import is_out, lose, note_servers, set_back
+from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
@@ -35,6 +36,7 @@ POLL_S = 1.0
 LAST_LINES = 5
 MAX_INCOMPLETE = 2
 """A score that lacks episodes is measured so often again, on a server that answers."""
+DISK_EVERY_S = 30.0
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
@@ -48,6 +50,7 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
     for active in deps.active_runs.in_phase(Phase.TRAINING):
         if not is_out(deps, active):
             _look_at(deps, active)
+    has_space(deps, every_s=DISK_EVERY_S)
     is_spent = stop_over_budget(deps) or state["is_spent"]
     return {**state, "polls": state["polls"] + 1, "is_spent": is_spent}
 

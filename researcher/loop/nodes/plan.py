@@ -10,6 +10,7 @@ from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.loop.state import ResearchState
+from researcher.study.continuation import adapt, find_continuation
 from researcher.types import Arm, Charter, History, Plan
 
 EARLIER_FINDINGS = 20
@@ -25,6 +26,7 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
             deps.log.warn("budget.spent", f"No further plan: {reason}")
             return {**state, "is_halted": True, "is_spent": True}
         proposed = deps.planner.plan(charter, _history(deps, charter))
+        proposed = adapt(proposed, find_continuation(deps.store, deps.study_id), deps.log.history())
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
         planned = replace(proposed, iteration=iteration, arms=arms, author=proposed.author or deps.planner.name)
         if not _adds_runs(deps, planned):

@@ -1,0 +1,152 @@
+"""What the commands of the researcher share: the store they open, the study they mean, and what they print of it.
+
+Place in the flow: cli.py and lifecycle_cli.py are made of these. It parses no arguments and decides nothing about a
+study.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from researcher.terminal import log_to
+
+
+@contextmanager
+def open_database(home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False) -> Generator[Any]:
+    """The store of a command. One that an older version wrote is upgraded first, also to be only read."""
+    from experiments_db import SchemaTooOld, open_store
+
+    location = database_of(home, db)
+    if read_only or must_exist:
+        # A mistyped --home must not leave an empty database behind.
+        try:
+            open_store(location, read_only=True).close()
+        except SchemaTooOld:
+            open_store(location).close()
+    with open_store(location, read_only=read_only) as store:
+        yield store
+
+
+def database_of(home: Path, db: str | None) -> str:
+    return db or str(home / "research.db")
+
+
+def database_option(db: str | None) -> str:
+    return "" if db is None else f" --db {shlex.quote(db)}"
+
+
+def find(store: Any, study_id: str | None) -> Any:
+    from researcher.errors import StudyNotFound
+    from researcher.study.requests import find_study
+
+    if study_id is not None:
+        return find_study(store, study_id)
+    newest = store.list_studies(limit=1)
+    if not newest:
+        raise StudyNotFound("there is no study yet: begin one with `researcher start --topic ...`")
+    return newest[0]
+
+
+def paths_of(store: Any, study_id: str, home: Path, db: str | None) -> dict[str, str]:
+    location = database_of(home, db)
+    # A URL may hold a password, which the store's name of itself leaves out.
+    found = {"database": store.location if "://" in location else location}
+    for name, kind in (("report", "report.markdown"), ("html", "report.html")):
+        for artifact in store.list_artifacts(study_id, kind=kind):
+            found[name] = artifact.path
+    return found
+
+
+def print_values(values: Mapping[str, str | int | list[str]], as_json: bool) -> None:
+    """One `name: value` per line, or one JSON object."""
+    if as_json:
+        typer.echo(json.dumps(values))
+        return
+    for name, value in values.items():
+        if isinstance(value, list):
+            typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in value)]))
+        else:
+            typer.echo(f"{name}: {value}")
+
+
+def work(
+    store: Any,
+    study_id: str,
+    home: Path,
+    db: str | None,
+    as_json: bool,
+    *,
+    detach: bool = False,
+    min_free_gb: float | None = None,
+    budget: Mapping[str, float] | None = None,
+) -> None:
+    """Carry a study on with progress on stderr, print the paths of what it made; exit 128 + signal if one ended it.
+
+    With `detach`, a process of its own does that, and what is printed says how to watch it. `min_free_gb` stands in for
+    what the study's settings say, `budget` are new limits by name of the setting.
+    """
+    from experiments_db import StudyStatus
+    from researcher.study.requests import find_study
+
+    study = find_study(store, study_id)
+    if study.status is StudyStatus.FINISHED and not budget:
+        typer.echo(f"study {study.id} is finished already: nothing is left to do", err=True)
+        print_result(store, study, home, db, as_json)
+        return
+    if detach:
+        given = {**(budget or {}), **({} if min_free_gb is None else {"min_free_gb": min_free_gb})}
+        told = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", f"{value:.15g}")]
+        _detach(store, study, home, db, as_json, told)
+        return
+    from researcher.loop.session import work_on
+    from researcher.study.progress import Follower
+
+    log = home / "studies" / study.id / "researcher.log"
+    with log_to(log), Follower(store, study.id, Console(stderr=True)):
+        outcome = work_on(store, study.id, home, budget=budget, min_free_gb=min_free_gb)
+    if outcome.signal is not None:
+        raise typer.Exit(128 + outcome.signal)
+    typer.echo(f"study {study.id} is {outcome.study.status}: {outcome.study.status_reason}", err=True)
+    print_result(store, outcome.study, home, db, as_json)
+
+
+def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, options: list[str]) -> None:
+    from researcher.detached import work_detached
+    from researcher.study.requests import home_option
+
+    begun = work_detached(store, study, home, db, options)
+    told = f" {study.id}{home_option(home)}{database_option(db)}"
+    values: dict[str, Any] = {
+        "study": study.id,
+        "status": store.get_study(study.id).status.value,
+        "pid": begun.pid,
+        "log": str(begun.log),
+        "watch": f"researcher watch{told}",
+        "pause": f"researcher pause{told}",
+        "resume": f"researcher resume{told}",
+    }
+    print_values(values, as_json)
+
+
+def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
+    """Where everything is; of a finished study also what it found and how to look at it."""
+    from experiments_db import StudyStatus
+
+    values: dict[str, Any] = {"study": study.id, "status": study.status.value} | paths_of(store, study.id, home, db)
+    if study.status is StudyStatus.FINISHED:
+        from researcher.report.summary import summarize
+        from researcher.study.requests import home_option
+
+        found = summarize(store, study.id)
+        explorer = f"researcher ui{home_option(home)}{database_option(db)}"
+        left_out = {"not_studied": found.not_studied} if found.not_studied else {}
+        values = left_out | {"answer": found.answer, "verdicts": list(found.verdicts)} | values | {"explorer": explorer}
+    print_values(values, as_json)

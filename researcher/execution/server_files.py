@@ -1,0 +1,117 @@
+"""The files that own servers of a study leave behind: which of them a server is done with, and how they are made small.
+
+Place in the flow: loop/pruning.py decides which checkpoints a study still needs and has the others removed here. A
+server keeps its runs in PROJECT/NAME/run-NNNN of its home, with `checkpoints/` that were asked for and `recovery/` for
+a restart after a crash, and its record in `ledger.db`. This module knows nothing of scores, arms or the database of
+studies.
+"""
+
+from __future__ import annotations
+
+import logging
+import lzma
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator, Set
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from researcher.execution.servers import PROJECT
+
+logger = logging.getLogger(__name__)
+
+OPTIMIZER_STATE = "trainer_state.pt"
+"""The part of a checkpoint that goes on training needs and serving does not; two thirds of its size."""
+
+LEDGER = "ledger.db"
+PACKED = "ledger.db.xz"
+_RUN = re.compile(r"run-(\d+)")
+_CHECKPOINT = re.compile(r"step-\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Checkpoints that were removed, and how many bytes have become free, those of recovery files included."""
+
+    checkpoints: tuple[Path, ...]
+    freed: int
+
+
+def remove_checkpoints(servers: Path, needed: Set[Path], *, are_stopped: bool) -> Removed:
+    """Remove what no server under `servers` goes back to, except the checkpoints `needed`.
+
+    While servers run, the newest run of each is left as it is: its engine may have to start again from there.
+    """
+    removed: list[Path] = []
+    freed = 0
+    for run in _past_runs(servers, with_newest=are_stopped):
+        freed += _remove(run / "recovery")
+        kept = run / "checkpoints"
+        for checkpoint in sorted(kept.iterdir()) if kept.is_dir() else ():
+            if _CHECKPOINT.fullmatch(checkpoint.name) and checkpoint.resolve() not in needed:
+                freed += _remove(checkpoint)
+                removed.append(checkpoint.resolve())
+    return Removed(tuple(removed), freed)
+
+
+def remove_optimizer_state(checkpoint: Path) -> int:
+    """Leave the weights alone; returns the bytes that have become free."""
+    state = checkpoint / OPTIMIZER_STATE
+    size = _size(state)
+    state.unlink(missing_ok=True)
+    return size
+
+
+def pack_ledgers(servers: Path) -> int:
+    """Compress the records of servers that are stopped; returns the bytes that have become free. `unpack_ledgers` and
+    `xz --decompress` undo it."""
+    freed = 0
+    for ledger in sorted(servers.glob(f"*/{LEDGER}")):
+        try:
+            with closing(sqlite3.connect(ledger)) as database:
+                (is_busy, *_) = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            logger.warning("%s is left as it is: %s", ledger, error)
+            continue
+        if is_busy:
+            continue
+        before, draft = _size(ledger), ledger.with_name(f".{PACKED}")
+        with ledger.open("rb") as source, lzma.open(draft, "wb", preset=1) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        draft.replace(ledger.with_name(PACKED))
+        for suffix in ("", "-wal", "-shm"):
+            ledger.with_name(f"{LEDGER}{suffix}").unlink(missing_ok=True)
+        freed += before - _size(ledger.with_name(PACKED))
+    return freed
+
+
+def unpack_ledgers(servers: Path) -> None:
+    """Give servers that are to start again their records back."""
+    for packed in sorted(servers.glob(f"*/{PACKED}")):
+        draft = packed.with_name(f".{LEDGER}")
+        with lzma.open(packed) as source, draft.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        draft.replace(packed.with_name(LEDGER))
+        packed.unlink()
+
+
+def _past_runs(servers: Path, *, with_newest: bool) -> Iterator[Path]:
+    for server in sorted(path for path in servers.glob("*") if path.is_dir()):
+        runs = [path for path in server.glob(f"{PROJECT}/*/run-*") if _RUN.fullmatch(path.name)]
+        runs.sort(key=lambda path: int(path.name.partition("-")[2]))
+        yield from runs if with_newest else runs[:-1]
+
+
+def _remove(folder: Path) -> int:
+    size = sum(_size(path) for path in folder.rglob("*") if path.is_file())
+    shutil.rmtree(folder, ignore_errors=True)
+    return size
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,163 @@
+"""Which checkpoints of a study something still needs, and what becomes of the others.
+
+Place in the flow: evaluate prunes when a run is over, launch and monitor when the disk is low, session.py once the
+study is finished. A checkpoint is needed until the scores that are taken from it are in: those in mid-training, and
+that of the final test, which any arm may yet come to that is not clearly worse than the baseline. A repeat of a run is
+trained from the base model and needs none. Files of servers that somebody else started are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from experiments_db import Run, RunStatus
+from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, SEALED
+from researcher.execution.server_files import (
+    Removed,
+    pack_ledgers,
+    remove_checkpoints,
+    remove_optimizer_state,
+)
+from researcher.loop.deps import Deps
+from researcher.study.settings import KeptCheckpoints
+from researcher.types import Verdict
+
+logger = logging.getLogger(__name__)
+
+MB = 10**6
+
+
+def prune(deps: Deps) -> int:
+    """Remove what nothing needs any more while the study goes on; returns the bytes that have become free."""
+    needed = _kept_for_scores(deps)
+    if deps.kept_checkpoints is KeptCheckpoints.BEST:
+        needed |= {checkpoint for run in _runs_of_best(deps) if (checkpoint := checkpoint_of(run))}
+    removed = remove_checkpoints(_servers(deps), needed | _all_if_asked(deps), are_stopped=False)
+    _record(deps, removed, "Nothing needs them any more.")
+    return removed.freed
+
+
+def has_space(deps: Deps, *, every_s: float = 0.0) -> bool:
+    """Whether the disk has room for another run, looked at no more often than `every_s`. Where it has none, what can be
+    pruned is, and the study says once that it waits."""
+    disk = deps.disk
+    if disk is None or not disk.limit:
+        return True
+    now = time.monotonic()
+    if now - disk.looked_at < every_s:
+        return not disk.is_waiting
+    disk.looked_at = now
+    space = disk.look()
+    if space.is_low and prune(deps):
+        space = disk.look()
+    if space.is_low and not disk.is_waiting:
+        what = "Runs under way go on and no other is launched until there is: free some, or go on with --min-free-gb."
+        deps.log.warn("disk.low", f"Too little space: {space}. {what}")
+    elif disk.is_waiting and not space.is_low:
+        deps.log.note("disk.free", f"There is space again: {space}.")
+    disk.is_waiting = space.is_low
+    return not space.is_low
+
+
+def prune_finished(deps: Deps) -> None:
+    """Leave of a finished study, whose own servers are stopped, what its settings say."""
+    best = _runs_of_best(deps)
+    kept = {checkpoint for run in best if (checkpoint := checkpoint_of(run))}
+    needed = kept if deps.kept_checkpoints is KeptCheckpoints.BEST else set[Path]()
+    removed = remove_checkpoints(_servers(deps), needed | _all_if_asked(deps), are_stopped=True)
+    freed = removed.freed
+    if deps.kept_checkpoints is not KeptCheckpoints.ALL:
+        freed += sum(remove_optimizer_state(checkpoint) for checkpoint in needed if _is_own(deps, checkpoint))
+        freed += pack_ledgers(_servers(deps))
+    what = {
+        KeptCheckpoints.ALL: "all checkpoints are kept",
+        KeptCheckpoints.BEST: f"the weights of the best arm are kept ({len(needed)} runs)",
+        KeptCheckpoints.NONE: "no checkpoint is kept",
+    }
+    _record(deps, Removed(removed.checkpoints, freed), f"The study is over: {what[deps.kept_checkpoints]}.")
+
+
+def checkpoint_of(run: Run) -> Path | None:
+    """Where the weights of a run that was scored lie, or lay."""
+    path = run.external_ids.get("checkpoint")
+    return Path(path).resolve() if path else None
+
+
+def _kept_for_scores(deps: Deps) -> set[Path]:
+    charter, history = deps.log.charter(), deps.log.history()
+    worse: set[str] = set()
+    if history.analyses:
+        worse = {item.arm for item in history.analyses[-1].comparisons if item.verdict is Verdict.WORSE}
+    arms = {item.id: item.name for item in deps.store.list_experiments(deps.study_id)}
+    scored = _scores_from_checkpoints(deps, has_steps=bool(charter.eval_every))
+    needed: set[Path] = set()
+    for run in deps.store.list_runs(study_id=deps.study_id):
+        if run.status.is_over and run.status is not RunStatus.FINISHED:
+            continue
+        final = checkpoint_of(run)
+        if final is not None and (run.id, SEALED) not in scored and arms[run.experiment_id] not in worse:
+            needed.add(final)
+        by_step = run.external_ids.get(CHECKPOINTS, {}) if charter.eval_every else {}
+        needed |= {Path(path).resolve() for step, path in by_step.items() if (run.id, f"{AT_STEP}{step}") not in scored}
+        if not run.status.is_over and final is not None:
+            needed.add(final)
+    return needed
+
+
+def _scores_from_checkpoints(deps: Deps, *, has_steps: bool) -> set[tuple[str, str]]:
+    """Run and phase of each. Scores hold the rewards of their episodes, so no more of them are read than there must."""
+    stored = deps.store.find_charter(deps.study_id)
+    if has_steps:
+        found = deps.store.list_evaluations(study_id=deps.study_id)
+    elif stored is not None and stored.test_opened_at is not None:
+        found = deps.store.list_evaluations(study_id=deps.study_id, phase=SEALED)
+    else:
+        found = []
+    return {(item.run_id, item.phase) for item in found}
+
+
+def _runs_of_best(deps: Deps) -> list[Run]:
+    """The finished runs of the arm that leads: of those that were kept if any was."""
+    analyses = deps.log.history().analyses
+    if not analyses or not analyses[-1].ranking:
+        return []
+    last = analyses[-1]
+    kept = {item.arm for item in last.comparisons if item.verdict is Verdict.KEEP}
+    best = next((arm for arm in last.ranking if arm in kept), last.ranking[0])
+    experiment = deps.store.find_experiment(deps.study_id, best)
+    runs = [] if experiment is None else deps.store.list_runs(experiment_id=experiment.id)
+    return [run for run in runs if run.status is RunStatus.FINISHED]
+
+
+def _all_if_asked(deps: Deps) -> set[Path]:
+    """All checkpoints that there are, where the settings say to keep them."""
+    if deps.kept_checkpoints is not KeptCheckpoints.ALL:
+        return set()
+    return {path.resolve() for path in _servers(deps).glob("*/*/*/run-*/checkpoints/step-*")}
+
+
+def _servers(deps: Deps) -> Path:
+    return (deps.home / "servers").resolve()
+
+
+def _is_own(deps: Deps, checkpoint: Path) -> bool:
+    return checkpoint.is_relative_to(_servers(deps))
+
+
+def _record(deps: Deps, removed: Removed, why: str) -> None:
+    """Each run says which of its checkpoints are gone; what lay there for a restart alone is not told."""
+    if removed.freed:
+        logger.info("%.1f MB of the files of servers are removed", removed.freed / MB)
+    gone = {str(path) for path in removed.checkpoints}
+    runs: list[str] = []
+    for run in deps.store.list_runs(study_id=deps.study_id):
+        known = [run.external_ids.get("checkpoint"), *run.external_ids.get(CHECKPOINTS, {}).values()]
+        paths = sorted({str(Path(path).resolve()) for path in known if path} & gone)
+        if paths:
+            before = run.external_ids.get(PRUNED, [])
+            deps.store.update_run(run.id, external_ids={**run.external_ids, PRUNED: sorted({*before, *paths})})
+            runs.append(run.id)
+    if runs:
+        deps.log.note("checkpoints.pruned", f"Checkpoints of {len(runs)} runs are removed. {why}")

@@ -1,0 +1,381 @@
+"""A new study that begins with the record of another one up to a decision: its arms, runs, scores and findings.
+
+Place in the flow: the CLI calls `fork` in the foreground; the loop then goes on with the plan after that decision. Rows
+are copied under ids of their own, with the times that they had, so that everything that reads or verifies a study works
+on a fork as on any other; each copied run says which run it is of, and none is trained again. The sealed split is
+closed in a fork.
+
+A fork with the same topic has the alpha that the other study's charter leaves after the decision. One with a topic of
+its own asks another question and has alpha of its own; its plans are judged by fresh runs, never by copied ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from experiments_db import (
+    BudgetKind,
+    Experiment,
+    ExperimentStatus,
+    ExperimentStore,
+    Run,
+    RunStatus,
+    Study,
+    open_store,
+)
+from researcher.base_scores import MEASURED_ON
+from researcher.errors import NothingToExtend, TopicInvalid
+from researcher.evaluator import CHECKPOINTS, PRUNED, SEALED
+from researcher.judge.judgement import share_of_alpha
+from researcher.study.continuation import (
+    FORKED,
+    Continuation,
+    Request,
+    check_alpha,
+    check_plan,
+    record,
+    runs_per_arm,
+)
+from researcher.study.log import DIAGNOSED, StudyLog, charter_to_json
+from researcher.study.settings import ForkOrigin, StudySettings, read_settings, rules_brain
+from researcher.types import Charter, History
+
+COPIED_FROM = "copied_from"
+"""Where in a run's external ids the id of the run stands that it is a copy of."""
+_KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a fork does otherwise; None is as in the study that it is forked from. `seeds` are runs per arm of the next
+    plan."""
+
+    topic: str | None = None
+    seeds: int | None = None
+    max_runs: int | None = None
+    max_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork that has been checked: `iteration` is the last one that is copied."""
+
+    parent: Study
+    iteration: int
+    settings: StudySettings
+    charter: Charter
+    request: Request
+
+    @property
+    def topic(self) -> str:
+        return self.charter.topic
+
+
+def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: Changes) -> Fork:
+    """Nothing is stored. Raises NothingToExtend for a decision that there is none of or that nothing can follow,
+    AlphaSpent, TopicInvalid."""
+    made = [item.iteration for item in store.list_decisions(parent.id)]
+    if decision - 1 not in made:
+        known = ", ".join(str(iteration + 1) for iteration in made) or "none yet"
+        raise NothingToExtend(
+            f"study {parent.id} has no decision {decision}: --at takes one of its decisions ({known})"
+        )
+    log = StudyLog(store, parent.id)
+    if decision < log.charter().rule.plans_of_parent:
+        raise NothingToExtend(
+            f"decision {decision} is not study {parent.id}'s own: fork the study that it was taken in"
+        )
+    settings = _settings(parent, decision, changes)
+    history = _until(log.history(), decision)
+    charter = _charter(store, parent, log.charter(), settings, changes, decision)
+    request = Request(seeds=changes.seeds)
+    wanted = Continuation(decision, request)
+    check_alpha(charter, parent.id, wanted)
+    if settings.brain == "rules":
+        check_plan(charter, history, parent.id, wanted, rules_brain(settings).plan)
+    return Fork(parent, decision - 1, settings, charter, request)
+
+
+def carry_out_fork(store: ExperimentStore, location: str, fork: Fork) -> Study:
+    """Store the new study with all that it takes over. `location` is that of the store, opened a second time to write
+    rows with the times that they have."""
+    study = store.create_study(fork.topic, brain=fork.settings.brain, settings=fork.settings.model_dump(mode="json"))
+    store.freeze_charter(study.id, charter_to_json(fork.charter))
+    clock = _Clock(study.created_at)
+    with closing(open_store(location, clock=clock)) as target:
+        copy = _Copy(store, target, clock, fork.parent.id, study.id, fork.iteration)
+        copy.carry_out()
+    runs = len(copy.runs)
+    message = (
+        f"Forked from study {fork.parent.id} after decision {fork.iteration + 1}, with {runs} of its runs; the next "
+        f"plan has {runs_per_arm(fork.request)}."
+    )
+    record(store, study.id, FORKED, message, Continuation(fork.iteration + 1, fork.request))
+    return store.get_study(study.id)
+
+
+def _settings(parent: Study, decision: int, changes: Changes) -> StudySettings:
+    given = {"seeds": changes.seeds, "max_runs": changes.max_runs, "max_hours": changes.max_hours}
+    origin = ForkOrigin(study=parent.id, decision=decision).model_dump()
+    return read_settings(
+        {**parent.settings, **{name: value for name, value in given.items() if value is not None}, "parent": origin}
+    )
+
+
+def _until(history: History, decision: int) -> History:
+    return replace(
+        history,
+        plans=tuple(plan for plan in history.plans if plan.iteration < decision),
+        analyses=history.analyses[:decision],
+        runs_used=None,
+    )
+
+
+def _charter(
+    store: ExperimentStore, parent: Study, known: Charter, settings: StudySettings, changes: Changes, decision: int
+) -> Charter:
+    """The charter of the fork: that of its parent, or one with a question of its own on the same baseline."""
+    said = (
+        f"The record up to decision {decision} is that of study {parent.id}: its runs were copied and not trained "
+        "again, and its verdicts are those of that study."
+    )
+    charter = replace(known, budget=settings.budget(), assumptions=(*known.assumptions, said))
+    if changes.topic is None:
+        return charter
+    before = tuple(share_of_alpha(known.rule, iteration) for iteration in range(decision))
+    if settings.brain != "rules":
+        own = known.rule.shares[known.rule.plans_of_parent :] or (1.0,)
+        question = {"topic": changes.topic, "question": changes.topic}
+        return replace(charter, **question, rule=replace(known.rule, shares=(*before, *own), plans_of_parent=decision))
+    planner = rules_brain(settings)
+    framed = planner.frame(settings.request(changes.topic))
+    _check_same_ground(
+        store, parent, known, framed, {arm.name: arm.job for arm in planner.plan(framed, History()).arms}
+    )
+    return replace(
+        charter,
+        topic=framed.topic,
+        question=framed.question,
+        not_studied=framed.not_studied,
+        assumptions=(*framed.assumptions, said),
+        rule=replace(known.rule, shares=(*before, *framed.rule.shares), plans_of_parent=decision),
+    )
+
+
+def _check_same_ground(
+    store: ExperimentStore, parent: Study, known: Charter, framed: Charter, arms: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Raises TopicInvalid where the new topic's arms could not be compared with the copied ones."""
+    anew = "begin a study of its own for that (researcher start)"
+    for name in ("task", "baseline", "compared_at", "amount"):
+        was, wanted = getattr(known, name), getattr(framed, name)
+        if was != wanted:
+            raise TopicInvalid(f"--topic: its {name} is {wanted!r}, that of study {parent.id} {was!r}: {anew}")
+    for experiment in store.list_experiments(parent.id):
+        job = {name: value for name, value in experiment.job.items() if name != "save_freq"}
+        if experiment.name in arms and job != dict(arms[experiment.name]):
+            raise TopicInvalid(f"--topic: {experiment.name} has other settings in study {parent.id}: {anew}")
+
+
+@dataclass(slots=True)
+class _Clock:
+    """The time of what is being copied."""
+
+    at: float
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The rows of one study under another. `arms`, `runs` and the like map old ids to new ones."""
+
+    source: ExperimentStore
+    target: ExperimentStore
+    clock: _Clock
+    parent_id: str
+    study_id: str
+    last: int
+    arms: dict[str, str] = field(default_factory=dict[str, str])
+    hypotheses: dict[str, str] = field(default_factory=dict[str, str])
+    runs: dict[str, str] = field(default_factory=dict[str, str])
+    findings: dict[str, str] = field(default_factory=dict[str, str])
+
+    def carry_out(self) -> None:
+        analyses = [item for item in self.source.list_analyses(self.parent_id) if item.iteration <= self.last]
+        ends = max(item.created_at for item in analyses)
+        self._copy_plans()
+        for run in self.source.list_runs(study_id=self.parent_id):
+            if run.status.is_over and (run.finished_at or math.inf) <= ends and run.experiment_id in self.arms:
+                self._copy_run(run, ends)
+        for item in analyses:
+            self.clock.at = item.created_at
+            self.target.record_analysis(self.study_id, item.iteration, self._renamed(item.document))
+        self._copy_findings()
+        for item in self.source.list_decisions(self.parent_id):
+            if item.iteration <= self.last:
+                self.clock.at = item.created_at
+                found = [self.findings[finding] for finding in item.finding_ids if finding in self.findings]
+                self.target.record_decision(
+                    self.study_id,
+                    item.iteration,
+                    action=item.action,
+                    reason=item.reason,
+                    finding_ids=found,
+                    details=item.details,
+                )
+        for event in self.source.list_events(self.parent_id, kind=DIAGNOSED, limit=None):
+            if event.run_id in self.runs:
+                self.clock.at = event.created_at
+                self.target.append_event(
+                    self.study_id, event.kind, event.message, severity=event.severity, run_id=self.runs[event.run_id]
+                )
+
+    def _copy_plans(self) -> None:
+        for item in self.source.list_plans(self.parent_id):
+            if item.iteration <= self.last:
+                self.clock.at = item.created_at
+                self.target.record_plan(self.study_id, item.iteration, item.document)
+        for item in self.source.list_hypotheses(self.parent_id):
+            if item.iteration <= self.last:
+                self.clock.at = item.created_at
+                copied = self.target.create_hypothesis(
+                    self.study_id, item.key, item.statement, rationale=item.rationale, iteration=item.iteration
+                )
+                self.hypotheses[item.id] = copied.id
+                if item.verdict is not None:
+                    self.target.judge_hypothesis(copied.id, item.verdict, item.verdict_reason or "")
+        for item in self.source.list_experiments(self.parent_id):
+            if item.iteration <= self.last and item.status is not ExperimentStatus.DRAFT:
+                self._copy_arm(item)
+
+    def _copy_arm(self, arm: Experiment) -> None:
+        self.clock.at = arm.created_at
+        copied = self.target.create_experiment(
+            self.study_id,
+            arm.name,
+            factors=arm.factors,
+            job=arm.job,
+            program_code=arm.program_code,
+            train_environment=arm.train_environment,
+            author=arm.author,
+            hypothesis_id=self.hypotheses.get(arm.hypothesis_id or ""),
+            parent_id=self.arms.get(arm.parent_id or ""),
+            iteration=arm.iteration,
+            is_baseline=arm.is_baseline,
+            note=arm.note,
+        )
+        self.target.revise_experiment(copied.id, status=arm.status)
+        self.arms[arm.id] = copied.id
+
+    def _copy_run(self, run: Run, ends: float) -> None:
+        self.clock.at = run.created_at
+        experiment = next(
+            item for item in self.target.list_experiments(self.study_id) if item.id == self.arms[run.experiment_id]
+        )
+        key = f"{self.study_id}/{experiment.name}/{run.seed}/{run.attempt}"
+        copied = self.target.claim_run(experiment.id, run.seed, key, attempt=run.attempt, job=run.job)
+        self.runs[run.id] = copied.id
+        kept = {name: run.external_ids[name] for name in _KEPT_IDS if name in run.external_ids}
+        self.target.update_run(
+            copied.id,
+            server_url=run.server_url,
+            external_ids={**kept, COPIED_FROM: run.id},
+            environment=run.environment,
+            base_weight_version=run.base_weight_version,
+            final_weight_version=run.final_weight_version,
+            log_path=run.log_path,
+            exit_reason=run.exit_reason,
+            diagnosis=run.diagnosis,
+        )
+        self._copy_measurements(run, copied.id, ends)
+        for status, at in _life_of(run):
+            self.clock.at = at
+            self.target.update_run(copied.id, status=status)
+        if run.server_url is not None:
+            self.target.charge_budget(
+                self.study_id, BudgetKind.RUNS, 1, f"{experiment.name}/{run.seed}", run_id=copied.id
+            )
+
+    def _copy_measurements(self, run: Run, copied: str, ends: float) -> None:
+        steps: dict[int, dict[str, float]] = {}
+        for point in self.source.list_metrics([run.id]):
+            steps.setdefault(point.step, {})[point.name] = math.nan if point.value is None else point.value
+        if steps:
+            self.clock.at = run.finished_at or run.updated_at
+            self.target.record_metrics(copied, steps)
+        for item in self.source.list_evaluations(run_ids=[run.id]):
+            if item.phase == SEALED or item.created_at > ends:
+                continue
+            self.clock.at = item.created_at
+            details = dict(item.details)
+            if details.get(MEASURED_ON) in self.runs:
+                details[MEASURED_ON] = self.runs[details[MEASURED_ON]]
+            self.target.record_evaluation(
+                copied,
+                phase=item.phase,
+                split=item.split,
+                metric=item.metric,
+                weight_version=item.weight_version,
+                episodes=item.episodes,
+                successes=item.successes,
+                mean=item.mean,
+                stderr=item.stderr,
+                evaluator_hash=item.evaluator_hash,
+                details=details,
+            )
+        episodes = [
+            self.source.get_episode(run.id, item.episode_id) for item in self.source.list_episodes(run.id, limit=None)
+        ]
+        self.target.record_episodes(
+            copied, [replace(item, summary=replace(item.summary, run_id=copied)) for item in episodes]
+        )
+
+    def _copy_findings(self) -> None:
+        for item in self.source.list_findings(study_id=self.parent_id):
+            if item.iteration > self.last:
+                continue
+            self.clock.at = item.created_at
+            copied = self.target.record_finding(
+                self.study_id,
+                iteration=item.iteration,
+                experiment_id=self.arms[item.experiment_id],
+                baseline_id=self.arms.get(item.baseline_id or ""),
+                hypothesis_id=self.hypotheses.get(item.hypothesis_id or ""),
+                metric=item.metric,
+                split=item.split,
+                effect=item.effect,
+                ci_low=item.ci_low,
+                ci_high=item.ci_high,
+                confidence=item.confidence,
+                p_value=item.p_value,
+                p_adjusted=item.p_adjusted,
+                verdict=item.verdict,
+                method=item.method,
+                run_ids=[self.runs[run] for run in item.run_ids],
+                summary=item.summary,
+                details=item.details,
+            )
+            self.findings[item.id] = copied.id
+
+    def _renamed(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """A document with the ids of the copied runs."""
+        text = json.dumps(document)
+        for old, new in self.runs.items():
+            text = text.replace(f'"{old}"', f'"{new}"')
+        return json.loads(text)
+
+
+def _life_of(run: Run) -> list[tuple[RunStatus, float]]:
+    """The statuses that a run which is over has had, and when, as far as the record tells."""
+    ended = run.finished_at or run.updated_at
+    if run.started_at is None:
+        return [(RunStatus.LAUNCHING, run.created_at), (run.status, ended)]
+    moves = [(RunStatus.LAUNCHING, run.created_at), (RunStatus.RUNNING, run.started_at)]
+    return [*moves, (RunStatus.EVALUATING, ended), (run.status, ended)]

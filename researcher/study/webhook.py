@@ -1,0 +1,197 @@
+"""News of a study to a URL that a person named: one POST of JSON for each thing that a person may want to act on.
+
+Place in the flow: StudyLog tells it each event; session.py opens it with the study's work and closes it at its end. The
+POST is made in a thread of its own, so a receiver that is slow or gone costs a study nothing: what could not be
+delivered is an event of the study. docs/operations.md has the schema. This module decides nothing about a study.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from experiments_db import ExperimentStore, StoreError
+from researcher.errors import ResearchError
+from researcher.report.summary import summarize
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+NEWS: Mapping[str, str] = MappingProxyType(
+    {
+        "charter.frozen": "begun",
+        "analysis.made": "verdicts",
+        "study.drained": "paused",
+        "study.paused": "paused",
+        "study.failed": "failed",
+        "study.finished": "finished",
+        "servers.lost": "servers_lost",
+        "disk.low": "disk_low",
+    }
+)
+"""What is told, by the kind of the event of the study that it goes by."""
+
+TIMEOUT_S = 5.0
+RETRY_AFTER_S = (1.0, 5.0, 30.0)
+CLOSE_LIMIT_S = 20.0
+"""How long the end of the work on a study waits for what is still to be told; each is then tried once."""
+
+FAILED = "webhook.failed"
+MASK = "***"
+_SECRET_NAMES = ("KEY", "TOKEN", "PASSWORD", "SECRET")
+_SHORTEST_SECRET = 8
+
+
+class NotDelivered(Exception):
+    """One attempt failed; `is_final` if another one would make no difference."""
+
+    def __init__(self, message: str, *, is_final: bool) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One thing to tell, since `at` (seconds since the epoch)."""
+
+    event: str
+    message: str
+    at: float
+
+
+class Webhook:
+    """Tells one URL the news of one study, in order. Redirects are not followed."""
+
+    def __init__(
+        self,
+        url: str,
+        store: ExperimentStore,
+        study_id: str,
+        *,
+        on_failure: Callable[[str], None],
+        retry_after_s: tuple[float, ...] = RETRY_AFTER_S,
+    ) -> None:
+        """`on_failure` is given one line, without the URL's path, for news that could not be delivered."""
+        self._url = url
+        self._store = store
+        self._study_id = study_id
+        self._on_failure = on_failure
+        self._retry_after_s = retry_after_s
+        self._pending: queue.SimpleQueue[News | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._deliver_all, name="webhook", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pending.put(None)
+        self._closing.set()
+        self._thread.join(CLOSE_LIMIT_S)
+        if self._thread.is_alive():
+            logger.warning("the webhook does not answer: what is left is not told")
+
+    def tell(self, kind: str, message: str) -> None:
+        """An event of the study; most kinds are no news. Returns at once."""
+        if kind in NEWS:
+            self._pending.put(News(NEWS[kind], message, time.time()))
+
+    def _deliver_all(self) -> None:
+        # A redirect could lead where the person who named the URL did not mean to send anything.
+        with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
+            while (news := self._pending.get()) is not None:
+                try:
+                    self._deliver(client, news)
+                except Exception as error:  # noqa: BLE001 - the boundary: news that cannot be told never ends a study
+                    self._give_up(news, error)
+
+    def _deliver(self, client: httpx.Client, news: News) -> None:
+        """Raises NotDelivered after the last attempt, StoreError."""
+        body = without_secrets(describe(self._store, self._study_id, news))
+        for wait_s in (*self._retry_after_s, None):
+            try:
+                _post(client, self._url, body)
+                return
+            except NotDelivered as error:
+                if wait_s is None or error.is_final or self._closing.is_set():
+                    raise
+                self._closing.wait(wait_s)
+
+    def _give_up(self, news: News, error: Exception) -> None:
+        place = urlsplit(self._url)
+        reason = " ".join(str(error).split()).replace(self._url, place.hostname or "")
+        try:
+            self._on_failure(f"{place.hostname}:{place.port or place.scheme} was not told {news.event!r}: {reason}")
+        except StoreError as failure:
+            logger.warning("webhook: %s; %s", reason, failure)
+
+
+def describe(store: ExperimentStore, study_id: str, news: News) -> dict[str, Any]:
+    """The body of a POST; docs/operations.md says what each field is. Raises StoreError."""
+    study = store.get_study(study_id)
+    reports = {item.kind: item.path for item in store.list_artifacts(study_id)}
+    try:
+        found = summarize(store, study_id)
+        answer, verdicts = found.answer, list(found.verdicts)
+    except ResearchError:
+        # A study that has no charter yet has found nothing.
+        answer, verdicts = None, []
+    return {
+        "schema": SCHEMA,
+        "event": news.event,
+        "at": news.at,
+        "message": news.message,
+        "study": study.id,
+        "topic": study.topic,
+        "status": study.status.value,
+        "reason": study.status_reason,
+        "answer": answer,
+        "verdicts": verdicts,
+        "report": reports.get("report.markdown"),
+    }
+
+
+def without_secrets(value: Any) -> Any:
+    """A JSON document in which no text has the value of a variable that is named as a secret is."""
+    secrets = [
+        text
+        for name, text in os.environ.items()
+        if len(text) >= _SHORTEST_SECRET and any(word in name.upper() for word in _SECRET_NAMES)
+    ]
+    return _mask(value, sorted(secrets, key=len, reverse=True))
+
+
+def _mask(value: Any, secrets: list[str]) -> Any:
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, MASK)
+        return value
+    if isinstance(value, dict):
+        return {name: _mask(entry, secrets) for name, entry in value.items()}
+    return [_mask(entry, secrets) for entry in value] if isinstance(value, list) else value
+
+
+def _post(client: httpx.Client, url: str, body: Mapping[str, Any]) -> None:
+    try:
+        answered = client.post(url, json=dict(body))
+    except httpx.HTTPError as error:
+        raise NotDelivered(f"{type(error).__name__}: {error}", is_final=False) from error
+    if answered.is_success:
+        return
+    if answered.has_redirect_location:
+        raise NotDelivered(f"it answers HTTP {answered.status_code}: redirects are not followed", is_final=True)
+    is_final = answered.status_code < 500 and answered.status_code not in (408, 425, 429)
+    raise NotDelivered(f"it answers HTTP {answered.status_code}", is_final=is_final)

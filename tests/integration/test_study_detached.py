@@ -1,0 +1,125 @@
+"""A study that a process of its own works on: begun by one command, asked and followed by others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from process_support import is_running
+
+from experiments_db import StudyStatus, open_store
+
+TOPIC = "batch size 2 or 3 for tool use at equal steps"
+SMALL = ("--engine", "fake", "--seeds", "1", "--steps", "2", "--eval-episodes", "6", "--parallel", "1")
+LONG = ("--engine", "fake", "--seeds", "50", "--steps", "2", "--eval-episodes", "6", "--parallel", "1")
+LIMIT_S = 100
+
+
+@pytest.fixture
+def researcher(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs a command as a terminal does; processes that outlive it are ended after the test."""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    environment |= {"SWARM_HOME": str(tmp_path / "runs"), "NO_COLOR": "1"}
+    detached: list[int] = []
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "researcher.cli", *arguments],
+            env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if "--detach" in arguments and done.returncode == 0:
+            detached.append(json.loads(done.stdout).get("pid", 0))
+        return done
+
+    yield run
+    for pid in filter(is_running, filter(None, detached)):
+        os.kill(pid, signal.SIGTERM)
+        psutil.wait_procs([process for process in psutil.process_iter() if process.pid == pid], timeout=60)
+
+
+def begin(researcher: Any, *options: str) -> dict[str, Any]:
+    done = researcher("start", "--topic", TOPIC, "--brain", "rules", *options, "--detach", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def status_of(researcher: Any, study: str) -> dict[str, Any]:
+    done = researcher("status", study, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_detached_study_works_in_a_session_of_its_own_and_is_watched_to_its_end(researcher: Any) -> None:
+    begun = begin(researcher, *SMALL)
+
+    assert os.getsid(begun["pid"]) == begun["pid"] != os.getsid(0)
+    watched = researcher("watch", begun["study"], "--json")
+    assert watched.returncode == 0, watched.stderr
+    found = json.loads(watched.stdout)
+    assert (found["study"], found["status"]) == (begun["study"], "finished")
+    assert Path(found["report"]).is_file()
+    wait_until(lambda: not is_running(begun["pid"]))
+    assert "answer: " in Path(begun["log"]).read_text()
+
+
+def test_detached_study_pauses_and_goes_on_in_another_process_of_its_own(researcher: Any) -> None:
+    begun = begin(researcher, *LONG)
+    study = begun["study"]
+    busy = researcher("resume", study, "--detach")
+
+    paused = researcher("pause", study, "--json")
+    wait_until(lambda: not is_running(begun["pid"]))
+
+    assert busy.returncode == 75 and len(busy.stderr.splitlines()) == 1 and study in busy.stderr
+    assert json.loads(paused.stdout) == {"study": study, "status": "paused"}
+    assert status_of(researcher, study)["study"]["status"] == "paused"
+    resumed = researcher("resume", study, "--detach", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    again = json.loads(resumed.stdout)
+    assert again["study"] == study and again["pid"] != begun["pid"]
+    stopped = researcher("stop", study, "--json")
+    wait_until(lambda: not is_running(again["pid"]))
+    assert json.loads(stopped.stdout) == {"study": study, "status": "stopped"}
+    assert status_of(researcher, study)["study"]["status"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [(("--topic", ""), 2), (("--topic", TOPIC, "--servers", "http://127.0.0.1:9"), 5)],
+)
+def test_bad_input_of_a_detached_start_is_answered_in_the_foreground(
+    researcher: Any, tmp_path: Path, options: tuple[str, ...], code: int
+) -> None:
+    done = researcher("start", *options, "--detach", "--json")
+
+    assert done.returncode == code
+    assert done.stdout == "" and done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_detached_resume_of_a_finished_study_prints_what_it_found(researcher: Any, tmp_path: Path) -> None:
+    begun = begin(researcher, *SMALL)
+    wait_until(lambda: not is_running(begun["pid"]))
+    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+        assert store.get_study(begun["study"]).status is StudyStatus.FINISHED
+
+    done = researcher("resume", begun["study"], "--detach", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["answer"]

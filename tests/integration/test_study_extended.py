@@ -1,0 +1,137 @@
+"""A finished study that goes on: as far as its charter has alpha left, and with a record that still holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
+from researcher.cli import app
+from researcher.loop.session import work_on
+from researcher.study.log import StudyLog, plan_from_json
+from researcher.study.requests import create_study
+from researcher.study.settings import StudySettings
+
+TOPIC = "batch size 2 or 3 for tool use at equal steps"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ExperimentStore]:
+    with open_store(tmp_path / "research.db") as store:
+        yield store
+
+
+def carry_out(store: ExperimentStore, home: Path, **settings: Any) -> str:
+    small = {"engine": "fake", "steps": 2, "seeds": 1, "eval_episodes": 6, "parallel": 1}
+    study = create_study(store, TOPIC, StudySettings.model_validate(small | settings))
+    assert work_on(store, study.id, home).study.status is StudyStatus.FINISHED
+    return study.id
+
+
+def call(home: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--home", str(home), "--json"])
+
+
+@pytest.mark.timeout(300)
+def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: ExperimentStore, tmp_path: Path) -> None:
+    study = carry_out(store, tmp_path, max_runs=3)
+    before = store.list_runs(study_id=study)
+    charter, tested = store.find_charter(study), len(store.list_evaluations(study_id=study, phase="sealed"))
+
+    extended = call(tmp_path, "extend", study, "--seeds", "2", "--max-runs", "6")
+
+    assert extended.exit_code == 0, extended.stderr
+    assert json.loads(extended.stdout)["status"] == "finished"
+    assert store.find_charter(study) == charter
+    first, second = (plan_from_json(item.document) for item in store.list_plans(study))
+    assert (first.seeds, second.seeds, second.pools_runs) == ((0,), (1, 2), False)
+    runs = store.list_runs(study_id=study)
+    assert [(run.id, run.finished_at) for run in runs[:2]] == [(run.id, run.finished_at) for run in before]
+    assert [run.status for run in runs] == [RunStatus.FINISHED] * 6
+    assert len(store.list_evaluations(study_id=study, phase="sealed")) == tested
+    last = StudyLog(store, study).history().analyses[-1]
+    assert all(comparison.seeds == (1, 2) for comparison in last.comparisons)
+    verified = call(tmp_path, "verify", study)
+    assert verified.exit_code == 0, verified.stdout
+    again = call(tmp_path, "extend", study, "--max-runs", "99")
+    assert again.exit_code == 11 and "alpha" in again.stderr and len(store.list_runs(study_id=study)) == 6
+
+
+def test_study_whose_charter_has_no_alpha_left_is_refused_and_left_as_it_is(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    study = carry_out(store, tmp_path)
+    before = (store.get_study(study), store.list_events(study, limit=None))
+
+    refused = call(tmp_path, "extend", study)
+
+    assert refused.exit_code == 11
+    assert len(refused.stderr.splitlines()) == 1 and f"researcher start --topic '{TOPIC}'" in refused.stderr
+    assert (store.get_study(study), store.list_events(study, limit=None)) == before
+
+
+@pytest.mark.timeout(300)
+def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_again(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    parent = carry_out(store, tmp_path)
+    before = (store.list_runs(study_id=parent), store.list_events(parent, limit=None))
+    topic = "batch size 2, 3 or 4 for tool use at equal steps"
+
+    forked = call(tmp_path, "fork", parent, "--at", "1", "--topic", topic, "--seeds", "1")
+
+    assert forked.exit_code == 0, forked.stderr
+    found = json.loads(forked.stdout)
+    study = found["study"]
+    assert found["status"] == "finished" and study != parent
+    assert (store.list_runs(study_id=parent), store.list_events(parent, limit=None)) == before
+    assert store.get_study(study).settings["parent"] == {"study": parent, "decision": 1}
+    runs = store.list_runs(study_id=study)
+    copied = {run.external_ids["copied_from"]: run for run in runs if "copied_from" in run.external_ids}
+    assert copied.keys() == {run.id for run in before[0]}
+    assert all(copied[run.id].finished_at == run.finished_at and copied[run.id].job == run.job for run in before[0])
+    launched = {event.run_id for event in store.list_events(study, kind="run.launched", limit=None)}
+    assert launched == {run.id for run in runs} - {run.id for run in copied.values()} and len(launched) == 2
+    plan = plan_from_json(store.list_plans(study)[-1].document)
+    assert ([arm.name for arm in plan.arms], plan.seeds) == (["batch_size=2", "batch_size=4"], (1,))
+    report = Path(found["report"]).read_text()
+    assert f"is that of study {parent}" in report and f"is that of study {parent}" in Path(found["html"]).read_text()
+    verified = call(tmp_path, "verify", study)
+    assert verified.exit_code == 0, verified.stdout
+
+
+def test_what_cannot_be_forked_is_refused_by_name_and_stores_nothing(store: ExperimentStore, tmp_path: Path) -> None:
+    study = carry_out(store, tmp_path)
+
+    for arguments, code, words in (
+        (("--at", "2"), 2, "has no decision 2"),
+        (("--at", "1"), 11, "alpha"),
+        (("--at", "1", "--topic", "batch size 2 or 4 for sorting at equal steps"), 2, "its task is"),
+        (("--at", "1", "--topic", "batch size 5 or 6 for tool use at equal steps"), 2, "its baseline is"),
+    ):
+        refused = call(tmp_path, "fork", study, *arguments)
+        assert refused.exit_code == code, refused.stderr
+        assert words in refused.stderr
+    assert len(store.list_studies()) == 1
+
+
+def test_what_cannot_be_extended_is_refused_by_name(store: ExperimentStore, tmp_path: Path) -> None:
+    running = create_study(store, TOPIC, StudySettings()).id
+    study = carry_out(store, tmp_path, max_runs=3)
+
+    for arguments, code, words in (
+        ((running,), 2, "is running, not finished"),
+        ((study, "--seeds", "2"), 2, "--max-runs is 3"),
+        ((study, "--iterations", "2", "--max-runs", "9"), 11, "leaves alpha for 1 more"),
+        (("st-none",), 3, "there is no study"),
+    ):
+        refused = call(tmp_path, "extend", *arguments)
+        assert refused.exit_code == code, refused.stderr
+        assert words in refused.stderr
+    assert store.get_study(study).status is StudyStatus.FINISHED

@@ -124,7 +124,8 @@ def test_server_that_is_a_black_hole_from_the_start_costs_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"), [("run.launched", 2), ("run.training", 1), ("run.finished", 1), ("test.opened", 1)]
+    ("kind", "count"),
+    [("plan.made", 1), ("run.launched", 2), ("run.training", 1), ("run.finished", 1), ("test.opened", 1)],
 )
 def test_server_that_dies_and_comes_back_costs_nothing(
     server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork], kind: str, count: int
@@ -213,7 +214,7 @@ def _await_launch(process: subprocess.Popen[str], url: str) -> None:
     """Until the server has a run of the researcher; it is looked at often, for the moment is short."""
     deadline = time.monotonic() + PATIENCE_S
     with SwarmClient(url) as client:
-        while (client.status().experiment_name or "").partition("/")[0] == "":
+        while "seed-" not in (client.status().experiment_name or ""):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.01)

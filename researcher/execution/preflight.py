@@ -22,8 +22,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from researcher.errors import ResearchError
+from researcher.errors import ResearchError, ServerProblem
 from researcher.execution.job_check import check_job
+from researcher.execution.servers import PROJECT, is_outage
 from researcher.types import ArmProgram, Problem
 from swarm import SwarmClient
 from swarm.errors import SwarmError
@@ -74,7 +75,8 @@ def check_program(
     `job` are the arm's settings, `given_job` those that a person fixed for every arm; preflight (skipped without
     `preflight_url`) runs them at the smallest size on the fake engine of that server, which `token` opens, in a folder
     of its own below `workdir`, and takes the server for itself while it lasts. A program trains on `environment`. What
-    a person wrote may import what it likes.
+    a person wrote may import what it likes. Raises ServerProblem if the server goes away, which says nothing of the
+    program.
     """
     problems = _check_parse(program.code)
     if problems:
@@ -193,7 +195,7 @@ class _Trial:
 
 
 def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path, trial: _Trial) -> tuple[Problem, ...]:
-    tiny = build_job({**job, **_smallest(job), "experiment_name": "preflight"})
+    tiny = build_job({**job, **_smallest(job), "project_name": PROJECT, "experiment_name": "preflight"})
     workdir.mkdir(parents=True, exist_ok=True)
     url = trial.url
     with (
@@ -206,11 +208,15 @@ def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path,
         (folder / "program.py").write_text(program.code, encoding="utf-8")
         tiny.dump_job_as_yaml(folder / "job.yaml")
         try:
-            server.auto_sync_train_config_and_start_engine(tiny, force_restart=True)
+            began = server.auto_sync_train_config_and_start_engine(tiny, force_restart=True)
             message = _run_program(folder, trial)
             server.stop_engine()
+            is_restarted = server.status().started_at != began.started_at
         except SwarmError as error:
-            raise ResearchError(f"the preflight server at {url} does not work: {error}") from error
+            kind = ServerProblem if is_outage(error) else ResearchError
+            raise kind(f"the preflight server at {url} does not work: {error}") from error
+    if message and is_restarted:
+        raise ServerProblem(f"the preflight server at {url} was started again meanwhile")
     return (Problem("preflight", message),) if message else ()
 
 

@@ -19,6 +19,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
+from researcher.servers.leases import LeaseHolder
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.types import Charter
@@ -74,7 +75,7 @@ def _analyze_again(store: ExperimentStore, study_id: str, charter: Charter, stor
         store=view,
         log=StudyLog(view, study_id),
         planner=RulesPlanner(),
-        pool=ServerPool(home=nowhere),
+        pool=ServerPool(home=nowhere, holder=LeaseHolder(study_id)),
         background=background,
         ledger=BudgetLedger(view, study_id, charter.budget),
         sandbox=None,

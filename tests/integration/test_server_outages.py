@@ -16,6 +16,7 @@ import pytest
 from server_processes import BlackHole, ServerProcess
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
+from researcher.errors import ServerProblem
 from researcher.execution.early_stopping import Limits
 from researcher.loop.session import work_on
 from researcher.study.requests import create_study
@@ -123,7 +124,8 @@ def test_server_that_is_a_black_hole_from_the_start_costs_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"), [("run.launched", 2), ("run.training", 1), ("run.finished", 1), ("test.opened", 1)]
+    ("kind", "count"),
+    [("plan.made", 1), ("run.launched", 2), ("run.training", 1), ("run.finished", 1), ("test.opened", 1)],
 )
 def test_server_that_dies_and_comes_back_costs_nothing(
     server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork], kind: str, count: int
@@ -179,6 +181,25 @@ def test_study_waits_while_all_its_servers_are_out(
     _check_launches(study, [server.url for server in servers])
 
 
+def test_study_that_may_not_wait_ends_with_its_reason_and_is_taken_up_again(
+    server_process: MakeServer, tmp_path: Path
+) -> None:
+    server = server_process(is_running=False)
+    settings = StudySettings(
+        engine="fake", steps=2, seeds=1, eval_episodes=4, servers=(server.url,), max_outage_hours=1e-9
+    )
+    with open_store(tmp_path / "research.db") as store:
+        study = create_study(store, TOPIC, settings)
+        with pytest.raises(ServerProblem, match="no server has answered"):
+            work_on(store, study.id, tmp_path)
+        ended = store.get_study(study.id)
+        assert ended.status is StudyStatus.FAILED and "resume the study" in (ended.status_reason or "")
+
+        server.start()
+
+        assert work_on(store, study.id, tmp_path).study.status is StudyStatus.FINISHED
+
+
 FLAGS = ["--brain", "rules", "--engine", "fake", "--seeds", "1", "--steps", "4"]
 
 
@@ -193,7 +214,7 @@ def _await_launch(process: subprocess.Popen[str], url: str) -> None:
     """Until the server has a run of the researcher; it is looked at often, for the moment is short."""
     deadline = time.monotonic() + PATIENCE_S
     with SwarmClient(url) as client:
-        while (client.status().experiment_name or "").partition("/")[0] == "":
+        while "seed-" not in (client.status().experiment_name or ""):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.01)

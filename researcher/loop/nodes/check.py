@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from experiments_db import Experiment, ExperimentStatus
-from researcher.errors import PlannerError
+from researcher.errors import PlannerError, ServerProblem
 from researcher.execution.environments import find_held_out, trained_on
 from researcher.execution.job_check import contradict_name
 from researcher.execution.preflight import check_program
+from researcher.execution.servers import Slot
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
+from researcher.loop.outages import note_servers
 from researcher.loop.state import ResearchState
 from researcher.planner.rules import PROGRAM
 from researcher.types import Arm, ArmProgram, Problem
 from swarm.job import build_job
 
 MAX_REPAIRS = 3
+OUTAGE_WAIT_S = 30.0
+"""While no server answers; it ends as soon as one comes back."""
 
 
 def check(deps: Deps, state: ResearchState) -> ResearchState:
@@ -26,8 +28,7 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         program = load_arm_program(experiment)
         # A repeat of a program that passed needs no second trial run: only its job is new.
         needs_preflight = not _passed_before(deps, program)
-        with _preflight_server(deps, needed=needs_preflight) as url:
-            problems = _check_and_repair(deps, arm, experiment, program, url)
+        problems = _check_and_repair(deps, arm, experiment, program, needs_preflight=needs_preflight)
         problems = problems or _find_twin(deps, arm) or _find_broken_promise(deps, arm) or _find_leak(deps, experiment)
         if problems:
             note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
@@ -40,21 +41,13 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def _check_and_repair(
-    deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, url: str | None
+    deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, *, needs_preflight: bool
 ) -> tuple[Problem, ...]:
     """The problems that remain; empty once the program passes, which is then the one stored."""
     charter = deps.charter()
     for attempt in range(MAX_REPAIRS + 1):
-        problems = check_program(
-            program,
-            dict(experiment.job),
-            workdir=deps.arm_folder(experiment),
-            sandbox=None if program.trusted else deps.sandbox,
-            preflight_url=url,
-            environment=deps.environments.reference(trained_on(experiment, charter)),
-            token=None if url is None else deps.pool.token_of(url),
-            given_job=deps.given_job,
-        )
+        environment = deps.environments.reference(trained_on(experiment, charter))
+        problems = _check_on_server(deps, experiment, program, environment, needs_preflight=needs_preflight)
         if not problems or attempt == MAX_REPAIRS:
             return problems
         deps.log.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")
@@ -64,6 +57,43 @@ def _check_and_repair(
             return problems
         save_arm_program(deps, experiment, program)
     raise AssertionError("the loop returns")
+
+
+def _check_on_server(
+    deps: Deps, experiment: Experiment, program: ArmProgram, environment: str, *, needs_preflight: bool
+) -> tuple[Problem, ...]:
+    """Until a server has answered from the beginning of the trial run to its end. Raises Drained, ServerProblem."""
+    while True:
+        slot = _await_slot(deps) if needs_preflight else None
+        url = None if slot is None else slot.url
+        try:
+            return check_program(
+                program,
+                dict(experiment.job),
+                workdir=deps.arm_folder(experiment),
+                sandbox=None if program.trusted else deps.sandbox,
+                preflight_url=url,
+                environment=environment,
+                token=None if url is None else deps.pool.token_of(url),
+                given_job=deps.given_job,
+            )
+        except ServerProblem as error:
+            if slot is None:
+                raise
+            deps.pool.report_outage(slot, error)
+        finally:
+            if slot is not None:
+                deps.pool.give_back(slot)
+
+
+def _await_slot(deps: Deps) -> Slot | None:
+    """A free server, once one answers; None while those that do have runs."""
+    while (slot := deps.pool.take()) is None and not deps.pool.is_any_answering:
+        note_servers(deps)
+        deps.background.wait(OUTAGE_WAIT_S)
+        deps.background.check()
+    note_servers(deps)
+    return slot
 
 
 def _passed_before(deps: Deps, program: ArmProgram) -> bool:
@@ -120,14 +150,3 @@ def _find_leak(deps: Deps, experiment: Experiment) -> tuple[Problem, ...]:
     if question is None:
         return ()
     return (Problem("environment", f"it trains on a task that it is judged by: {question[:100]!r}"),)
-
-
-@contextmanager
-def _preflight_server(deps: Deps, *, needed: bool) -> Generator[str | None]:
-    """The address of a server for the trial run; None if none is needed."""
-    slot = deps.pool.take() if needed else None
-    try:
-        yield slot.url if slot else None
-    finally:
-        if slot is not None:
-            deps.pool.give_back(slot)

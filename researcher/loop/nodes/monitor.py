@@ -40,8 +40,10 @@ DISK_EVERY_S = 30.0
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
+    """Raises ServerProblem once no server will answer any more, or none has for longer than the study allows."""
     deps.background.wait(POLL_S if deps.pool.is_any_answering else OUTAGE_POLL_S)
     note_servers(deps)
+    deps.pool.check()
     for active in deps.active_runs.in_phase(Phase.PREPARING):
         if (task := deps.background.take(active.run_id)) is not None:
             _begin_training(deps, active, task)

@@ -132,7 +132,7 @@ class HypothesisRow(Base):
 
 class ExperimentRow(Base):
     __tablename__ = "experiments"
-    __table_args__ = (UniqueConstraint("study_id", "name"),)
+    __table_args__ = (UniqueConstraint("study_id", "name"), Index(None, "study_id", "revision"))
 
     id: Mapped[str] = _id()
     study_id: Mapped[str] = _reference("studies.id")
@@ -150,6 +150,7 @@ class ExperimentRow(Base):
     note: Mapped[str | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
+    revision: Mapped[int | None]
 
 
 class PlanRow(Base):
@@ -159,6 +160,7 @@ class PlanRow(Base):
     iteration: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     document: Mapped[dict[str, Any]]
     created_at: Mapped[float]
+    revision: Mapped[int | None]
 
 
 class AnalysisRow(Base):
@@ -176,6 +178,7 @@ class RunRow(Base):
         UniqueConstraint("experiment_id", "seed", "attempt"),
         UniqueConstraint("idempotency_key"),
         Index(None, "study_id", "created_at"),
+        Index(None, "study_id", "revision"),
     )
 
     id: Mapped[str] = _id()
@@ -199,6 +202,7 @@ class RunRow(Base):
     updated_at: Mapped[float]
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
+    revision: Mapped[int | None]
 
 
 class MetricPointRow(Base):
@@ -362,6 +366,15 @@ class RowSealRow(Base):
     kind: Mapped[str] = mapped_column(String(ENUM_LENGTH), primary_key=True)
     row_key: Mapped[str] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
+
+
+class StudyRevisionRow(Base):
+    """The last revision that was given to a row of the study; see stores/revisions.py."""
+
+    __tablename__ = "study_revisions"
+
+    study_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("studies.id"), primary_key=True)
+    revision: Mapped[int]
 
 
 class LeaseRow(Base):

@@ -346,6 +346,17 @@ class IterationDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """The arms, plans and runs of a study that were written after a revision, oldest first; a run also if a curve or a
+    score of it was. `revision` is that of the last write."""
+
+    revision: int
+    experiments: tuple[Experiment, ...]
+    plans: tuple[IterationDocument, ...]
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LLMCall:
     """One request to a language model, whether it was answered or not; a retry is a call with the next `attempt`."""
 

@@ -237,6 +237,21 @@ class MetricPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricSpan:
+    """A stretch of one curve, `first_step` to `last_step`: mean, lowest and highest of its finite values, None where it
+    has none, and how many values were not finite (`missing`)."""
+
+    run_id: str
+    name: str
+    first_step: int
+    last_step: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """A score that the evaluator measured itself on one split; one per run, `phase` and `split`.
 

@@ -1,4 +1,4 @@
-"""Revisions: each write of a study has a number, and its arms, plans and runs carry that of the last one to touch them.
+"""Revisions: each write of a study has a number; its arms, plans and runs carry that of the last one to touch them.
 
 Place in the flow: a part of ExperimentStore. touched.py numbers what a transaction has written, this module answers what
 is newer than a revision. A run is touched as well by what it has measured: curves and scores. So a reader that looks
@@ -33,21 +33,16 @@ class RevisionStore(StoreBase):
             revision = _revision_of(session, study_id)
             if 0 < revision == after:
                 return Changes(revision, (), (), ())
-            experiments = _newer(session, ExperimentRow, ExperimentRow.revision, study_id, after)
-            plans = _newer(session, PlanRow, PlanRow.revision, study_id, after)
-            runs = _newer(session, RunRow, RunRow.revision, study_id, after)
+            experiments = _newer(ExperimentRow, ExperimentRow.revision, study_id, after)
+            plans = _newer(PlanRow, PlanRow.revision, study_id, after).order_by(PlanRow.iteration)
+            runs = _newer(RunRow, RunRow.revision, study_id, after).order_by(RunRow.created_at, RunRow.id)
+            by_age = experiments.order_by(ExperimentRow.created_at, ExperimentRow.id)
             return Changes(
                 revision,
-                tuple(to_record(Experiment, row) for row in session.scalars(experiments.order_by(*_AGE[ExperimentRow]))),
-                tuple(to_record(IterationDocument, row) for row in session.scalars(plans.order_by(PlanRow.iteration))),
-                tuple(to_record(Run, row) for row in session.scalars(runs.order_by(*_AGE[RunRow]))),
+                tuple(to_record(Experiment, row) for row in session.scalars(by_age)),
+                tuple(to_record(IterationDocument, row) for row in session.scalars(plans)),
+                tuple(to_record(Run, row) for row in session.scalars(runs)),
             )
-
-
-_AGE: dict[type[Base], tuple[InstrumentedAttribute[Any], ...]] = {
-    ExperimentRow: (ExperimentRow.created_at, ExperimentRow.id),
-    RunRow: (RunRow.created_at, RunRow.id),
-}
 
 
 def _revision_of(session: Session, study_id: str) -> int:
@@ -55,9 +50,7 @@ def _revision_of(session: Session, study_id: str) -> int:
     return session.scalar(statement) or 0
 
 
-def _newer(
-    session: Session, row: type[Base], revision: InstrumentedAttribute[Any], study_id: str, after: int
-) -> Select[Any]:
+def _newer(row: type[Base], revision: InstrumentedAttribute[Any], study_id: str, after: int) -> Select[Any]:
     statement = select(row).filter_by(study_id=study_id)
     # Rows of an earlier version have no revision until they are written again.
     return statement.where(revision > after) if after else statement

@@ -39,6 +39,7 @@ from experiments_db.models import (
     StudyRow,
 )
 from experiments_db.records import hash_json
+from experiments_db.stores.curves import read_curves
 from experiments_db.stores.touched import Touched
 
 Key: TypeAlias = tuple[Any, ...]
@@ -106,9 +107,7 @@ class Watch:
                 columns = key_columns(type(instance))
                 self.note(type(instance), columns, [dict(zip(columns, identity, strict=True))])
 
-    def _write(
-        self, row: type[Base], groups: Mapping[Key, Sequence[RowMapping]], studies: Mapping[Key, str]
-    ) -> None:
+    def _write(self, row: type[Base], groups: Mapping[Key, Sequence[RowMapping]], studies: Mapping[Key, str]) -> None:
         values = [
             {"study_id": studies[key], "kind": row.__tablename__, "row_key": name_of(key), "digest": digest_of(rows)}
             for key, rows in groups.items()
@@ -135,6 +134,8 @@ def read_groups(
     session: Session, row: type[Base], columns: Sequence[str], wanted: Iterable[Key]
 ) -> dict[Key, list[RowMapping]]:
     """The rows that have these values in these columns, by the key of their seal."""
+    if row is MetricPointRow:
+        return _read_steps(session, wanted)
     table = cast(Table, row.__table__)
     listed = sorted(wanted, key=repr)
     found: dict[Key, list[RowMapping]] = defaultdict(list)
@@ -142,6 +143,25 @@ def read_groups(
         chosen = tuple_(*(table.c[name] for name in columns)).in_(listed[start : start + _CHUNK])
         for stored in session.execute(select(table).where(chosen)).mappings():
             found[tuple(stored[name] for name in key_columns(row))].append(stored)
+    return found
+
+
+def _read_steps(session: Session, wanted: Iterable[Key]) -> dict[Key, list[RowMapping]]:
+    """All points of these steps, curve by curve: by its steps alone the whole of a run would be read."""
+    table = cast(Table, MetricPointRow.__table__)
+    steps: dict[str, list[int]] = defaultdict(list)
+    for run_id, step in sorted(wanted):
+        steps[run_id].append(step)
+    found: dict[Key, list[RowMapping]] = defaultdict(list)
+    for run_id, listed in steps.items():
+        names = [name for _, name in read_curves(session, [run_id])]
+        of_run = select(table).where(table.c.run_id == run_id, table.c.name.in_(names))
+        for start in range(0, len(listed), _CHUNK):
+            chosen = listed[start : start + _CHUNK]
+            among = set(chosen)
+            for stored in session.execute(of_run.where(table.c.step.between(chosen[0], chosen[-1]))).mappings():
+                if stored["step"] in among:
+                    found[run_id, stored["step"]].append(stored)
     return found
 
 

@@ -57,6 +57,16 @@ class FindingStore(StoreBase):
         """Store what the runs so far say; a later version of the same iteration replaces it. Raises NotFound."""
         self._record_iteration(AnalysisRow, study_id, iteration, document)
 
+    def find_plan(self, study_id: str, iteration: int) -> IterationDocument | None:
+        with self._read() as session:
+            row = session.get(PlanRow, (study_id, iteration))
+            return None if row is None else to_record(IterationDocument, row)
+
+    def find_analysis(self, study_id: str, iteration: int) -> IterationDocument | None:
+        with self._read() as session:
+            row = session.get(AnalysisRow, (study_id, iteration))
+            return None if row is None else to_record(IterationDocument, row)
+
     def list_plans(self, study_id: str) -> list[IterationDocument]:
         """By iteration."""
         return self._list(

@@ -1,8 +1,8 @@
 """Revisions: each write of a study has a number; its arms, plans and runs carry that of the last one to touch them.
 
-Place in the flow: a part of ExperimentStore. touched.py numbers what a transaction has written, this module answers what
-is newer than a revision. A run is touched as well by what it has measured: curves and scores. So a reader that looks
-again and again reads the rows that are new to it and no others.
+Place in the flow: a part of ExperimentStore. touched.py numbers what a transaction has written, this module answers
+what is newer than a revision. A run is touched as well by what it has measured: curves and scores. So a reader that
+looks again and again reads the rows that are new to it and no others.
 
 The counter is a row of the database that stays locked until the transaction ends. Revisions are therefore committed in
 their order, on a server too, and a reader that has seen one never meets an older one later.

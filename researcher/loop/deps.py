@@ -11,13 +11,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from experiments_db import Experiment, ExperimentStore, RunStatus
+from experiments_db import Experiment, ExperimentStore
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import WATCHED, Diagnosis, EarlyStopping, Limits
+from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.servers import ServerPool, Slot
+from researcher.loop.learned_limits import LearnedLimits
+from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
@@ -97,6 +99,12 @@ class Deps:
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
+    open_trials: OpenTrials = field(init=False)
+    learned_limits: LearnedLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "open_trials", OpenTrials(self.store, self.study_id))
+        object.__setattr__(self, "learned_limits", LearnedLimits(self.store, self.study_id, self.limits))
 
     def evaluator(self) -> Evaluator:
         return Evaluator(
@@ -111,20 +119,7 @@ class Deps:
         )
 
     def early_stopping(self, experiment: Experiment) -> EarlyStopping:
-        return EarlyStopping(self._limits(), engine_of(experiment.job), total_steps(experiment.job))
-
-    def _limits(self) -> Limits:
-        """The limits, as the finished runs of the baseline widen them."""
-        baseline = {item.id for item in self.store.list_experiments(self.study_id) if item.is_baseline}
-        runs = [
-            run.id
-            for run in self.store.list_runs(study_id=self.study_id)
-            if run.experiment_id in baseline and run.status is RunStatus.FINISHED and run.diagnosis is None
-        ]
-        steps: dict[tuple[str, int], dict[str, float | None]] = {}
-        for point in self.store.list_metrics(runs, names=WATCHED) if runs else ():
-            steps.setdefault((point.run_id, point.step), {})[point.name] = point.value
-        return self.limits.learned_from([steps[key] for key in sorted(steps) if key[0] == run] for run in runs)
+        return EarlyStopping(self.learned_limits.now(), engine_of(experiment.job), total_steps(experiment.job))
 
     def arm_folder(self, experiment: Experiment) -> Path:
         return self.home / "arms" / experiment.id

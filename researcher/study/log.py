@@ -52,6 +52,7 @@ class StudyLog:
     def __init__(self, store: ExperimentStore, study_id: str) -> None:
         self._store = store
         self._study_id = study_id
+        self._charter: Charter | None = None
 
     def note(
         self,
@@ -70,10 +71,13 @@ class StudyLog:
 
     def charter(self) -> Charter:
         """Raises ResearchError for a study that was never framed."""
-        stored = self._store.find_charter(self._study_id)
-        if stored is None:
-            raise ResearchError(f"study {self._study_id} has no charter yet")
-        return charter_from_json(stored.document)
+        if self._charter is None:
+            stored = self._store.find_charter(self._study_id)
+            if stored is None:
+                raise ResearchError(f"study {self._study_id} has no charter yet")
+            # It is frozen, for good.
+            self._charter = charter_from_json(stored.document)
+        return self._charter
 
     def write_plan(self, plan: Plan, message: str, *, kind: str = "plan.made") -> None:
         self._store.record_plan(self._study_id, plan.iteration, plan_to_json(plan))
@@ -84,11 +88,12 @@ class StudyLog:
         self.note("analysis.made", message)
 
     def find_plan(self, iteration: int) -> Plan | None:
-        return next((plan for plan in self._plans() if plan.iteration == iteration), None)
+        stored = self._store.find_plan(self._study_id, iteration)
+        return None if stored is None else plan_from_json(stored.document)
 
     def find_analysis(self, iteration: int) -> Analysis | None:
-        stored = self._store.list_analyses(self._study_id)
-        return next((analysis_from_json(item.document) for item in stored if item.iteration == iteration), None)
+        stored = self._store.find_analysis(self._study_id, iteration)
+        return None if stored is None else analysis_from_json(stored.document)
 
     def history(self) -> History:
         """Plans and analyses of this study by iteration, and what the monitor found wrong."""

@@ -189,6 +189,16 @@ class MeasurementStore(StoreBase):
             statement = statement.where(EvaluationRow.split == split)
         return self._list(statement, Evaluation)
 
+    def mean_scores(self, run_ids: Collection[str], *, phases: Collection[str]) -> dict[str, dict[str, float]]:
+        """The mean of every evaluation in one of these phases, by run and phase; of several splits the last one."""
+        statement = select(EvaluationRow.run_id, EvaluationRow.phase, EvaluationRow.mean).order_by(EvaluationRow.id)
+        statement = statement.where(EvaluationRow.run_id.in_(run_ids), EvaluationRow.phase.in_(phases))
+        means: dict[str, dict[str, float]] = {}
+        with self._read() as session:
+            for run_id, phase, mean in session.execute(statement):
+                means.setdefault(run_id, {})[phase] = mean
+        return means
+
     def record_episodes(self, run_id: str, episodes: Sequence[EpisodeSample]) -> None:
         """Store episodes of one run; one whose id is stored already is left as it is. All or none. Raises NotFound."""
         rows: list[dict[str, Any]] = []

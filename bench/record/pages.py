@@ -1,0 +1,2 @@
+def measure_pages(*, is_full):
+    return []

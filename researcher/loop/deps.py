@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from experiments_db import Experiment, ExperimentStore
+from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
@@ -28,12 +29,29 @@ from swarm.sandbox.sandbox import Sandbox
 
 
 class Phase(StrEnum):
-    """Where a run under way stands: booting and base score; training; trained and to be measured; being measured."""
+    """What this process does with a run under way: boot it and score its base; train; trained and to be measured;
+    measure. What is on record of a run is its status, and a phase goes with the statuses in `statuses`: a run that is
+    taken up again is prepared or measured while its row says already that it trains or is evaluated. The moves of a
+    status are those of `RUN_MOVES`, which the store enforces, so no phase can put a run where it may not go."""
 
     PREPARING = "preparing"
     TRAINING = "training"
     TRAINED = "trained"
     MEASURING = "measuring"
+
+    @property
+    def statuses(self) -> frozenset[RunStatus]:
+        return _STATUSES[self]
+
+
+_STATUSES = MappingProxyType(
+    {
+        Phase.PREPARING: frozenset({RunStatus.LAUNCHING, RunStatus.RUNNING}),
+        Phase.TRAINING: frozenset({RunStatus.RUNNING}),
+        Phase.TRAINED: frozenset({RunStatus.RUNNING, RunStatus.EVALUATING}),
+        Phase.MEASURING: frozenset({RunStatus.EVALUATING}),
+    }
+)
 
 
 @dataclass(slots=True)

@@ -252,8 +252,9 @@ class MetricSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A score that the evaluator measured itself on one split; one per run, `phase` and `split`.
+class EvaluationSummary:
+    """A score that the evaluator measured itself on one split, without its single episodes; one per run, `phase` and
+    `split`.
 
     `phase` is "base" before training, "final" after it, or a name of the caller's. `mean` is the mean of `metric` over
     `episodes` episodes and `stderr` its standard error.
@@ -270,8 +271,14 @@ class Evaluation:
     mean: float
     stderr: float
     evaluator_hash: str
-    details: JsonObject
     created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation(EvaluationSummary):
+    """The same with `details`, such as the reward of each episode."""
+
+    details: JsonObject
 
 
 @dataclass(frozen=True, slots=True)

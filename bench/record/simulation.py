@@ -236,7 +236,7 @@ class LongStudy:
     def carry_on(self, store: ExperimentStore) -> bool:
         """Whether the study is finished; it goes on where it was left, as in a process of its own."""
         control = RunControl()
-        deps = self._deps(store, control)
+        deps = self.parts(store, control)
         try:
             reconcile(deps)
             carry_out(deps, FrameRequest(TOPIC), control)
@@ -246,7 +246,9 @@ class LongStudy:
             deps.environments.close()
         return True
 
-    def _deps(self, store: ExperimentStore, control: RunControl) -> Deps:
+    def parts(self, store: ExperimentStore, control: RunControl | None = None) -> Deps:
+        """What the nodes work with, for one session."""
+        control = control or RunControl()
         charter = _charter(self.size)
         folder = self.home / "studies" / self.study_id
         folder.mkdir(parents=True, exist_ok=True)

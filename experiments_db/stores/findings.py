@@ -80,6 +80,11 @@ class FindingStore(StoreBase):
             IterationDocument,
         )
 
+    def find_last_analysis(self, study_id: str) -> IterationDocument | None:
+        statement = select(AnalysisRow).where(AnalysisRow.study_id == study_id)
+        last = self._list(statement.order_by(AnalysisRow.iteration.desc()).limit(1), IterationDocument)
+        return last[0] if last else None
+
     def record_finding(
         self,
         study_id: str,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from sqlalchemy import Select, Subquery, func, literal, select
@@ -19,7 +19,15 @@ from sqlalchemy.orm import defer
 
 from experiments_db.errors import InvalidRecord
 from experiments_db.models import EpisodeSampleRow, EvaluationRow, MetricPointRow, RunRow
-from experiments_db.records import EpisodeSample, EpisodeSummary, Evaluation, JsonObject, MetricPoint, MetricSpan
+from experiments_db.records import (
+    EpisodeSample,
+    EpisodeSummary,
+    Evaluation,
+    EvaluationSummary,
+    JsonObject,
+    MetricPoint,
+    MetricSpan,
+)
 from experiments_db.stores.base import StoreBase, check_finite, check_text, get_by, insert_rows, require, to_record
 from experiments_db.stores.curves import read_curves, select_curves
 
@@ -31,6 +39,8 @@ _POINT = (
     MetricPointRow.recorded_at,
 )
 """The columns of a MetricPoint, in the order of its fields."""
+
+_SUMMARY = tuple(getattr(EvaluationRow, field.name) for field in fields(EvaluationSummary))
 
 
 class MeasurementStore(StoreBase):
@@ -178,26 +188,21 @@ class MeasurementStore(StoreBase):
         split: str | None = None,
     ) -> list[Evaluation]:
         """Evaluations that meet every condition given, in the order of recording; None is no condition."""
-        statement = select(EvaluationRow).order_by(EvaluationRow.id)
-        if study_id is not None:
-            statement = statement.join(RunRow, RunRow.id == EvaluationRow.run_id).where(RunRow.study_id == study_id)
-        if run_ids is not None:
-            statement = statement.where(EvaluationRow.run_id.in_(run_ids))
-        if phase is not None:
-            statement = statement.where(EvaluationRow.phase == phase)
-        if split is not None:
-            statement = statement.where(EvaluationRow.split == split)
-        return self._list(statement, Evaluation)
+        return self._list(_of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split), Evaluation)
 
-    def mean_scores(self, run_ids: Collection[str], *, phases: Collection[str]) -> dict[str, dict[str, float]]:
-        """The mean of every evaluation in one of these phases, by run and phase; of several splits the last one."""
-        statement = select(EvaluationRow.run_id, EvaluationRow.phase, EvaluationRow.mean).order_by(EvaluationRow.id)
-        statement = statement.where(EvaluationRow.run_id.in_(run_ids), EvaluationRow.phase.in_(phases))
-        means: dict[str, dict[str, float]] = {}
+    def list_evaluation_summaries(
+        self,
+        *,
+        study_id: str | None = None,
+        run_ids: Collection[str] | None = None,
+        phase: str | None = None,
+        split: str | None = None,
+    ) -> list[EvaluationSummary]:
+        """The same without details, which are most of what is stored of a score."""
+        statement = _of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split)
         with self._read() as session:
-            for run_id, phase, mean in session.execute(statement):
-                means.setdefault(run_id, {})[phase] = mean
-        return means
+            rows = session.execute(statement.with_only_columns(*_SUMMARY, maintain_column_froms=True))
+            return [EvaluationSummary(*row) for row in rows]
 
     def record_episodes(self, run_id: str, episodes: Sequence[EpisodeSample]) -> None:
         """Store episodes of one run; one whose id is stored already is left as it is. All or none. Raises NotFound."""
@@ -239,6 +244,21 @@ class MeasurementStore(StoreBase):
             return EpisodeSample(
                 summary=to_record(EpisodeSummary, row), messages=tuple(row.messages), samples=tuple(row.samples)
             )
+
+
+def _of_evaluations(
+    statement: Select[Any], study_id: str | None, run_ids: Collection[str] | None, phase: str | None, split: str | None
+) -> Select[Any]:
+    statement = statement.order_by(EvaluationRow.id)
+    if study_id is not None:
+        statement = statement.join(RunRow, RunRow.id == EvaluationRow.run_id).where(RunRow.study_id == study_id)
+    if run_ids is not None:
+        statement = statement.where(EvaluationRow.run_id.in_(run_ids))
+    if phase is not None:
+        statement = statement.where(EvaluationRow.phase == phase)
+    if split is not None:
+        statement = statement.where(EvaluationRow.split == split)
+    return statement
 
 
 def _last_points(curves: Subquery) -> Select[*tuple[Any, ...]]:

@@ -7,12 +7,14 @@ revisions are for is told in revisions.py, which reads them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, cast
 
-from sqlalchemy import RowMapping, update
+from sqlalchemy import RowMapping, Table, Update, bindparam, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningInsert
 
 from experiments_db.models import (
     Base,
@@ -49,28 +51,35 @@ class Touched:
     def number(self, session: Session) -> None:
         """Give all of it the next revision of its study."""
         for study_id in sorted(self._experiments.keys() | self._plans.keys() | self._runs.keys()):
-            revision = {"revision": _next_revision(session, study_id)}
-            for chunk in _chunks(self._experiments.get(study_id, ())):
-                session.execute(update(ExperimentRow).where(ExperimentRow.id.in_(chunk)).values(revision), **_PLAIN)
-            for chunk in _chunks(self._plans.get(study_id, ())):
-                chosen = (PlanRow.study_id == study_id) & PlanRow.iteration.in_(chunk)
-                session.execute(update(PlanRow).where(chosen).values(revision), **_PLAIN)
-            for chunk in _chunks(self._runs.get(study_id, ())):
-                session.execute(update(RunRow).where(RunRow.id.in_(chunk)).values(revision), **_PLAIN)
+            revision = session.execute(_count(_dialect(session)), {"study_id": study_id}).scalar_one()
+            for row, keys in ((ExperimentRow, self._experiments), (PlanRow, self._plans), (RunRow, self._runs)):
+                for chunk in _chunks(keys.get(study_id, ())):
+                    values = {"of_study": study_id, "next_revision": revision, "keys": chunk}
+                    # Past the session: its objects have been made into records by then.
+                    session.connection().execute(_mark(row), values)
 
 
-_PLAIN: Mapping[str, Any] = {"execution_options": {"synchronize_session": False}}
-"""The objects of the session have been made into records by then."""
+def _dialect(session: Session) -> str:
+    return session.get_bind().dialect.name
 
 
-def _next_revision(session: Session, study_id: str) -> int:
-    """The row of the counter is locked from here to the end of the transaction."""
-    is_postgresql = session.get_bind().dialect.name == "postgresql"
-    insert = (postgresql.insert if is_postgresql else sqlite.insert)(StudyRevisionRow)
-    statement = insert.values(study_id=study_id, revision=1).on_conflict_do_update(
+# Every write needs these statements, and to make one takes longer than to carry it out.
+@cache
+def _count(dialect: str) -> ReturningInsert[int]:
+    """Takes the next revision of a study; the row of the counter is locked from then to the end of the transaction."""
+    insert = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(StudyRevisionRow)
+    statement = insert.values(study_id=bindparam("study_id"), revision=1).on_conflict_do_update(
         index_elements=["study_id"], set_={"revision": StudyRevisionRow.revision + 1}
     )
-    return session.execute(statement.returning(StudyRevisionRow.revision)).scalar_one()
+    return statement.returning(StudyRevisionRow.revision)
+
+
+@cache
+def _mark(row: type[Base]) -> Update:
+    table = cast(Table, row.__table__)
+    key = table.c.iteration if row is PlanRow else table.c.id
+    chosen = (table.c.study_id == bindparam("of_study")) & key.in_(bindparam("keys", expanding=True))
+    return update(table).where(chosen).values(revision=bindparam("next_revision"))
 
 
 def _chunks(keys: Iterable[Any]) -> list[list[Any]]:

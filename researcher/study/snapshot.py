@@ -132,7 +132,9 @@ class SnapshotReader:
             runs = changes.runs[start : start + _CHUNK]
             ids = [run.id for run in runs]
             points = self._store.latest_points(ids, REWARD)
-            means = self._store.mean_scores(ids, phases=(BASE, FINAL))
+            means: dict[str, dict[str, float]] = {}
+            for item in self._store.list_evaluation_summaries(run_ids=ids):
+                means.setdefault(item.run_id, {})[item.phase] = item.mean
             for run in runs:
                 self._runs[run.id] = run
                 self._views[run.id] = self._view(run, points.get(run.id), means.get(run.id, {}))

@@ -55,6 +55,17 @@ class Json(TypeDecorator[Any]):
         return value
 
 
+class PlainText(TypeDecorator[str]):
+    """A text column that holds the same on every database: PostgreSQL cannot store the character NUL, which output of
+    programs and language models may have, so the symbol for it (U+2400) stands in its place."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.replace("\x00", "\u2400")
+
+
 class Base(DeclarativeBase):
     metadata = MetaData(
         naming_convention={
@@ -67,7 +78,7 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         dict[str, Any]: Json,
         list[Any]: Json,
-        str: Text,
+        str: PlainText,
         # Seeds and sizes exceed 32 bits; only plain INTEGER numbers rows by itself on SQLite, where it has 64 bits.
         int: BigInteger().with_variant(Integer, "sqlite"),
         float: Float(53),

@@ -68,7 +68,7 @@ class Rounds:
 
 def measure_days(*, is_full: bool) -> list[Result]:
     size = FULL if is_full else SMALL
-    rounds_of_loop = size.runs * (size.steps // size.steps_per_look + 2) // size.servers
+    rounds_of_loop = size.rounds_of_loop
     with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None, prefix="record-") as folder:
         memory: list[int] = []
         with metered() as meter:

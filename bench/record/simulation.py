@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -58,8 +59,8 @@ class Size:
     rounds: int = 10
     arms: int = 10
     seeds: int = 10
-    steps: int = 100
-    steps_per_look: int = 10
+    steps: int = 60
+    steps_per_look: int = 15
     servers: int = 4
     episodes: int = 40
     events: int = 46
@@ -67,6 +68,11 @@ class Size:
     @property
     def runs(self) -> int:
         return self.rounds * self.arms * self.seeds
+
+    @property
+    def rounds_of_loop(self) -> int:
+        """How often the loop goes round until all runs are done."""
+        return self.rounds * ceil(self.arms * self.seeds / self.servers) * ceil(self.steps / self.steps_per_look)
 
 
 @dataclass(slots=True)
@@ -280,8 +286,7 @@ class LongStudy:
 
     def _add_events(self) -> None:
         """Past the store, which would take a transaction for each: they are there to be stepped over."""
-        looks = self.size.steps / self.size.steps_per_look + 2
-        count = round(self.size.events * self.size.arms * self.size.servers / looks)
+        count = round(self.size.events * self.size.runs * self.size.arms / self.size.rounds_of_loop)
         row = (self.study_id, "info", "run.note", "a line of a program, such as a request that was made again")
         with closing(sqlite3.connect(self.database, timeout=60)) as connection, connection:
             connection.executemany(

@@ -11,8 +11,7 @@ from bench.record.simulation import LongStudy, Size
 from experiments_db import RunStatus, StudyStatus, open_store
 
 SIZE = Size(rounds=4, arms=2, seeds=2, steps=6, steps_per_look=2, servers=2, episodes=4, events=200)
-LAST = 26
-"""Rounds of the loop that nearly all runs are done after."""
+LAST = SIZE.rounds_of_loop - 2
 
 
 def test_a_round_of_the_loop_costs_the_same_at_the_end_of_a_study(tmp_path: Path) -> None:
@@ -37,7 +36,9 @@ def test_a_round_of_the_loop_costs_the_same_at_the_end_of_a_study(tmp_path: Path
 
 
 def test_a_study_that_was_left_is_finished_by_another_session(tmp_path: Path) -> None:
-    study = LongStudy(tmp_path, Size(rounds=1, arms=2, seeds=1, steps=4, episodes=4), lambda number: number != 2)
+    study = LongStudy(
+        tmp_path, Size(rounds=1, arms=2, seeds=1, steps=40, servers=1, episodes=4), lambda number: number != 2
+    )
     study.begin()
     with open_store(study.database, clock=study.clock) as store:
         assert not study.carry_on(store)

@@ -37,6 +37,7 @@ class Benchmark(StrEnum):
     OPEN_EPISODES = "open_episodes"
     SCALE = "scale"
     JUDGE = "judge"
+    RECORD = "record"
 
 
 def main(
@@ -46,7 +47,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout instead of a table.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Of scale: measure small cases on a real server too.")] = False,
 ) -> None:
-    """Measure how fast the service is on this machine, and how often the researcher's judge is wrong."""
+    """Measure how fast the service and the record of studies are here, and how often the judge is wrong."""
     if live and Benchmark.SCALE not in (names or Benchmark):
         raise typer.BadParameter("only scale has a live part: name it as well", param_hint="--live")
     # A benchmark ends its child processes on the way out.

@@ -77,7 +77,7 @@ def runs_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     """
     experiments = {experiment.id: experiment for experiment in store.list_experiments(study_id)}
     means: dict[str, dict[str, float]] = {}
-    for evaluation in store.list_evaluations(study_id=study_id):
+    for evaluation in store.list_evaluation_summaries(study_id=study_id):
         means.setdefault(evaluation.run_id, {})[f"{evaluation.phase}.{evaluation.split}"] = evaluation.mean
     rows = [
         _run_row(run, experiments[run.experiment_id], means.get(run.id, {}))
@@ -95,6 +95,24 @@ def metrics_frame(
     """Long format, one row per point: run_id, name, step, value (NaN where it was not finite), recorded_at."""
     frame = _frame(MetricPoint, store.list_metrics(run_ids, names=names))
     return frame.astype({"step": "int64", "value": "float64", "recorded_at": "float64"})
+
+
+def curves_frame(
+    store: ExperimentStore, run_ids: Collection[str], names: Collection[str], *, most: int
+) -> pd.DataFrame:
+    """Long format, at most `most` rows per curve: run_id, name, step (the first of the row's span), steps (how many the
+    span has), value (their mean), low and high (their range), missing (how many values were not finite)."""
+    spans = store.sample_metrics(run_ids, names, most=most)
+    rows = [
+        (item.run_id, item.name, item.first_step, item.last_step - item.first_step + 1, item.mean, item.low, item.high,
+         item.missing)
+        for item in spans
+    ]  # fmt: skip
+    columns = ["run_id", "name", "step", "steps", "value", "low", "high", "missing"]
+    numbers = dict.fromkeys(("value", "low", "high"), "float64")
+    return pd.DataFrame(rows, columns=columns).astype(
+        {"step": "int64", "steps": "int64", "missing": "int64", **numbers}
+    )
 
 
 def evaluations_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:

@@ -55,6 +55,17 @@ class Json(TypeDecorator[Any]):
         return value
 
 
+class PlainText(TypeDecorator[str]):
+    """A text column that holds the same on every database: PostgreSQL cannot store the character NUL, which output of
+    programs and language models may have, so the symbol for it (U+2400) stands in its place."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.replace("\x00", "\u2400")
+
+
 class Base(DeclarativeBase):
     metadata = MetaData(
         naming_convention={
@@ -67,7 +78,7 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         dict[str, Any]: Json,
         list[Any]: Json,
-        str: Text,
+        str: PlainText,
         # Seeds and sizes exceed 32 bits; only plain INTEGER numbers rows by itself on SQLite, where it has 64 bits.
         int: BigInteger().with_variant(Integer, "sqlite"),
         float: Float(53),
@@ -132,7 +143,7 @@ class HypothesisRow(Base):
 
 class ExperimentRow(Base):
     __tablename__ = "experiments"
-    __table_args__ = (UniqueConstraint("study_id", "name"),)
+    __table_args__ = (UniqueConstraint("study_id", "name"), Index(None, "study_id", "revision"))
 
     id: Mapped[str] = _id()
     study_id: Mapped[str] = _reference("studies.id")
@@ -150,6 +161,7 @@ class ExperimentRow(Base):
     note: Mapped[str | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
+    revision: Mapped[int | None]
 
 
 class PlanRow(Base):
@@ -159,6 +171,7 @@ class PlanRow(Base):
     iteration: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     document: Mapped[dict[str, Any]]
     created_at: Mapped[float]
+    revision: Mapped[int | None]
 
 
 class AnalysisRow(Base):
@@ -176,6 +189,7 @@ class RunRow(Base):
         UniqueConstraint("experiment_id", "seed", "attempt"),
         UniqueConstraint("idempotency_key"),
         Index(None, "study_id", "created_at"),
+        Index(None, "study_id", "revision"),
     )
 
     id: Mapped[str] = _id()
@@ -199,6 +213,7 @@ class RunRow(Base):
     updated_at: Mapped[float]
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
+    revision: Mapped[int | None]
 
 
 class MetricPointRow(Base):
@@ -362,6 +377,15 @@ class RowSealRow(Base):
     kind: Mapped[str] = mapped_column(String(ENUM_LENGTH), primary_key=True)
     row_key: Mapped[str] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
+
+
+class StudyRevisionRow(Base):
+    """The last revision that was given to a row of the study; see stores/revisions.py."""
+
+    __tablename__ = "study_revisions"
+
+    study_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("studies.id"), primary_key=True)
+    revision: Mapped[int]
 
 
 class LeaseRow(Base):

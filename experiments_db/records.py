@@ -237,8 +237,24 @@ class MetricPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A score that the evaluator measured itself on one split; one per run, `phase` and `split`.
+class MetricSpan:
+    """A stretch of one curve, `first_step` to `last_step`: mean, lowest and highest of its finite values, None where it
+    has none, and how many values were not finite (`missing`)."""
+
+    run_id: str
+    name: str
+    first_step: int
+    last_step: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSummary:
+    """A score that the evaluator measured itself on one split, without its single episodes; one per run, `phase` and
+    `split`.
 
     `phase` is "base" before training, "final" after it, or a name of the caller's. `mean` is the mean of `metric` over
     `episodes` episodes and `stderr` its standard error.
@@ -255,8 +271,14 @@ class Evaluation:
     mean: float
     stderr: float
     evaluator_hash: str
-    details: JsonObject
     created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation(EvaluationSummary):
+    """The same with `details`, such as the reward of each episode."""
+
+    details: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +365,17 @@ class IterationDocument:
     iteration: int
     document: JsonObject
     created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The arms, plans and runs of a study that were written after a revision, oldest first; a run also if a curve or a
+    score of it was. `revision` is that of the last write."""
+
+    revision: int
+    experiments: tuple[Experiment, ...]
+    plans: tuple[IterationDocument, ...]
+    runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ is put together from parts, by what they keep:
     findings.py      findings, decisions
     history.py       LLM calls, events, budget, artifacts
     leases.py        who works on what
+    revisions.py     what was written since somebody last looked
     verification.py  whether the rows are those that were stored
 
 Frozen records go in and out, never ORM objects. `get_*` raises NotFound, `find_*` gives None; writes that a crashed
@@ -30,13 +31,14 @@ from experiments_db.stores.findings import FindingStore
 from experiments_db.stores.history import HistoryStore
 from experiments_db.stores.leases import LeaseStore
 from experiments_db.stores.measurements import MeasurementStore
+from experiments_db.stores.revisions import RevisionStore
 from experiments_db.stores.runs import RunStore
 from experiments_db.stores.studies import StudyStore
 from experiments_db.stores.verification import VerificationStore
 
 
 class ExperimentStore(
-    StudyStore, RunStore, MeasurementStore, FindingStore, HistoryStore, LeaseStore, VerificationStore
+    StudyStore, RunStore, MeasurementStore, FindingStore, HistoryStore, LeaseStore, RevisionStore, VerificationStore
 ):
     """All parts on one database. Made by `open_store`; close it, or use it as a context manager."""
 

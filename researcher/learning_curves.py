@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from experiments_db import Evaluation
+from experiments_db import EvaluationSummary
 from researcher.evaluator import AT_STEP, BASE, FINAL
 from researcher.judge import evaluation_noise
 
@@ -34,7 +34,7 @@ class Area:
 
 
 def curve_of(
-    evaluations: Iterable[Evaluation], split: str, metric_range: tuple[float, float] | None
+    evaluations: Iterable[EvaluationSummary], split: str, metric_range: tuple[float, float] | None
 ) -> tuple[ScoredStep, ...]:
     """The scores of one run on a split, by step: the base at 0, those in mid-training, and the end."""
     points: dict[int, ScoredStep] = {}
@@ -71,7 +71,7 @@ def steps_to(curve: Sequence[ScoredStep], level: float) -> float | None:
     return None
 
 
-def _step_of(evaluation: Evaluation) -> int | None:
+def _step_of(evaluation: EvaluationSummary) -> int | None:
     if evaluation.phase == BASE:
         return 0
     if evaluation.phase == FINAL:

@@ -17,7 +17,7 @@ from experiments_db import (
     BudgetKind,
     Charter,
     Decision,
-    Evaluation,
+    EvaluationSummary,
     Experiment,
     Finding,
     Hypothesis,
@@ -74,7 +74,7 @@ class StudyContents:
     hypotheses: tuple[Hypothesis, ...]
     experiments: tuple[Experiment, ...]
     runs: tuple[Run, ...]
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[EvaluationSummary, ...]
     findings: tuple[Finding, ...]
     decisions: tuple[Decision, ...]
     analysis: JsonObject

@@ -20,20 +20,26 @@ from experiments_db import (
     Event,
     ExperimentStore,
     InvalidRecord,
-    JsonObject,
     Run,
     RunStatus,
     Severity,
     Study,
     open_store,
 )
-from experiments_db.frames import metrics_frame, runs_frame
+from experiments_db.frames import curves_frame, metrics_frame, runs_frame
 from ui.contents import StudyContents
+from ui.study_reader import StudyReader
 
 TTL_S = 2.0
 """Below the refresh of a live page, so that each refresh sees the present state."""
 
 MAX_ENTRIES = 128
+MAX_READERS = 8
+"""Each holds the arms and runs of one study."""
+
+MOST_POINTS = 1000
+"""Of one curve: more than a screen has columns for it."""
+
 PAGE = 200
 
 
@@ -88,27 +94,15 @@ def tally_runs(location: str) -> dict[str, dict[RunStatus, int]]:
     return open_database(location).tally_runs()
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+# Records are frozen: what is kept as a resource is shared as it is, where data would be copied for every look.
+@st.cache_resource(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
 def load_study(location: str, study_id: str) -> StudyContents:
-    store = open_database(location)
-    return StudyContents(
-        study=store.get_study(study_id),
-        charter=store.find_charter(study_id),
-        hypotheses=tuple(store.list_hypotheses(study_id)),
-        experiments=tuple(store.list_experiments(study_id)),
-        runs=tuple(store.list_runs(study_id=study_id)),
-        evaluations=tuple(store.list_evaluations(study_id=study_id)),
-        findings=tuple(store.list_findings(study_id=study_id)),
-        decisions=tuple(store.list_decisions(study_id)),
-        analysis=_last_analysis(store, study_id),
-        spent=store.sum_budget(study_id),
-        usage=store.sum_llm_usage(study_id),
-    )
+    return _reader(location, _identity(location), study_id).read()
 
 
-def _last_analysis(store: ExperimentStore, study_id: str) -> JsonObject:
-    analyses = store.list_analyses(study_id)
-    return analyses[-1].document if analyses else {}
+@st.cache_resource(max_entries=MAX_READERS, show_spinner=False)
+def _reader(location: str, identity: tuple[int, int] | None, study_id: str) -> StudyReader:
+    return StudyReader(_open(location, identity), study_id)
 
 
 @st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
@@ -139,6 +133,12 @@ def list_artifacts(location: str, study_id: str, run_id: str | None = None) -> l
 @st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
 def metric_names(location: str, run_ids: tuple[str, ...]) -> list[str]:
     return open_database(location).metric_names(run_ids)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def curves(location: str, run_id: str, names: tuple[str, ...]) -> pd.DataFrame:
+    """One row per step of these curves, or per span of steps where there are more than `MOST_POINTS` of them."""
+    return curves_frame(open_database(location), [run_id], names, most=MOST_POINTS)
 
 
 @st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)

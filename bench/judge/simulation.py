@@ -106,7 +106,7 @@ def _play(
     shared: dict[int, float] = {}
     state = plan(deps, first_state(study))
     while not state["is_halted"]:
-        database.execute("update experiments set status = 'ready' where study_id = ?", (study,))
+        _make_ready(database, study)
         _train(deps, state, database, charter, truth, random, shared)
         state = decide(deps, analyze(deps, state))
         if not state["is_halted"]:
@@ -125,14 +125,30 @@ def _train(
 ) -> None:
     """Every run that the plan asks for, those of the pilot first."""
     design(deps, state)
-    while trials := open_trials(deps, state):
+    while trials := list(open_trials(deps, state)):
         with database:
             database.execute("begin immediate")
             for trial in trials:
                 common = shared.setdefault(trial.seed, random.normal())
                 _store_run(database, trial, charter, truth, random, common)
+            _number(database, deps.study_id, "runs")
         if is_piloted(deps, state):
             design(deps, state)
+
+
+def _make_ready(database: sqlite3.Connection, study: str) -> None:
+    with database:
+        database.execute("begin immediate")
+        database.execute("update experiments set status = 'ready' where study_id = ?", (study,))
+        _number(database, study, "experiments")
+
+
+def _number(database: sqlite3.Connection, study: str, table: str) -> None:
+    """Rows that were written past the store are new to its readers only if they get a revision."""
+    (revision,) = database.execute(
+        "update study_revisions set revision = revision + 1 where study_id = ? returning revision", (study,)
+    ).fetchone()
+    database.execute(f"update {table} set revision = ? where study_id = ?", (revision, study))
 
 
 def _store_run(

@@ -57,6 +57,16 @@ class FindingStore(StoreBase):
         """Store what the runs so far say; a later version of the same iteration replaces it. Raises NotFound."""
         self._record_iteration(AnalysisRow, study_id, iteration, document)
 
+    def find_plan(self, study_id: str, iteration: int) -> IterationDocument | None:
+        with self._read() as session:
+            row = session.get(PlanRow, (study_id, iteration))
+            return None if row is None else to_record(IterationDocument, row)
+
+    def find_analysis(self, study_id: str, iteration: int) -> IterationDocument | None:
+        with self._read() as session:
+            row = session.get(AnalysisRow, (study_id, iteration))
+            return None if row is None else to_record(IterationDocument, row)
+
     def list_plans(self, study_id: str) -> list[IterationDocument]:
         """By iteration."""
         return self._list(
@@ -69,6 +79,11 @@ class FindingStore(StoreBase):
             select(AnalysisRow).where(AnalysisRow.study_id == study_id).order_by(AnalysisRow.iteration),
             IterationDocument,
         )
+
+    def find_last_analysis(self, study_id: str) -> IterationDocument | None:
+        statement = select(AnalysisRow).where(AnalysisRow.study_id == study_id)
+        last = self._list(statement.order_by(AnalysisRow.iteration.desc()).limit(1), IterationDocument)
+        return last[0] if last else None
 
     def record_finding(
         self,

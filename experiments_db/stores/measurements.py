@@ -11,16 +11,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, Subquery, func, literal, select
 from sqlalchemy.orm import defer
 
 from experiments_db.errors import InvalidRecord
 from experiments_db.models import EpisodeSampleRow, EvaluationRow, MetricPointRow, RunRow
-from experiments_db.records import EpisodeSample, EpisodeSummary, Evaluation, JsonObject, MetricPoint
+from experiments_db.records import (
+    EpisodeSample,
+    EpisodeSummary,
+    Evaluation,
+    EvaluationSummary,
+    JsonObject,
+    MetricPoint,
+    MetricSpan,
+)
 from experiments_db.stores.base import StoreBase, check_finite, check_text, get_by, insert_rows, require, to_record
+from experiments_db.stores.curves import read_curves, select_curves
+
+_POINT = (
+    MetricPointRow.run_id,
+    MetricPointRow.name,
+    MetricPointRow.step,
+    MetricPointRow.value,
+    MetricPointRow.recorded_at,
+)
+"""The columns of a MetricPoint, in the order of its fields."""
+
+_SUMMARY = tuple(getattr(EvaluationRow, field.name) for field in fields(EvaluationSummary))
 
 
 class MeasurementStore(StoreBase):
@@ -56,28 +76,62 @@ class MeasurementStore(StoreBase):
         if after_step is not None:
             statement = statement.where(MetricPointRow.step > after_step)
         statement = statement.order_by(MetricPointRow.run_id, MetricPointRow.name, MetricPointRow.step)
-        return self._list(statement.limit(limit).offset(offset), MetricPoint)
+        with self._read() as session:
+            # Columns, not objects: there may be millions.
+            rows = session.execute(statement.limit(limit).offset(offset).with_only_columns(*_POINT))
+            return [MetricPoint(*row) for row in rows]
+
+    def sample_metrics(self, run_ids: Collection[str], names: Collection[str], *, most: int) -> list[MetricSpan]:
+        """Each of these curves in at most `most` spans of equal length in steps, by run, name and step."""
+        if most < 1:
+            raise InvalidRecord(f"a curve has at least one span, not {most}")
+        ends = (
+            select(
+                MetricPointRow.run_id,
+                MetricPointRow.name,
+                func.min(MetricPointRow.step).label("first"),
+                func.max(MetricPointRow.step).label("last"),
+            )
+            .where(MetricPointRow.run_id.in_(run_ids), MetricPointRow.name.in_(names))
+            .group_by(MetricPointRow.run_id, MetricPointRow.name)
+            .subquery()
+        )
+        length = (ends.c.last - ends.c.first) // most + 1
+        span = (MetricPointRow.step - ends.c.first) // length
+        statement = (
+            select(
+                MetricPointRow.run_id,
+                MetricPointRow.name,
+                func.min(MetricPointRow.step),
+                func.max(MetricPointRow.step),
+                func.avg(MetricPointRow.value),
+                func.min(MetricPointRow.value),
+                func.max(MetricPointRow.value),
+                func.count() - func.count(MetricPointRow.value),
+            )
+            .join(ends, (MetricPointRow.run_id == ends.c.run_id) & (MetricPointRow.name == ends.c.name))
+            .group_by(MetricPointRow.run_id, MetricPointRow.name, span)
+            .order_by(MetricPointRow.run_id, MetricPointRow.name, func.min(MetricPointRow.step))
+        )
+        with self._read() as session:
+            return [MetricSpan(*row) for row in session.execute(statement)]
 
     def metric_names(self, run_ids: Collection[str]) -> list[str]:
         """The names of the curves that any of these runs has, sorted."""
-        statement = select(MetricPointRow.name).where(MetricPointRow.run_id.in_(run_ids)).distinct()
         with self._read() as session:
-            return sorted(session.scalars(statement))
+            return sorted({name for _, name in read_curves(session, list(run_ids))})
 
     def latest_metrics(self, run_id: str) -> dict[str, MetricPoint]:
         """The point of the highest step of each curve, by name."""
-        latest = (
-            select(MetricPointRow.name, func.max(MetricPointRow.step).label("step"))
-            .where(MetricPointRow.run_id == run_id)
-            .group_by(MetricPointRow.name)
-            .subquery()
-        )
-        statement = (
-            select(MetricPointRow)
-            .join(latest, (MetricPointRow.name == latest.c.name) & (MetricPointRow.step == latest.c.step))
-            .where(MetricPointRow.run_id == run_id)
-        )
-        return {point.name: point for point in self._list(statement, MetricPoint)}
+        statement = _last_points(select_curves().subquery())
+        with self._read() as session:
+            return {row.name: MetricPoint(*row) for row in session.execute(statement, {"run_ids": [run_id]})}
+
+    def latest_points(self, run_ids: Collection[str], name: str) -> dict[str, MetricPoint]:
+        """The point of the highest step of one curve, by run; a run without that curve is left out."""
+        curves = select(RunRow.id.label("run_id"), literal(name).label("name")).where(RunRow.id.in_(run_ids)).subquery()
+        with self._read() as session:
+            return {row.run_id: MetricPoint(*row) for row in session.execute(_last_points(curves))}
 
     def record_evaluation(
         self,
@@ -134,16 +188,21 @@ class MeasurementStore(StoreBase):
         split: str | None = None,
     ) -> list[Evaluation]:
         """Evaluations that meet every condition given, in the order of recording; None is no condition."""
-        statement = select(EvaluationRow).order_by(EvaluationRow.id)
-        if study_id is not None:
-            statement = statement.join(RunRow, RunRow.id == EvaluationRow.run_id).where(RunRow.study_id == study_id)
-        if run_ids is not None:
-            statement = statement.where(EvaluationRow.run_id.in_(run_ids))
-        if phase is not None:
-            statement = statement.where(EvaluationRow.phase == phase)
-        if split is not None:
-            statement = statement.where(EvaluationRow.split == split)
-        return self._list(statement, Evaluation)
+        return self._list(_of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split), Evaluation)
+
+    def list_evaluation_summaries(
+        self,
+        *,
+        study_id: str | None = None,
+        run_ids: Collection[str] | None = None,
+        phase: str | None = None,
+        split: str | None = None,
+    ) -> list[EvaluationSummary]:
+        """The same without details, which are most of what is stored of a score."""
+        statement = _of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split)
+        with self._read() as session:
+            rows = session.execute(statement.with_only_columns(*_SUMMARY, maintain_column_froms=True))
+            return [EvaluationSummary(*row) for row in rows]
 
     def record_episodes(self, run_id: str, episodes: Sequence[EpisodeSample]) -> None:
         """Store episodes of one run; one whose id is stored already is left as it is. All or none. Raises NotFound."""
@@ -185,6 +244,37 @@ class MeasurementStore(StoreBase):
             return EpisodeSample(
                 summary=to_record(EpisodeSummary, row), messages=tuple(row.messages), samples=tuple(row.samples)
             )
+
+
+def _of_evaluations(
+    statement: Select[Any], study_id: str | None, run_ids: Collection[str] | None, phase: str | None, split: str | None
+) -> Select[Any]:
+    statement = statement.order_by(EvaluationRow.id)
+    if study_id is not None:
+        statement = statement.join(RunRow, RunRow.id == EvaluationRow.run_id).where(RunRow.study_id == study_id)
+    if run_ids is not None:
+        statement = statement.where(EvaluationRow.run_id.in_(run_ids))
+    if phase is not None:
+        statement = statement.where(EvaluationRow.phase == phase)
+    if split is not None:
+        statement = statement.where(EvaluationRow.split == split)
+    return statement
+
+
+def _last_points(curves: Subquery) -> Select[*tuple[Any, ...]]:
+    """Each curve by one look into the primary key, whatever its length."""
+    last = (
+        select(func.max(MetricPointRow.step))
+        .where(MetricPointRow.run_id == curves.c.run_id, MetricPointRow.name == curves.c.name)
+        .correlate(curves)
+        .scalar_subquery()
+    )
+    point = (
+        (MetricPointRow.run_id == curves.c.run_id)
+        & (MetricPointRow.name == curves.c.name)
+        & (MetricPointRow.step == last)
+    )
+    return select(*_POINT).select_from(curves.join(MetricPointRow, point))
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -119,6 +119,7 @@ class RunStore(StoreBase):
         *,
         study_id: str | None = None,
         experiment_id: str | None = None,
+        seed: int | None = None,
         statuses: Collection[RunStatus] | None = None,
         order_by: RunOrder = RunOrder.CREATED_AT,
         descending: bool = False,
@@ -127,6 +128,8 @@ class RunStore(StoreBase):
     ) -> list[Run]:
         """Runs that meet every condition given; None is no condition. Those without the sorted time come last."""
         statement = _filtered(select(RunRow), study_id, experiment_id, statuses)
+        if seed is not None:
+            statement = statement.where(RunRow.seed == seed)
         column = RunRow.__table__.c[order_by.value]
         order = column.desc() if descending else column.asc()
         statement = statement.order_by(order.nulls_last(), RunRow.created_at, RunRow.id)

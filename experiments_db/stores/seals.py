@@ -39,6 +39,8 @@ from experiments_db.models import (
     StudyRow,
 )
 from experiments_db.records import hash_json
+from experiments_db.stores.curves import read_curves
+from experiments_db.stores.touched import Touched
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -48,6 +50,9 @@ SEALED: tuple[type[Base], ...] = (
 )  # fmt: skip
 BEGUN = "begun"
 """The seal that a study has from its begin on: each of its rows must then have one."""
+
+REVISION = "revision"
+"""A column that moves on without a change of the row; no digest holds it."""
 
 _STEP_KEY = ("run_id", "step")
 _CHUNK = 200
@@ -79,14 +84,20 @@ class Watch:
             self._is_intact.setdefault((row, key), seals.get(name_of(key)) == digest_of(rows))
 
     def seal(self) -> None:
-        """Write the seals of all that the transaction stored and that nobody had changed before. Call it at its end."""
+        """Seal what the transaction stored and nobody had changed before, and number all of it. Call it at its end."""
         self._session.flush()
         for instance in self._new:
             columns = key_columns(type(instance))
             self._written.append((type(instance), columns, {tuple(getattr(instance, name) for name in columns)}))
+        touched = Touched()
         for row, columns, wanted in self._written:
             groups = read_groups(self._session, row, columns, wanted)
-            self._write(row, {key: rows for key, rows in groups.items() if self._is_intact.get((row, key), True)})
+            studies = _studies_of(self._session, row, groups)
+            for key, rows in groups.items():
+                touched.add(row, studies[key], rows)
+            intact = {key: rows for key, rows in groups.items() if self._is_intact.get((row, key), True)}
+            self._write(row, intact, studies)
+        touched.number(self._session)
 
     def _before_flush(self, session: Session, *_: object) -> None:
         self._new += [instance for instance in session.new if isinstance(instance, SEALED)]
@@ -96,8 +107,7 @@ class Watch:
                 columns = key_columns(type(instance))
                 self.note(type(instance), columns, [dict(zip(columns, identity, strict=True))])
 
-    def _write(self, row: type[Base], groups: Mapping[Key, Sequence[RowMapping]]) -> None:
-        studies = _studies_of(self._session, row, groups)
+    def _write(self, row: type[Base], groups: Mapping[Key, Sequence[RowMapping]], studies: Mapping[Key, str]) -> None:
         values = [
             {"study_id": studies[key], "kind": row.__tablename__, "row_key": name_of(key), "digest": digest_of(rows)}
             for key, rows in groups.items()
@@ -124,6 +134,8 @@ def read_groups(
     session: Session, row: type[Base], columns: Sequence[str], wanted: Iterable[Key]
 ) -> dict[Key, list[RowMapping]]:
     """The rows that have these values in these columns, by the key of their seal."""
+    if row is MetricPointRow:
+        return _read_steps(session, wanted)
     table = cast(Table, row.__table__)
     listed = sorted(wanted, key=repr)
     found: dict[Key, list[RowMapping]] = defaultdict(list)
@@ -134,9 +146,28 @@ def read_groups(
     return found
 
 
+def _read_steps(session: Session, wanted: Iterable[Key]) -> dict[Key, list[RowMapping]]:
+    """All points of these steps, curve by curve: by its steps alone the whole of a run would be read."""
+    table = cast(Table, MetricPointRow.__table__)
+    steps: dict[str, list[int]] = defaultdict(list)
+    for run_id, step in sorted(wanted):
+        steps[run_id].append(step)
+    found: dict[Key, list[RowMapping]] = defaultdict(list)
+    for run_id, listed in steps.items():
+        names = [name for _, name in read_curves(session, [run_id])]
+        of_run = select(table).where(table.c.run_id == run_id, table.c.name.in_(names))
+        for start in range(0, len(listed), _CHUNK):
+            chosen = listed[start : start + _CHUNK]
+            among = set(chosen)
+            for stored in session.execute(of_run.where(table.c.step.between(chosen[0], chosen[-1]))).mappings():
+                if stored["step"] in among:
+                    found[run_id, stored["step"]].append(stored)
+    return found
+
+
 def digest_of(rows: Sequence[RowMapping]) -> str:
     """The digest of all rows that share a seal; their order does not matter."""
-    documents = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    documents = [{name: value for name, value in row.items() if value is not None and name != REVISION} for row in rows]
     return hash_json({"rows": sorted(documents, key=lambda item: str(item.get("name", "")))})
 
 

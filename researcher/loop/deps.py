@@ -11,16 +11,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.disk import DiskGuard
-from researcher.execution.early_stopping import WATCHED, Diagnosis, EarlyStopping, Limits
+from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.servers import ServerPool, Slot
+from researcher.loop.learned_limits import LearnedLimits
+from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
@@ -31,12 +34,29 @@ from swarm.sandbox.sandbox import Sandbox
 
 
 class Phase(StrEnum):
-    """Where a run under way stands: booting and base score; training; trained and to be measured; being measured."""
+    """What this process does with a run under way: boot it and score its base; train; trained and to be measured;
+    measure. What is on record of a run is its status, and a phase goes with the statuses in `statuses`: a run that is
+    taken up again is prepared or measured while its row says already that it trains or is evaluated. The moves of a
+    status are those of `RUN_MOVES`, which the store enforces, so no phase can put a run where it may not go."""
 
     PREPARING = "preparing"
     TRAINING = "training"
     TRAINED = "trained"
     MEASURING = "measuring"
+
+    @property
+    def statuses(self) -> frozenset[RunStatus]:
+        return _STATUSES[self]
+
+
+_STATUSES = MappingProxyType(
+    {
+        Phase.PREPARING: frozenset({RunStatus.LAUNCHING, RunStatus.RUNNING}),
+        Phase.TRAINING: frozenset({RunStatus.RUNNING}),
+        Phase.TRAINED: frozenset({RunStatus.RUNNING, RunStatus.EVALUATING}),
+        Phase.MEASURING: frozenset({RunStatus.EVALUATING}),
+    }
+)
 
 
 @dataclass(slots=True)
@@ -121,6 +141,12 @@ class Deps:
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     kept_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     disk: DiskGuard | None = None
+    open_trials: OpenTrials = field(init=False)
+    learned_limits: LearnedLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "open_trials", OpenTrials(self.store, self.study_id))
+        object.__setattr__(self, "learned_limits", LearnedLimits(self.store, self.study_id, self.limits))
 
     def charter(self) -> Charter:
         """The frozen charter with the budget as it is now, for whoever plans or decides."""
@@ -140,20 +166,7 @@ class Deps:
         )
 
     def early_stopping(self, experiment: Experiment) -> EarlyStopping:
-        return EarlyStopping(self._limits(), engine_of(experiment.job), total_steps(experiment.job))
-
-    def _limits(self) -> Limits:
-        """The limits, as the finished runs of the baseline widen them."""
-        baseline = {item.id for item in self.store.list_experiments(self.study_id) if item.is_baseline}
-        runs = [
-            run.id
-            for run in self.store.list_runs(study_id=self.study_id)
-            if run.experiment_id in baseline and run.status is RunStatus.FINISHED and run.diagnosis is None
-        ]
-        steps: dict[tuple[str, int], dict[str, float | None]] = {}
-        for point in self.store.list_metrics(runs, names=WATCHED) if runs else ():
-            steps.setdefault((point.run_id, point.step), {})[point.name] = point.value
-        return self.limits.learned_from([steps[key] for key in sorted(steps) if key[0] == run] for run in runs)
+        return EarlyStopping(self.learned_limits.now(), engine_of(experiment.job), total_steps(experiment.job))
 
     def arm_folder(self, experiment: Experiment) -> Path:
         return self.home / "arms" / experiment.id

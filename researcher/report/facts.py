@@ -14,7 +14,7 @@ from hashlib import sha256
 from experiments_db import (
     BudgetKind,
     Decision,
-    Evaluation,
+    EvaluationSummary,
     Event,
     Experiment,
     ExperimentStatus,
@@ -144,7 +144,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     charter = charter_from_json(stored.document)
     findings = _last_findings(store.list_findings(study_id=study_id), charter.search_split)
     runs = _gather_runs(store, study_id, charter)
-    evaluations = store.list_evaluations(study_id=study_id)
+    evaluations = store.list_evaluation_summaries(study_id=study_id)
     history = StudyLog(store, study_id).history()
     arms = _gather_arms(store, study_id, charter, runs, findings)
     sealed = _compare_sealed(store, study_id, charter, arms)
@@ -202,7 +202,7 @@ def _gather_runs(store: ExperimentStore, study_id: str, charter: Charter) -> dic
     splits = {BASE: charter.search_split, FINAL: charter.search_split, SEALED: charter.sealed_split}
     scores = {
         (item.run_id, item.phase): item.mean
-        for item in store.list_evaluations(study_id=study_id)
+        for item in store.list_evaluation_summaries(study_id=study_id)
         if splits.get(item.phase) == item.split
     }
     names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
@@ -276,8 +276,8 @@ def _gather_arm(
 
 
 def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charter) -> dict[str, tuple[ScoredStep, ...]]:
-    scored: dict[str, list[Evaluation]] = defaultdict(list)
-    for item in store.list_evaluations(run_ids=run_ids, split=charter.search_split) if run_ids else ():
+    scored: dict[str, list[EvaluationSummary]] = defaultdict(list)
+    for item in store.list_evaluation_summaries(run_ids=run_ids, split=charter.search_split) if run_ids else ():
         scored[item.run_id].append(item)
     return {run_id: curve_of(items, charter.search_split, charter.metric_range) for run_id, items in scored.items()}
 

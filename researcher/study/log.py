@@ -59,6 +59,7 @@ class StudyLog:
         self.store = store
         self.study_id = study_id
         self._on_note = on_note
+        self._charter: Charter | None = None
 
     def note(
         self,
@@ -79,10 +80,13 @@ class StudyLog:
 
     def charter(self) -> Charter:
         """Raises ResearchError for a study that was never framed."""
-        stored = self.store.find_charter(self.study_id)
-        if stored is None:
-            raise ResearchError(f"study {self.study_id} has no charter yet")
-        return charter_from_json(stored.document)
+        if self._charter is None:
+            stored = self.store.find_charter(self.study_id)
+            if stored is None:
+                raise ResearchError(f"study {self.study_id} has no charter yet")
+            # It is frozen, for good.
+            self._charter = charter_from_json(stored.document)
+        return self._charter
 
     def write_plan(self, plan: Plan, message: str, *, kind: str = "plan.made") -> None:
         self.store.record_plan(self.study_id, plan.iteration, plan_to_json(plan))
@@ -93,11 +97,12 @@ class StudyLog:
         self.note("analysis.made", message)
 
     def find_plan(self, iteration: int) -> Plan | None:
-        return next((plan for plan in self._plans() if plan.iteration == iteration), None)
+        stored = self.store.find_plan(self.study_id, iteration)
+        return None if stored is None else plan_from_json(stored.document)
 
     def find_analysis(self, iteration: int) -> Analysis | None:
-        stored = self.store.list_analyses(self.study_id)
-        return next((analysis_from_json(item.document) for item in stored if item.iteration == iteration), None)
+        stored = self.store.find_analysis(self.study_id, iteration)
+        return None if stored is None else analysis_from_json(stored.document)
 
     def history(self) -> History:
         """Plans and analyses of this study by iteration, and what the monitor found wrong."""

@@ -9,33 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
 from datetime import datetime
-from statistics import fmean
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from experiments_db import (
-    Event,
-    ExperimentStatus,
-    ExperimentStore,
-    RunStatus,
-    Severity,
-    StoreError,
-    Study,
-    StudyStatus,
-)
-from researcher.evaluator import BASE, FINAL
-from researcher.execution.early_stopping import REWARD
+from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError
 from researcher.execution.failure_reason import in_one_line
-from researcher.execution.runs import TrialState, list_all_trials
-from researcher.study.budget import BudgetLine, budget_lines
-from researcher.study.log import plan_from_json
+from researcher.study.snapshot import Snapshot, SnapshotReader
 
 REFRESH_S = 1.0
 PLAIN_EVERY_S = 15.0
@@ -45,114 +30,6 @@ SHOWN_EVENTS = 8
 SHOWN_RUNS = 30
 _STYLES = {Severity.INFO: "", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 _STATUS_STYLES = {RunStatus.FINISHED: "green", RunStatus.FAILED: "red", RunStatus.STOPPED: "yellow"}
-
-
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """One run as shown: step, last train reward and the evaluator's scores; None where there is none yet."""
-
-    run_id: str
-    arm: str
-    seed: int
-    attempt: int
-    status: str
-    step: int
-    steps: int | None
-    train_reward: float | None
-    base: float | None
-    final: float | None
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """`done` of the `planned` trials (an arm with a seed, whatever the attempts) are over: with a score, or given up.
-
-    `seconds_left` is what the plans so far still need, from how long runs took; None until the first has finished.
-    """
-
-    study: Study
-    runs: tuple[RunView, ...]
-    now: float
-    done: int
-    planned: int
-    seconds_left: float | None
-    budget: tuple[BudgetLine, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "study": asdict(self.study),
-            "runs": [asdict(run) for run in self.runs],
-            "runs_done": self.done,
-            "runs_planned": self.planned,
-            "seconds_left": self.seconds_left,
-            "budget": {line.name: {"spent": line.spent, "limit": line.limit} for line in self.budget},
-        }
-
-    @property
-    def progress(self) -> str:
-        """For people, such as "3 of 12 runs done, about 4 min left"; empty while nothing is planned."""
-        if not self.planned:
-            return ""
-        left = "" if self.seconds_left is None else f", about {_format_duration(self.seconds_left)} left"
-        return f"{self.done} of {self.planned} runs done{left}"
-
-
-def take_snapshot(store: ExperimentStore, study_id: str) -> Snapshot:
-    """The study as the database has it now."""
-    now = time.time()
-    arms = {item.id: item.name for item in store.list_experiments(study_id)}
-    scores = {(item.run_id, item.phase): item.mean for item in store.list_evaluations(study_id=study_id)}
-    views: list[RunView] = []
-    for run in store.list_runs(study_id=study_id):
-        point = store.latest_metrics(run.id).get(REWARD)
-        steps = run.job.get("total_steps")
-        views.append(
-            RunView(
-                run_id=run.id,
-                arm=arms[run.experiment_id],
-                seed=run.seed,
-                attempt=run.attempt,
-                status=run.status.value,
-                step=point.step if point else 0,
-                steps=steps if isinstance(steps, int) else None,
-                train_reward=point.value if point else None,
-                base=scores.get((run.id, BASE)),
-                final=scores.get((run.id, FINAL)),
-                seconds=max(0.0, (run.finished_at or now) - run.started_at) if run.started_at else None,
-            )
-        )
-    done, planned, left = _measure_progress(store, study_id, now)
-    study = store.get_study(study_id)
-    is_open = study.status in (StudyStatus.RUNNING, StudyStatus.PAUSED)
-    budget = budget_lines(study.settings, store.sum_budget(study_id))
-    return Snapshot(study, tuple(views), now, done, planned, left if is_open else None, budget)
-
-
-def _measure_progress(store: ExperimentStore, study_id: str, now: float) -> tuple[int, int, float | None]:
-    """Trials done, trials planned, and seconds left. An arm that could not be run is no longer planned."""
-    experiments = {item.name: item for item in store.list_experiments(study_id)}
-    plans = [plan_from_json(stored.document) for stored in store.list_plans(study_id)]
-    claimed = {(trial.experiment.name, trial.seed): trial for trial in list_all_trials(store, study_id)}
-    wanted = {
-        (arm.name, seed)
-        for plan in plans
-        for arm in plan.arms
-        for seed in plan.seeds
-        if arm.name not in experiments or experiments[arm.name].status is not ExperimentStatus.INVALID
-    } | claimed.keys()
-    over = (TrialState.FINISHED, TrialState.GIVEN_UP)
-    done = [key for key in wanted if key in claimed and claimed[key].state in over]
-    runs = [run for trial in claimed.values() for run in trial.runs]
-    ended = [run for run in runs if run.status is RunStatus.FINISHED]
-    # The clock may have been put back since.
-    took = [max(0.0, run.finished_at - run.created_at) for run in ended if run.finished_at]
-    if not took:
-        return len(done), len(wanted), None
-    active = [now - run.created_at for run in runs if not run.status.is_over and run.status is not RunStatus.PLANNED]
-    waiting = max(0, len(wanted) - len(done) - len(active))
-    work = waiting * fmean(took) + sum(max(0.0, fmean(took) - elapsed) for elapsed in active)
-    return len(done), len(wanted), work / max(1, len(active))
 
 
 def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType:
@@ -189,6 +66,7 @@ class Follower:
         self._store = store
         self._study_id = study_id
         self._console = console
+        self._reader = SnapshotReader(store, study_id)
         self._recent: deque[Event] = deque(maxlen=SHOWN_EVENTS)
         newest = store.list_events(study_id, newest_first=True, limit=1)
         self._last_id = newest[0].id if newest else 0
@@ -225,7 +103,7 @@ class Follower:
 
     def _print_runs(self) -> None:
         try:
-            snapshot = take_snapshot(self._store, self._study_id)
+            snapshot = self._reader.read()
         except StoreError:
             # Shown with the next round, like events.
             return
@@ -246,7 +124,7 @@ class Follower:
     def _draw(self, live: Live) -> None:
         self._recent.extend(self._new_events())
         try:
-            live.update(render(take_snapshot(self._store, self._study_id), tuple(self._recent)), refresh=True)
+            live.update(render(self._reader.read(), tuple(self._recent)), refresh=True)
         except StoreError as error:
             live.update(Text(f"the database cannot be read just now: {error}", style="red"))
 
@@ -267,12 +145,6 @@ def _format_event(event: Event) -> str:
 
 def _clock(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%H:%M:%S}"
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _format_score(value: float | None) -> str:

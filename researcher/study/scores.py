@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from experiments_db import Evaluation, ExperimentStatus, ExperimentStore
+from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.runs import TrialState, list_all_trials
 from researcher.judge import Runs, evaluation_noise
@@ -37,7 +37,7 @@ def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> Stud
         if item.status is ExperimentStatus.INVALID
     }
     trials = list_all_trials(store, study_id)
-    evaluations = store.list_evaluations(study_id=study_id, split=charter.search_split)
+    evaluations = store.list_evaluation_summaries(study_id=study_id, split=charter.search_split)
     measured = {(item.run_id, item.phase): item for item in evaluations}
     curves = {
         run_id: curve_of(items, charter.search_split, charter.metric_range)
@@ -68,7 +68,7 @@ def read_sealed(store: ExperimentStore, study_id: str, charter: Charter) -> Mapp
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
     scored = {run.id: run for run in store.list_runs(study_id=study_id)}
     sealed: dict[str, dict[int, ScoredRun]] = {}
-    for item in store.list_evaluations(study_id=study_id, phase=SEALED, split=charter.sealed_split):
+    for item in store.list_evaluation_summaries(study_id=study_id, phase=SEALED, split=charter.sealed_split):
         run = scored[item.run_id]
         sealed.setdefault(arms[run.experiment_id], {})[run.seed] = ScoredRun(run.id, item.mean, _noise(charter, item))
     return sealed
@@ -92,21 +92,21 @@ def runs_of_plan(plan: Plan, earlier: Iterable[Plan], runs: Mapping[str, Runs]) 
     return chosen
 
 
-def _by_run(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
-    grouped: dict[str, list[Evaluation]] = {}
+def _by_run(evaluations: Iterable[EvaluationSummary]) -> dict[str, list[EvaluationSummary]]:
+    grouped: dict[str, list[EvaluationSummary]] = {}
     for item in evaluations:
         grouped.setdefault(item.run_id, []).append(item)
     return grouped
 
 
-def _score_of(charter: Charter, final: Evaluation, curve: Sequence[ScoredStep]) -> tuple[float, float]:
+def _score_of(charter: Charter, final: EvaluationSummary, curve: Sequence[ScoredStep]) -> tuple[float, float]:
     """The number that a run is judged by, and its noise from evaluation."""
     area = area_under(curve) if charter.judged_by is JudgedBy.AREA else None
     return (final.mean, _noise(charter, final)) if area is None else (area.mean, area.noise)
 
 
 def _score_of_failed(
-    charter: Charter, base: Evaluation | None, others: Iterable[Evaluation | None], worst: float | None
+    charter: Charter, base: EvaluationSummary | None, others: Iterable[EvaluationSummary | None], worst: float | None
 ) -> tuple[float, float] | None:
     """The score and its noise; None if the charter leaves such runs out, or there is nothing to go by."""
     if charter.failed_score == "missing":
@@ -127,9 +127,9 @@ def _worst_score(charter: Charter, seen: Iterable[float]) -> float | None:
     return (max if is_minimized else min)(seen, default=None)
 
 
-def _noise(charter: Charter, item: Evaluation) -> float:
+def _noise(charter: Charter, item: EvaluationSummary) -> float:
     return evaluation_noise(item.mean, item.stderr, item.episodes, charter.metric_range)
 
 
-def _mean(item: Evaluation | None) -> float | None:
+def _mean(item: EvaluationSummary | None) -> float | None:
     return None if item is None else item.mean

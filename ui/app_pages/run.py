@@ -99,7 +99,7 @@ def show_curves(run: Run) -> None:
         weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
     with last:
         log = st.toggle("Log scale", key="log", bind="query-params")
-    points = queries.metrics(elements.database(), (run.id,), tuple(chosen)).assign(series=run.id)
+    points = queries.curves(elements.database(), run.id, tuple(chosen)).assign(series=run.id)
     with st.grid(2, min_column_width=420):
         for name in chosen:
             with st.container(border=True, height="stretch"):
@@ -108,13 +108,15 @@ def show_curves(run: Run) -> None:
 
 def show_curve(run: Run, curve: pd.DataFrame, name: str, *, weight: float, log: bool) -> None:
     values = curve["value"].to_numpy(dtype=float)
-    missing = int(np.isnan(values).sum())
+    missing, span = sum(curve["missing"].tolist()), max(curve["steps"].tolist(), default=1)
     if not (values > (0 if log else -np.inf)).any():
         st.markdown(f"**{formats.plain(name)}**")
         st.caption("There is no value to draw.")
     else:
         chart = charts.curves(curve, title=formats.printable(name), weight=weight, order=[run.id], log=log)
         st.altair_chart(chart, alt=f"{name} over steps")
+    if span > 1:
+        st.caption(f"Each point is the mean of up to {span} steps.")
     if missing:
         st.caption(f":red[{formats.count(missing, 'step')}] without a finite value")
 

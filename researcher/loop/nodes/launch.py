@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
-from researcher.execution.runs import Trial, TrialState, gpus_of, job_of, list_trials, run_key, total_steps
+from researcher.execution.runs import Trial, TrialState, gpus_of, job_of, run_key, total_steps
 from researcher.execution.servers import Slot
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.design import needs_design, pilot_trials
@@ -40,25 +41,28 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
     return state
 
 
-def open_trials(deps: Deps, state: ResearchState) -> list[Trial]:
+def open_trials(deps: Deps, state: ResearchState) -> Iterator[Trial]:
     """Those that the plan still needs; while the number of runs is not chosen, those of the pilot."""
     planned, charter = planned_iteration(deps.log, state), deps.log.charter()
     if needs_design(charter, planned):
-        trials = pilot_trials(deps, charter, planned)
-    else:
-        trials = list_trials(deps.store, deps.study_id, planned)
-    return [trial for trial in trials if trial.state is TrialState.OPEN]
+        pilot = pilot_trials(deps, charter, planned)
+        return iter([trial for trial in pilot if trial.state is TrialState.OPEN])
+    return deps.open_trials.of_plan(planned)
+
+
+def _is_any_open(deps: Deps, state: ResearchState) -> bool:
+    return next(open_trials(deps, state), None) is not None
 
 
 def is_piloted(deps: Deps, state: ResearchState) -> bool:
     """Whether the runs of the pilot are over, so that the number of runs can be chosen."""
     is_waiting = needs_design(deps.log.charter(), planned_iteration(deps.log, state))
-    return is_waiting and not state["is_spent"] and len(deps.active_runs) == 0 and not open_trials(deps, state)
+    return is_waiting and not state["is_spent"] and len(deps.active_runs) == 0 and not _is_any_open(deps, state)
 
 
 def has_work(deps: Deps, state: ResearchState) -> bool:
     """Whether the plan has runs under way, or open ones that may still be launched."""
-    return len(deps.active_runs) > 0 or (not state["is_spent"] and bool(open_trials(deps, state)))
+    return len(deps.active_runs) > 0 or (not state["is_spent"] and _is_any_open(deps, state))
 
 
 def claim(deps: Deps, trial: Trial, slot: Slot) -> None:

@@ -88,3 +88,10 @@ def test_artifact_is_known_by_its_path(store: ExperimentStore, study: Study, run
     assert store.list_artifacts(study.id) == [log, again]
     assert store.list_artifacts(study.id, kind="report") == [again]
     assert store.list_artifacts(study.id, run_id=run.id) == [log]
+
+
+def test_nul_in_a_text_is_stored_as_the_symbol_for_it(store: ExperimentStore, study: Study) -> None:
+    stored = store.append_event(study.id, "note", "a program wrote \x00 bytes", payload={"line": "\x00"})
+    assert stored.message == "a program wrote \u2400 bytes"
+    assert store.list_events(study.id) == [stored]
+    assert stored.payload == {"line": "\x00"}

@@ -175,3 +175,44 @@ def test_bad_episode_stores_none_of_its_batch(store: ExperimentStore, experiment
     with pytest.raises(InvalidRecord, match="cannot be stored"):
         store.record_episodes(run.id, [episode, replace(episode, samples=({"logprobs": [math.nan]},))])
     assert store.list_episodes(run.id) == []
+
+
+def test_long_curve_is_sampled_in_spans_of_equal_length(store: ExperimentStore, run: Run) -> None:
+    values = {step: {"reward": float(step), "kl": math.nan if step == 7 else 0.5} for step in range(1, 101)}
+    store.record_metrics(run.id, values)
+    spans = store.sample_metrics([run.id], ["reward", "kl"], most=10)
+    assert [span.name for span in spans] == ["kl"] * 10 + ["reward"] * 10
+    reward = [(span.first_step, span.last_step, span.mean, span.low, span.high) for span in spans[10:]]
+    assert reward[0] == (1, 10, 5.5, 1.0, 10.0)
+    assert reward[-1] == (91, 100, 95.5, 91.0, 100.0)
+    assert [span.missing for span in spans[:10]] == [1] + [0] * 9
+    with pytest.raises(InvalidRecord, match="at least one"):
+        store.sample_metrics([run.id], ["kl"], most=0)
+
+
+def test_short_curve_is_sampled_as_it_is(store: ExperimentStore, run: Run) -> None:
+    store.record_metrics(run.id, {step: {"loss": -float(step)} for step in (0, 10, 20, 25)})
+    spans = store.sample_metrics([run.id], ["loss", "none"], most=100)
+    assert [(span.first_step, span.last_step, span.mean) for span in spans] == [
+        (step, step, -float(step)) for step in (0, 10, 20, 25)
+    ]
+
+
+def test_last_point_of_a_curve_is_found_for_many_runs(store: ExperimentStore, experiment: Experiment, run: Run) -> None:
+    other = store.claim_run(experiment.id, 2, "key-2")
+    silent = store.claim_run(experiment.id, 3, "key-3")
+    store.record_metrics(run.id, {1: {"reward": 0.1}, 5: {"reward": 0.5}, 7: {"kl": 1.0}})
+    store.record_metrics(other.id, {3: {"reward": 0.3}})
+    last = store.latest_points([run.id, other.id, silent.id], "reward")
+    assert {run_id: point.step for run_id, point in last.items()} == {run.id: 5, other.id: 3}
+
+
+def test_summaries_of_evaluations_are_the_evaluations_without_details(
+    store: ExperimentStore, study: Study, run: Run
+) -> None:
+    full = evaluate(store, run, details={"rewards": [1.0, 0.0]})
+    evaluate(store, run, phase="base")
+    assert [item.phase for item in store.list_evaluation_summaries(study_id=study.id)] == ["final", "base"]
+    (summary,) = store.list_evaluation_summaries(run_ids=[run.id], phase="final", split="validation")
+    assert not hasattr(summary, "details")
+    assert all(getattr(full, name) == getattr(summary, name) for name in summary.__dataclass_fields__)

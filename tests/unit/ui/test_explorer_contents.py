@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from explorer_study import add_study, create_database
 
-from experiments_db import Charter, open_store
+from experiments_db import Charter, RunStatus, open_store
 from ui import queries
 from ui.contents import StudyContents, best_arm, rank_arms
+from ui.study_reader import StudyReader
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +57,17 @@ def test_location_is_the_address_then_the_variables_then_the_default() -> None:
     assert queries.database_location(None, both) == "given.db"
     assert queries.database_location("", {"SWARM_HOME": "/home"}) == "/home/research.db"
     assert Path(queries.database_location(None, {})) == Path("runs/research.db")
+
+
+def test_a_reader_that_looks_again_sees_what_one_that_looks_first_sees(tmp_path: Path) -> None:
+    path = create_database(tmp_path, add_study)
+    with open_store(path) as store:
+        study_id = store.list_studies()[0].id
+        reader = StudyReader(store, study_id)
+        before = reader.read()
+        run = store.claim_run(before.experiments[0].id, 77, "one-more")
+        store.update_run(run.id, status=RunStatus.LAUNCHING)
+        store.create_experiment(study_id, "one more arm", factors={}, job={})
+        after = reader.read()
+        assert len(after.runs) == len(before.runs) + 1
+        assert after == StudyReader(store, study_id).read()

@@ -1,0 +1,87 @@
+"""Which trials of a plan are open, at a cost that does not grow with the study: each look reads the rows that are new.
+
+Place in the flow: `launch` asks at every round of the loop. Every answer follows from the rows of the database, as that
+of `list_trials` does, and is the same; only the rows that nobody has written since the last look are not read again. Of
+a trial that is over nothing is kept but that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run
+from researcher.execution.runs import Trial, TrialState
+from researcher.types import Plan
+
+TrialKey = tuple[str, int]
+"""Id of an arm, and a seed."""
+
+_OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
+
+
+class OpenTrials:
+    """Of one study. Only the graph's thread touches it."""
+
+    def __init__(self, store: ExperimentStore, study_id: str) -> None:
+        self._store = store
+        self._study_id = study_id
+        self._revision = 0
+        self._arms: dict[str, Experiment] = {}
+        self._runs: dict[TrialKey, dict[str, Run]] = {}
+        self._over: set[TrialKey] = set()
+        self._plan: tuple[object, ...] | None = None
+        self._unfinished: list[tuple[Experiment, int]] = []
+
+    def of_plan(self, plan: Plan) -> Iterator[Trial]:
+        """In the order of `list_trials`, as the database has them now; what is written meanwhile counts from the next
+        call on."""
+        self._refresh()
+        wanted = (plan.iteration, plan.seeds, tuple(arm.name for arm in plan.arms))
+        if wanted != self._plan:
+            self._plan = wanted
+            arms = [self._arms[arm.name] for arm in plan.arms if arm.name in self._arms]
+            ready = [arm for arm in arms if arm.status is ExperimentStatus.READY]
+            pairs = ((arm, seed) for seed in plan.seeds for arm in ready)
+            self._unfinished = [pair for pair in pairs if (pair[0].id, pair[1]) not in self._over]
+        return self._open()
+
+    def _open(self) -> Iterator[Trial]:
+        for arm, seed in self._unfinished:
+            trial = self._trial(arm, seed)
+            if trial.state is TrialState.OPEN:
+                yield trial
+
+    def _trial(self, arm: Experiment, seed: int) -> Trial:
+        runs = self._runs.get((arm.id, seed), {}).values()
+        return Trial(arm, seed, tuple(sorted(runs, key=lambda run: run.attempt)))
+
+    def _refresh(self) -> None:
+        changes = self._store.list_changes(self._study_id, after=self._revision)
+        self._revision = changes.revision
+        for arm in changes.experiments:
+            self._arms[arm.name] = arm
+        touched: set[TrialKey] = set()
+        for run in changes.runs:
+            key = (run.experiment_id, run.seed)
+            touched.add(key)
+            self._runs.setdefault(key, {})[run.id] = run
+        names = {arm.id: arm for arm in self._arms.values()}
+        reopened = [self._settle(names[key[0]], key[1]) for key in touched]
+        if changes.experiments or any(reopened):
+            self._plan = None
+        elif touched & self._over:
+            self._unfinished = [pair for pair in self._unfinished if (pair[0].id, pair[1]) not in self._over]
+
+    def _settle(self, arm: Experiment, seed: int) -> bool:
+        """Sort a trial whose runs have changed; returns whether it was over and is no more."""
+        key = (arm.id, seed)
+        was_over = key in self._over
+        if was_over:
+            # Its other runs were forgotten.
+            self._runs[key] = {run.id: run for run in self._store.list_runs(experiment_id=arm.id, seed=seed)}
+        if self._trial(arm, seed).state in _OVER:
+            self._over.add(key)
+            del self._runs[key]
+            return False
+        self._over.discard(key)
+        return was_over

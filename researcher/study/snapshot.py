@@ -1,0 +1,204 @@
+"""A study as it stands, for people: its runs with step, reward and scores, and how much of the plans is done.
+
+Place in the flow: progress.py shows snapshots, the CLI prints them as JSON. All of it is read from the database. A
+`SnapshotReader` that is asked again reads only what is new. This module draws nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from experiments_db import (
+    Changes,
+    Experiment,
+    ExperimentStatus,
+    ExperimentStore,
+    MetricPoint,
+    Run,
+    RunStatus,
+    Study,
+    StudyStatus,
+)
+from researcher.evaluator import BASE, FINAL
+from researcher.execution.early_stopping import REWARD
+from researcher.execution.runs import Trial, TrialState
+from researcher.study.budget import BudgetLine, budget_lines
+
+_CHUNK = 500
+_OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run as shown: step, last train reward and the evaluator's scores; None where there is none yet."""
+
+    run_id: str
+    arm: str
+    seed: int
+    attempt: int
+    status: str
+    step: int
+    steps: int | None
+    train_reward: float | None
+    base: float | None
+    final: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`done` of the `planned` trials (an arm with a seed, whatever the attempts) are over: with a score, or given up.
+
+    `seconds_left` is what the plans so far still need, from how long runs took; None until the first has finished.
+    """
+
+    study: Study
+    runs: tuple[RunView, ...]
+    now: float
+    done: int
+    planned: int
+    seconds_left: float | None
+    budget: tuple[BudgetLine, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "study": asdict(self.study),
+            "runs": [asdict(run) for run in self.runs],
+            "runs_done": self.done,
+            "runs_planned": self.planned,
+            "seconds_left": self.seconds_left,
+            "budget": {line.name: {"spent": line.spent, "limit": line.limit} for line in self.budget},
+        }
+
+    @property
+    def progress(self) -> str:
+        """For people, such as "3 of 12 runs done, about 4 min left"; empty while nothing is planned."""
+        if not self.planned:
+            return ""
+        left = "" if self.seconds_left is None else f", about {format_duration(self.seconds_left)} left"
+        return f"{self.done} of {self.planned} runs done{left}"
+
+
+def take_snapshot(store: ExperimentStore, study_id: str) -> Snapshot:
+    """The study as the database has it now."""
+    return SnapshotReader(store, study_id).read()
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Trials done and planned, how long finished runs took in the mean, and when those under way were claimed."""
+
+    done: int = 0
+    planned: int = 0
+    took_s: float | None = None
+    active_since: tuple[float, ...] = ()
+
+
+class SnapshotReader:
+    """Snapshots of one study; each reads the rows that were written since the one before. For one thread."""
+
+    def __init__(self, store: ExperimentStore, study_id: str) -> None:
+        self._store = store
+        self._study_id = study_id
+        self._revision = 0
+        self._arms: dict[str, Experiment] = {}
+        self._planned: dict[int, frozenset[tuple[str, int]]] = {}
+        self._runs: dict[str, Run] = {}
+        self._views: dict[str, RunView] = {}
+        self._progress = _Progress()
+
+    def read(self) -> Snapshot:
+        """Raises what the store raises."""
+        changes = self._store.list_changes(self._study_id, after=self._revision)
+        if changes.experiments or changes.plans or changes.runs:
+            self._take_in(changes)
+        self._revision = changes.revision
+        study, now = self._store.get_study(self._study_id), time.time()
+        views = tuple(
+            view if (run := self._runs[view.run_id]).status.is_over else replace(view, seconds=_seconds(run, now))
+            for view in self._views.values()
+        )
+        is_open = study.status in (StudyStatus.RUNNING, StudyStatus.PAUSED)
+        left = _seconds_left(self._progress, now) if is_open else None
+        budget = budget_lines(study.settings, self._store.sum_budget(self._study_id))
+        return Snapshot(study, views, now, self._progress.done, self._progress.planned, left, budget)
+
+    def _take_in(self, changes: Changes) -> None:
+        self._arms.update((arm.id, arm) for arm in changes.experiments)
+        for plan in changes.plans:
+            names = [arm["name"] for arm in plan.document["arms"]]
+            self._planned[plan.iteration] = frozenset((name, seed) for name in names for seed in plan.document["seeds"])
+        for start in range(0, len(changes.runs), _CHUNK):
+            runs = changes.runs[start : start + _CHUNK]
+            ids = [run.id for run in runs]
+            points = self._store.latest_points(ids, REWARD)
+            means: dict[str, dict[str, float]] = {}
+            for item in self._store.list_evaluation_summaries(run_ids=ids):
+                means.setdefault(item.run_id, {})[item.phase] = item.mean
+            for run in runs:
+                self._runs[run.id] = run
+                self._views[run.id] = self._view(run, points.get(run.id), means.get(run.id, {}))
+        self._progress = self._measure()
+
+    def _view(self, run: Run, point: MetricPoint | None, means: dict[str, float]) -> RunView:
+        steps = run.job.get("total_steps")
+        return RunView(
+            run_id=run.id,
+            arm=self._arms[run.experiment_id].name,
+            seed=run.seed,
+            attempt=run.attempt,
+            status=run.status.value,
+            step=point.step if point else 0,
+            steps=steps if isinstance(steps, int) else None,
+            train_reward=point.value if point else None,
+            base=means.get(BASE),
+            final=means.get(FINAL),
+            seconds=_seconds(run, run.finished_at) if run.finished_at else None,
+        )
+
+    def _measure(self) -> _Progress:
+        """An arm that could not be run is no longer planned."""
+        invalid = {arm.name for arm in self._arms.values() if arm.status is ExperimentStatus.INVALID}
+        claimed: dict[tuple[str, int], list[Run]] = {}
+        for run in self._runs.values():
+            claimed.setdefault((self._arms[run.experiment_id].name, run.seed), []).append(run)
+        planned = frozenset[tuple[str, int]]().union(*self._planned.values())
+        wanted = {key for key in planned if key[0] not in invalid} | claimed.keys()
+        done = sum(self._state_of(runs) in _OVER for runs in claimed.values())
+        # The clock may have been put back since.
+        took = [max(0.0, run.finished_at - run.created_at) for run in self._finished() if run.finished_at]
+        active = [run.created_at for run in self._runs.values() if _is_under_way(run)]
+        return _Progress(done, len(wanted), fmean(took) if took else None, tuple(active))
+
+    def _state_of(self, runs: list[Run]) -> TrialState:
+        return Trial(self._arms[runs[0].experiment_id], runs[0].seed, tuple(runs)).state
+
+    def _finished(self) -> Iterable[Run]:
+        return (run for run in self._runs.values() if run.status is RunStatus.FINISHED)
+
+
+def _is_under_way(run: Run) -> bool:
+    return not run.status.is_over and run.status is not RunStatus.PLANNED
+
+
+def _seconds(run: Run, until: float) -> float | None:
+    return max(0.0, until - run.started_at) if run.started_at else None
+
+
+def _seconds_left(progress: _Progress, now: float) -> float | None:
+    if progress.took_s is None:
+        return None
+    elapsed = [now - since for since in progress.active_since]
+    waiting = max(0, progress.planned - progress.done - len(elapsed))
+    work = waiting * progress.took_s + sum(max(0.0, progress.took_s - seconds) for seconds in elapsed)
+    return work / max(1, len(elapsed))
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

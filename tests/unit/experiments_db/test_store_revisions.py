@@ -1,0 +1,90 @@
+"""What is new of a study since somebody looked: every write is seen once, and nothing else is read."""
+
+from threading import Thread
+
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Study, open_store
+
+
+def test_reader_gets_all_first_and_then_what_was_written_since(
+    store: ExperimentStore, study: Study, experiment: Experiment, run: Run
+) -> None:
+    first = store.list_changes(study.id)
+    assert (first.experiments, first.plans, first.runs) == ((experiment,), (), (run,))
+    assert first.revision == store.find_revision(study.id) > 0
+    nothing = store.list_changes(study.id, after=first.revision)
+    assert (nothing.revision, nothing.experiments, nothing.plans, nothing.runs) == (first.revision, (), (), ())
+
+    other = store.claim_run(experiment.id, 2, "key-2")
+    ready = store.revise_experiment(experiment.id, status=ExperimentStatus.READY)
+    store.record_plan(study.id, 0, {"arms": []})
+
+    second = store.list_changes(study.id, after=first.revision)
+    assert (second.experiments, second.runs) == ((ready,), (other,))
+    assert [plan.iteration for plan in second.plans] == [0]
+    assert store.list_changes(study.id, after=second.revision).runs == ()
+
+
+def test_run_is_new_again_with_each_move_step_and_score(store: ExperimentStore, study: Study, run: Run) -> None:
+    seen = store.find_revision(study.id)
+
+    def changed() -> list[str]:
+        nonlocal seen
+        changes = store.list_changes(study.id, after=seen)
+        seen = changes.revision
+        return [item.id for item in changes.runs]
+
+    store.update_run(run.id, status=RunStatus.LAUNCHING)
+    assert changed() == [run.id]
+    store.record_metrics(run.id, {1: {"loss": 0.5}})
+    assert changed() == [run.id]
+    store.record_evaluation(
+        run.id, phase="base", split="v", metric="m", weight_version=0, episodes=1, successes=1, mean=1.0, stderr=0.0,
+        evaluator_hash="h",
+    )  # fmt: skip
+    assert changed() == [run.id]
+    store.append_event(study.id, "note", "nothing of the run has changed", run_id=run.id)
+    assert changed() == []
+
+
+def test_studies_have_revisions_of_their_own(store: ExperimentStore, study: Study, run: Run) -> None:
+    other = store.create_study("another", brain="rules")
+    assert store.find_revision(other.id) == 0
+    assert store.list_changes(other.id).runs == ()
+    seen = store.find_revision(study.id)
+    store.create_experiment(other.id, "arm", factors={}, job={})
+    assert store.find_revision(other.id) == 1
+    assert store.find_revision(study.id) == seen
+
+
+def test_no_write_of_other_processes_and_threads_is_missed(
+    store: ExperimentStore, study: Study, experiment: Experiment, location: str
+) -> None:
+    writers, runs = 4, 8
+
+    def write(number: int) -> None:
+        with open_store(location) as own:
+            for index in range(runs):
+                claimed = own.claim_run(experiment.id, number * runs + index, f"{number}/{index}")
+                own.update_run(claimed.id, status=RunStatus.LAUNCHING)
+
+    threads = [Thread(target=write, args=(number,)) for number in range(writers)]
+    for thread in threads:
+        thread.start()
+    seen, latest = 0, dict[str, Run]()
+    while True:
+        is_last = not any(thread.is_alive() for thread in threads)
+        changes = store.list_changes(study.id, after=seen)
+        assert changes.revision >= seen
+        seen = changes.revision
+        latest.update((run.id, run) for run in changes.runs)
+        if is_last:
+            break
+    assert latest == {run.id: run for run in store.list_runs(study_id=study.id)}
+    assert len(latest) == writers * runs
+    assert {run.status for run in latest.values()} == {RunStatus.LAUNCHING}
+
+
+def test_revision_is_no_part_of_what_is_sealed(store: ExperimentStore, study: Study, run: Run) -> None:
+    store.record_metrics(run.id, {1: {"loss": 0.5}})
+    store.update_run(run.id, status=RunStatus.LAUNCHING)
+    assert all(rows.intact == rows.total and not rows.changed for rows in store.check_rows(study.id))

@@ -1,0 +1,63 @@
+"""The contents of one study, kept and brought up to date: a page that looks again reads the rows that are new.
+
+Place in the flow: queries.py keeps a reader for each study that somebody looks at. Arms, runs and scores, which a long
+study has thousands of, are read once each time they change; the rest is little and read anew. This module knows nothing
+of Streamlit.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from experiments_db import EvaluationSummary, Experiment, ExperimentStore, Run
+from ui.contents import StudyContents
+
+CHUNK = 500
+
+
+class StudyReader:
+    """Of one study; the sessions of an explorer share it."""
+
+    def __init__(self, store: ExperimentStore, study_id: str) -> None:
+        self._store = store
+        self._study_id = study_id
+        self._lock = Lock()
+        self._revision = 0
+        self._arms: dict[str, Experiment] = {}
+        self._runs: dict[str, Run] = {}
+        self._scores: dict[str, list[EvaluationSummary]] = {}
+
+    def read(self) -> StudyContents:
+        """The study as it stands. Raises what the store raises, NotFound for an unknown study among it."""
+        store, study_id = self._store, self._study_id
+        study = store.get_study(study_id)
+        with self._lock:
+            self._take_in()
+            experiments, runs = tuple(self._arms.values()), tuple(self._runs.values())
+            evaluations = tuple(item for scores in self._scores.values() for item in scores)
+        analysis = store.find_last_analysis(study_id)
+        return StudyContents(
+            study=study,
+            charter=store.find_charter(study_id),
+            hypotheses=tuple(store.list_hypotheses(study_id)),
+            experiments=experiments,
+            runs=runs,
+            evaluations=evaluations,
+            findings=tuple(store.list_findings(study_id=study_id)),
+            decisions=tuple(store.list_decisions(study_id)),
+            analysis={} if analysis is None else analysis.document,
+            spent=store.sum_budget(study_id),
+            usage=store.sum_llm_usage(study_id),
+        )
+
+    def _take_in(self) -> None:
+        changes = self._store.list_changes(self._study_id, after=self._revision)
+        self._arms.update((arm.id, arm) for arm in changes.experiments)
+        for start in range(0, len(changes.runs), CHUNK):
+            runs = changes.runs[start : start + CHUNK]
+            self._runs.update((run.id, run) for run in runs)
+            scores: dict[str, list[EvaluationSummary]] = {run.id: [] for run in runs}
+            for item in self._store.list_evaluation_summaries(run_ids=list(scores)):
+                scores[item.run_id].append(item)
+            self._scores.update(scores)
+        self._revision = changes.revision

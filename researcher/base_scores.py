@@ -39,7 +39,6 @@ def find_base_score(
     store: ExperimentStore, study_id: str, *, phase: str, split: str, key: str, weight_version: int
 ) -> Evaluation | None:
     """The first score of a study with this key, of weights of this version."""
-    scored = store.list_evaluations(study_id=study_id, phase=phase, split=split)
-    return next(
-        (item for item in scored if item.details.get(KEY) == key and item.weight_version == weight_version), None
+    return store.find_detailed_evaluation(
+        study_id, phase=phase, split=split, weight_version=weight_version, detail=(KEY, key)
     )

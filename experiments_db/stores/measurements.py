@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Select, Subquery, func, literal, select
+from sqlalchemy import JSON, Select, Subquery, func, literal, select, type_coerce
 from sqlalchemy.orm import defer
 
 from experiments_db.errors import InvalidRecord
@@ -178,6 +178,19 @@ class MeasurementStore(StoreBase):
     def find_evaluation(self, run_id: str, phase: str, split: str) -> Evaluation | None:
         evaluations = self.list_evaluations(run_ids=[run_id], phase=phase, split=split)
         return evaluations[0] if evaluations else None
+
+    def find_detailed_evaluation(
+        self, study_id: str, *, phase: str, split: str, weight_version: int, detail: tuple[str, str]
+    ) -> Evaluation | None:
+        """The first one of a study whose `details` have this text under this name."""
+        name, value = detail
+        statement = _of_evaluations(select(EvaluationRow), study_id, None, phase, split)
+        statement = statement.where(
+            EvaluationRow.weight_version == weight_version,
+            type_coerce(EvaluationRow.details, JSON)[name].as_string() == value,
+        )
+        found = self._list(statement.limit(1), Evaluation)
+        return found[0] if found else None
 
     def list_evaluations(
         self,

@@ -86,18 +86,12 @@ def check_files(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
-    """Which weights of finished runs are there, and which the study has removed once they were scored."""
+    """Of which finished runs the study has removed the weights once they were scored. Those that are left are not read:
+    they may lie on another machine, and no number of the study rests on them."""
     runs = [run for run in store.list_runs(study_id=study_id) if checkpoint_of(run) is not None]
     pruned = [run.id for run in runs if str(checkpoint_of(run)) in run.external_ids.get(PRUNED, ())]
-    lost = [
-        run.id
-        for run in runs
-        if run.id not in pruned and (path := checkpoint_of(run)) is not None and not path.is_dir()
-    ]
-    notes = [f"those of {len(pruned)} runs were removed by the study: {', '.join(pruned)}"] if pruned else []
-    # A server on another machine keeps its checkpoints there.
-    notes += [f"those of {len(lost)} runs are not on this machine: {', '.join(lost)}"] if lost else []
-    return Check("checkpoints", len(runs), notes=tuple(notes))
+    notes = (f"those of {len(pruned)} runs were removed by the study: {', '.join(pruned)}",) if pruned else ()
+    return Check("checkpoints", len(runs), notes=notes)
 
 
 def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:

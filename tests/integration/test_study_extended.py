@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.cli import app

@@ -216,3 +216,17 @@ def test_summaries_of_evaluations_are_the_evaluations_without_details(
     (summary,) = store.list_evaluation_summaries(run_ids=[run.id], phase="final", split="validation")
     assert not hasattr(summary, "details")
     assert all(getattr(full, name) == getattr(summary, name) for name in summary.__dataclass_fields__)
+
+
+def test_first_evaluation_with_a_detail_is_found(
+    store: ExperimentStore, study: Study, experiment: Experiment, run: Run
+) -> None:
+    other = store.claim_run(experiment.id, 2, "key-2")
+    third = store.claim_run(experiment.id, 3, "key-3")
+    evaluate(store, run, details={"base_key": "a", "rewards": [1.0]})
+    second = evaluate(store, other, details={"base_key": "b"})
+    evaluate(store, third, details={"base_key": "b"})
+    asked = {"phase": "final", "split": "validation", "weight_version": 30}
+    assert store.find_detailed_evaluation(study.id, **asked, detail=("base_key", "b")) == second
+    assert store.find_detailed_evaluation(study.id, **asked, detail=("base_key", "c")) is None
+    assert store.find_detailed_evaluation(study.id, **(asked | {"weight_version": 1}), detail=("base_key", "b")) is None

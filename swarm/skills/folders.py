@@ -57,5 +57,7 @@ def front_matter(text: str) -> dict[str, Any]:
 def _read_folder(folder: Path) -> Skill:
     head = front_matter((folder / INSTRUCTIONS).read_text(encoding="utf-8"))
     paths = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
-    files = sorted((path.relative_to(folder).as_posix() for path in paths), key=lambda name: (name != INSTRUCTIONS, name))
+    files = sorted(
+        (path.relative_to(folder).as_posix() for path in paths), key=lambda name: (name != INSTRUCTIONS, name)
+    )
     return Skill(head["name"], head["description"], folder, tuple(files))

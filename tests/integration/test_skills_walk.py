@@ -16,7 +16,7 @@ PAGES = sorted(SHIPPED.rglob("*.md"))
 SMALL = {"total_steps: 20": "total_steps: 2"}
 SHORT_STUDY = {
     "--seeds 3 \\\n  --steps 15 --eval-episodes 100": "--seeds 3 --engine fake --steps 2 --eval-episodes 8",
-    "--train-model micro --seeds 3 --steps 10 --eval-episodes 30": "--engine fake --seeds 3 --steps 2 --eval-episodes 8",
+    "--train-model micro --seeds 3 --steps 10 --eval-episodes 30": "--engine fake --seeds 3 --steps 2",
 }
 """Each page with blocks to run, and what is made smaller in it. A page with 10086 gets a port of its own."""
 CHANGES: dict[str, dict[str, str]] = {

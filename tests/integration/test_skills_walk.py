@@ -15,8 +15,8 @@ from swarm.skills.folders import SHIPPED
 PAGES = sorted(SHIPPED.rglob("*.md"))
 SMALL = {"total_steps: 20": "total_steps: 2"}
 SHORT_STUDY = {
-    "--seeds 3 \\\n  --steps 15 --eval-episodes 100": "--seeds 3 --engine fake --steps 2 --eval-episodes 8",
-    "--train-model micro --seeds 3 --steps 10 --eval-episodes 30": "--engine fake --seeds 3 --steps 2",
+    "--seeds 3 \\\n  --steps 15 --eval-episodes 100 --max-runs 12": "--engine fake --seeds 1 --steps 1 --eval-episodes 4",
+    "--train-model micro --seeds 3 --steps 10 --eval-episodes 30": "--engine fake --seeds 1 --steps 1 --eval-episodes 4",
 }
 """Each page with blocks to run, and what is made smaller in it. A page with 10086 gets a port of its own."""
 CHANGES: dict[str, dict[str, str]] = {
@@ -103,7 +103,7 @@ OUTCOMES = {
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a study of the learning rate, whose names of arms hold the values."""
+    """A directory with a study of the learning rate."""
     directory = tmp_path_factory.mktemp("study")
     command = [
         sys.executable,
@@ -113,7 +113,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--topic",
         "learning rate 0.0003 or 0.003 for word reversal?",
     ]
-    sizes = ["--brain", "rules", "--engine", "fake", "--seeds", "3", "--steps", "2", "--eval-episodes", "8"]
+    sizes = ["--brain", "rules", "--engine", "fake", "--seeds", "2", "--steps", "2", "--eval-episodes", "4"]
     subprocess.run([*command, *sizes], cwd=directory, check=True, capture_output=True, timeout=280)
     return directory
 

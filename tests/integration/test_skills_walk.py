@@ -14,9 +14,10 @@ from swarm.skills.folders import SHIPPED
 
 PAGES = sorted(SHIPPED.rglob("*.md"))
 SMALL = {"total_steps: 20": "total_steps: 2"}
+SMALL_STUDY = "--engine fake --seeds 1 --steps 1 --eval-episodes 4"
 SHORT_STUDY = {
-    "--seeds 3 \\\n  --steps 15 --eval-episodes 100 --max-runs 12": "--engine fake --seeds 1 --steps 1 --eval-episodes 4",
-    "--train-model micro --seeds 3 --steps 10 --eval-episodes 30": "--engine fake --seeds 1 --steps 1 --eval-episodes 4",
+    "--seeds 3 \\\n  --steps 15 --eval-episodes 100 --max-runs 12": SMALL_STUDY,
+    "--train-model micro --seeds 3 --steps 10 --eval-episodes 30": SMALL_STUDY,
 }
 """Each page with blocks to run, and what is made smaller in it. A page with 10086 gets a port of its own."""
 CHANGES: dict[str, dict[str, str]] = {

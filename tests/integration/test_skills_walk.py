@@ -131,7 +131,7 @@ def test_the_script_for_transcripts_says_what_is_missing(study: Path, tmp_path: 
     for words, code, message in (
         (["--home", str(study / "runs"), "--study", "nosuch"], 3, "nosuch"),
         (["--home", str(study / "runs"), "--arm", "nosuch"], 3, "no held-out episode"),
-        (["--home", str(tmp_path)], 2, "research.db"),
+        (["--home", str(tmp_path)], 3, "research.db"),
     ):
         done = subprocess.run(
             [sys.executable, str(script), *words], capture_output=True, text=True, timeout=60, check=False

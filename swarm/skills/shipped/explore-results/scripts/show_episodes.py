@@ -2,7 +2,8 @@
 
     python show_episodes.py [--home runs] [--study ID] [--arm TEXT] [--run ID] [--limit 5] [--best] [--json]
 
-Reads the database and changes nothing. Exit codes: 0 done, 2 wrong usage, 3 no such study, run or episode.
+Reads the database and changes nothing. Exit codes: 0 done, 1 a database that cannot be read, 2 wrong usage,
+3 no database, no such study, run or episode.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def main() -> None:
         sys.exit(fail(str(error)))
     except StoreError as error:
         print(f"show_episodes: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(1)
     if not found:
         sys.exit(fail("no held-out episode is on record for this choice"))
     if options.json:

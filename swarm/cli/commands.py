@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm import __version__
-from swarm.cli import environments, training
+from swarm.cli import environments, skills, training
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import program_of, split_named
 from swarm.cli.scores import mean_of, score_text
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 app.add_typer(environments.app, name="env")
+app.add_typer(skills.app, name="skills")
 app.command()(training.train)
 
 DEFAULT_URL = "http://127.0.0.1:10086"

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 import swarm
+from swarm.skills import list_skills
 
 ROOT = Path(__file__).parents[2]
 TYPED = ("swarm", "researcher", "experiments_db")
@@ -48,6 +49,13 @@ def test_the_version_of_the_package_is_that_of_its_source(wheel: zipfile.ZipFile
     [metadata] = [name for name in wheel.namelist() if name.endswith(f"{swarm.__version__}.dist-info/METADATA")]
     assert email.message_from_bytes(wheel.read(metadata))["Version"] == swarm.__version__
     assert "version" not in PROJECT["project"]
+
+
+def test_the_wheel_holds_every_file_of_every_skill_once(wheel: zipfile.ZipFile) -> None:
+    folder = "swarm/skills/shipped/"
+    shipped = sorted(name.removeprefix(folder) for name in wheel.namelist() if name.startswith(folder))
+    assert shipped == sorted(f"{skill.name}/{name}" for skill in list_skills() for name in skill.files)
+    assert [name for name in wheel.namelist() if name.endswith("SKILL.md") and not name.startswith(folder)] == []
 
 
 def test_every_target_that_a_document_names_is_in_the_makefile() -> None:

@@ -1,0 +1,10 @@
+"""Skills for coding agents: folders of instructions in the format of agentskills.io, which come with the package.
+
+Place in the flow: `swarm skills` lists, shows and installs them (swarm/cli/skills.py); the plugin manifests at the root
+of the repository name the same folders. Nothing else of the service knows of them.
+"""
+
+from swarm.skills.folders import Skill, list_skills, read_skill
+from swarm.skills.installation import InstalledSkill, State, install_skill
+
+__all__ = ["InstalledSkill", "Skill", "State", "install_skill", "list_skills", "read_skill"]

@@ -1,0 +1,112 @@
+"""Copies a skill to where a coding agent looks for it, and leaves alone what a person changed there.
+
+Place in the flow: `swarm skills install` calls it once for each skill and directory. Each copy holds a record of the
+files as they were written, so that a later version can tell what it may replace. A skill is replaced as a whole or not
+at all: new references beside old instructions would contradict them. This module knows no coding agent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from swarm.errors import BadRequest
+from swarm.skills.folders import Skill
+
+RECORD = ".swarm-skill.json"
+
+
+class State(StrEnum):
+    """What became of a copy: `kept` is one that was left as it is because of what a person changed in it."""
+
+    INSTALLED = "installed"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledSkill:
+    """`changed` are the files that a person changed, as paths from `folder`: kept, or replaced by force."""
+
+    name: str
+    folder: Path
+    state: State
+    changed: tuple[str, ...] = ()
+
+
+def install_skill(skill: Skill, directory: Path, *, force: bool = False) -> InstalledSkill:
+    """Make `directory`/NAME a copy of the skill. With `force` files that a person changed are replaced, too.
+
+    Files of the person's own in the folder stay. Raises BadRequest where the folder cannot be written.
+    """
+    folder = directory / skill.name
+    try:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            return _replace_other(skill, folder, force=force)
+        return _install(skill, folder, force=force)
+    except OSError as error:
+        raise BadRequest(f"{folder} cannot be written: {error.strerror or error}", param="dir") from error
+
+
+def _replace_other(skill: Skill, folder: Path, *, force: bool) -> InstalledSkill:
+    """A link or a file where the folder would be is the person's: writing through a link would change what it names."""
+    if not force:
+        return InstalledSkill(skill.name, folder, State.KEPT, (".",))
+    folder.unlink()
+    _write(skill, folder, {})
+    return InstalledSkill(skill.name, folder, State.UPDATED, (".",))
+
+
+def _install(skill: Skill, folder: Path, *, force: bool) -> InstalledSkill:
+    is_new = not folder.exists()
+    recorded = _recorded(folder)
+    shipped = {name: _digest(skill.folder / name) for name in skill.files}
+    present = {name: _digest(folder / name) for name in shipped.keys() | recorded.keys() if (folder / name).exists()}
+    changed = tuple(
+        sorted(name for name, digest in present.items() if digest not in (shipped.get(name), recorded.get(name)))
+    )
+    if changed and not force:
+        return InstalledSkill(skill.name, folder, State.KEPT, changed)
+    if present == shipped == recorded:
+        return InstalledSkill(skill.name, folder, State.UNCHANGED)
+    _write(skill, folder, recorded)
+    return InstalledSkill(skill.name, folder, State.INSTALLED if is_new else State.UPDATED, changed)
+
+
+def _write(skill: Skill, folder: Path, recorded: dict[str, str]) -> None:
+    """The record is written last: an installation that was cut off is completed by the next one."""
+    for name in skill.files:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        shutil.copy(skill.folder / name, unfinished)
+        os.replace(unfinished, target)
+    for name in recorded.keys() - set(skill.files):
+        (folder / name).unlink(missing_ok=True)
+    files = {name: _digest(folder / name) for name in skill.files}
+    (folder / RECORD).write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """The digests of the files as they were written. A record that is damaged says nothing."""
+    try:
+        record: Any = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        files: dict[Any, Any] = record["files"]
+        return {name: digest for name, digest in files.items() if _is_inside(str(name), folder)}
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _is_inside(name: str, folder: Path) -> bool:
+    return folder.resolve() in (folder / name).resolve().parents
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

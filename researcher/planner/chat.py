@@ -106,7 +106,8 @@ class Chat:
         self._price = price
         self._backoff = backoff or Backoff(model)
         self._carry = carry
-        self._client = openai.OpenAI(api_key=api_key, base_url=base_url, timeout=timeout_s, max_retries=0)
+        self._base_url = base_url
+        self._timeout_s = timeout_s
 
     def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
         """The parsed answer. `parse` raises Unusable, which is told to the model before it may try again.
@@ -147,14 +148,7 @@ class Chat:
         )
         started = time.monotonic()
         try:
-            completion: object = self._carry(
-                lambda: self._client.chat.completions.create(
-                    model=self.model,
-                    messages=messages,  # pyright: ignore[reportArgumentType]
-                    max_completion_tokens=MAX_OUTPUT_TOKENS,
-                ),
-                CALL_LIMIT_S,
-            )
+            completion: object = self._carry(lambda: self._send(messages), CALL_LIMIT_S)
             text, used = _read(completion)
         # A body that is no JSON, or no completion, comes as a ValueError.
         except (openai.OpenAIError, ValueError, TimeoutError) as error:
@@ -165,6 +159,17 @@ class Chat:
         output_tokens = math.ceil(len(text) / CHARS_PER_TOKEN) if used is None else used[1]
         self._record(node, prompt, text, input_tokens, output_tokens, attempt, latency, _objection(text, parse))
         return text
+
+    def _send(self, messages: list[dict[str, str]]) -> object:
+        """Over a connection of its own, which ends with the call even where nobody waits for it any more."""
+        with openai.OpenAI(
+            api_key=self._key, base_url=self._base_url, timeout=self._timeout_s, max_retries=0
+        ) as client:
+            return client.chat.completions.create(
+                model=self.model,
+                messages=messages,  # pyright: ignore[reportArgumentType]
+                max_completion_tokens=MAX_OUTPUT_TOKENS,
+            )
 
     def _classify(self, node: str, error: Exception) -> Exception:
         """What a failed call means: to be waited for, to be mended by a person, or not to be asked again."""

@@ -434,6 +434,19 @@ def test_the_key_reaches_the_model_server_and_nothing_else(store, study_id, repl
     assert KEY not in repr(vars(brain)) + str(brain)
 
 
+def test_later_plan_that_the_runs_left_cannot_pay_is_told_so(store, study_id, write_replies, brain, charter):
+    first = brain.plan(charter, History())
+    limited = replace(charter, budget=Budget(max_runs=16))
+    history = History(plans=(first,), analyses=(ANALYSIS,), runs_used=9)
+    arms = [arm("lr=0.001", lr=0.001), arm("kl", use_kl_loss=True)]
+    folder = write_replies(plan=[plan_reply(arms=arms, seeds=4), plan_reply(arms=arms, seeds=3)])
+    with ReplyServer(folder) as replies:
+        plan = make_brain(store, study_id, replies.url).plan(limited, history)
+        told = replies.requests[1]["messages"][-1]["content"]
+    assert "needs 8 runs, arms times seeds, and 7 of the budget are left" in told
+    assert len(plan.arms) * len(plan.seeds) == 6
+
+
 def test_every_tunable_setting_is_one_of_the_job():
     assert set(TUNABLE) <= set(TrainJob.model_fields)
     assert {"seed", "model", "engine", "total_steps", "experiment_name", "project_name"}.isdisjoint(TUNABLE)

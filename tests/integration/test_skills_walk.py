@@ -88,7 +88,7 @@ def a_server_went_on_and_ended(directory: Path) -> None:
 
 
 def two_studies_were_judged(directory: Path) -> None:
-    for file in ("study.json", "shaping.json"):
+    for file in ("answer.json", "shaping.json"):
         study = json.loads((directory / file).read_text())
         assert study["status"] == "finished" and len(study["verdicts"]) == 2
         assert Path(study["report"]).exists()

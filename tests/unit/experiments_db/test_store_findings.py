@@ -87,3 +87,11 @@ def test_first_decision_of_an_iteration_stands(store: ExperimentStore, study: St
     assert store.record_decision(study.id, 1, action="stop", reason="another mind after a crash") == first
     assert first.finding_ids == ("fi-1",)
     assert store.list_decisions(study.id) == [first, second]
+
+
+def test_decision_gives_way_to_one_that_is_to_replace_it(store: ExperimentStore, study: Study) -> None:
+    store.record_decision(study.id, 1, action="stop", reason="budget", details={"budget_spent": True})
+    second = store.record_decision(study.id, 1, action="refine", reason="more of it", replace=True)
+    assert store.list_decisions(study.id) == [second]
+    assert (second.action, second.details) == ("refine", {})
+    assert [check for check in store.check_rows(study.id) if check.changed or check.missing or check.added] == []

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import BudgetKind, ExperimentStore, open_store
-from researcher.errors import BudgetExceeded
+from experiments_db import BudgetKind, ExperimentStore, StudyStatus, open_store
+from researcher.errors import BudgetExceeded, TopicInvalid
 from researcher.study.budget import BudgetLedger
+from researcher.study.budget_change import change_budget
+from researcher.study.settings import StudySettings
 from researcher.types import Budget
 
 
@@ -91,3 +93,89 @@ def test_money_is_bounded(store, study_id):
     ledger.ensure_can_call_llm(usd=0.05)
     with pytest.raises(BudgetExceeded, match=r"0\.4500 of \$0\.50"):
         ledger.ensure_can_call_llm(usd=0.06)
+
+
+def test_run_costs_time_and_gpu_hours_from_its_launch_on(store, study_id):
+    clock = Clock()
+    ledger = BudgetLedger(store, study_id, Budget(max_gpu_hours=2.0), clock=clock)
+    ledger.begin_run("run-a", gpus=4)
+    clock.now += 1799
+    assert ledger.find_exhausted() is None
+    assert ledger.spent()[BudgetKind.GPU_HOURS] == pytest.approx(4 * 1799 / 3600)
+    clock.now += 1
+    assert ledger.find_exhausted() == "2 of 2 GPU-hours are used: raise --max-gpu-hours to go on"
+    with pytest.raises(BudgetExceeded, match="GPU-hours"):
+        ledger.ensure_can_launch(0)
+
+
+def test_what_is_spent_is_known_without_being_charged_and_charged_only_once(store, study_id):
+    clock = Clock()
+    ledger = BudgetLedger(store, study_id, Budget(), clock=clock)
+    run = _claim_run(store, study_id)
+    ledger.begin_run(run, gpus=1)
+    clock.now += 3600
+    assert ledger.spent()[BudgetKind.GPU_HOURS] == pytest.approx(1.0)
+    assert store.sum_budget(study_id)[BudgetKind.GPU_HOURS] == 0
+    ledger.charge_time()
+    ledger.charge_time()
+    clock.now += 3600
+    ledger.end_run(run)
+    clock.now += 3600
+    ledger.end_run(run)
+    ledger.charge_time()
+    assert ledger.spent() == store.sum_budget(study_id)
+    assert store.sum_budget(study_id)[BudgetKind.GPU_HOURS] == pytest.approx(2.0)
+    assert store.sum_budget(study_id)[BudgetKind.WORKING_S] == pytest.approx(7200)
+    assert store.sum_budget(study_id)[BudgetKind.WALL_CLOCK_S] == pytest.approx(10_800)
+
+
+def test_run_that_another_process_takes_up_costs_the_sum(store, study_id):
+    clock = Clock()
+    run = _claim_run(store, study_id)
+    for _ in range(2):
+        ledger = BudgetLedger(store, study_id, Budget(), clock=clock)
+        ledger.begin_run(run, gpus=1)
+        clock.now += 1800
+        ledger.charge_time()
+    assert store.sum_budget(study_id)[BudgetKind.GPU_HOURS] == pytest.approx(1.0)
+
+
+def test_clock_that_runs_backwards_costs_nothing(store, study_id):
+    clock = Clock()
+    ledger = BudgetLedger(store, study_id, Budget(max_wall_s=60), clock=clock)
+    run = _claim_run(store, study_id)
+    ledger.begin_run(run, gpus=1)
+    clock.now -= 1000
+    ledger.charge_time()
+    ledger.end_run(run)
+    assert all(amount == 0 for amount in store.sum_budget(study_id).values())
+
+
+def test_another_budget_is_recorded_with_the_old_one_and_never_below_what_is_spent(store):
+    settings = StudySettings(max_runs=2).model_dump(mode="json")
+    study = store.create_study("topic", brain="rules", settings=settings)
+    store.charge_budget(study.id, BudgetKind.WALL_CLOCK_S, 5400, "session")
+    with pytest.raises(TopicInvalid, match=r"--max-hours 1: 1\.5 are spent already"):
+        change_budget(store, study, {"max_hours": 1.0})
+    assert store.list_events(study.id) == []
+
+    changed = change_budget(store, study, {"max_hours": 2.0, "max_runs": 2})
+
+    assert (changed.max_hours, changed.max_runs) == (2.0, 2)
+    assert store.get_study(study.id).settings["max_hours"] == 2.0
+    [event] = store.list_events(study.id, kind="budget.changed")
+    assert event.message == "The budget was changed: max_hours none -> 2."
+    assert event.payload == {"limits": {"max_hours": {"old": None, "new": 2.0}}}
+
+
+def test_finished_study_that_no_budget_ended_takes_no_other_budget(store):
+    settings = StudySettings().model_dump(mode="json")
+    study = store.create_study("topic", brain="rules", settings=settings)
+    finished = store.set_study_status(study.id, StudyStatus.FINISHED)
+    with pytest.raises(TopicInvalid, match="not for want of budget"):
+        change_budget(store, finished, {"max_runs": 5})
+
+
+def _claim_run(store: ExperimentStore, study_id: str) -> str:
+    experiment = store.create_experiment(study_id, "arm", factors={}, job={"engine": "fake"})
+    return store.claim_run(experiment.id, 0, "key", attempt=1, job={"engine": "fake"}).id

@@ -126,14 +126,10 @@ USAGE: dict[str, Callable[[Block], None]] = {
     "README.md: make study    # set up, then: which learning rate trains wor": targets_exist,
     QUESTIONS: commands_exist,
     "operations.md: swarm start [--host H] [--port P] [--home DIR] [--job job.ya": commands_exist,
-<<<<<<< HEAD
-    'operations.md: researcher start --topic "..." [--brain rules|llm] [--env NA': commands_exist,
     'operations.md: researcher start --topic "learning rate 1e-3 or 3e-3 for wor': commands_exist,
     "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
     "operations.md: {": is_told_to_a_webhook,
-=======
     'operations.md: researcher start --topic "..." [--brain rules|llm|hybrid] [-': commands_exist,
->>>>>>> llm
     "transactions.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
     "verl.md: engine: verl": is_a_job,
 }

@@ -27,6 +27,9 @@ GRADE_BY_CHANCE = "import random\ndef grade(task, transcript): return random.ran
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     made = CliRunner().invoke(app, ["env", "init", str(tmp_path / "own")])
+    as_json = CliRunner().invoke(app, ["env", "init", str(tmp_path / "other"), "--json"])
+    listed = [line.replace(str(tmp_path / "own"), str(tmp_path / "other")) for line in made.stdout.splitlines()]
+    assert json.loads(as_json.stdout) == {"files": listed}
     assert made.exit_code == 0
     assert [Path(line).name for line in made.stdout.splitlines()] == ["environment.toml", "tasks.jsonl", "grade.py"]
     assert f"swarm env check {tmp_path / 'own'}" in made.stderr

@@ -135,7 +135,8 @@ def test_every_command_uses_the_token_with_the_least_rights_that_is_enough(start
     assert run_swarm("stop", "--url", url, SWARM_OBSERVER_TOKEN=OBSERVER).returncode == 4
     refused = run_swarm("stop", "--url", url, SWARM_TOKEN=ROLLOUT)
     assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
-    assert run_swarm("stop", "--url", url, SWARM_TOKEN=COMMANDER).returncode == 0
+    stopped = run_swarm("stop", "--url", url, "--json", SWARM_TOKEN=COMMANDER)
+    assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"url": url, "stopping": "server"})
 
 
 def test_tokens_are_never_flags() -> None:

@@ -159,8 +159,10 @@ def test_export_writes_the_tables(home: Path, tmp_path: Path) -> None:
         study = store.create_study(TOPIC, brain="rules")
 
     good = CliRunner().invoke(app, ["export", study.id, str(tmp_path / "out")])
+    as_json = CliRunner().invoke(app, ["export", study.id, str(tmp_path / "out"), "--json"])
     bad = CliRunner().invoke(app, ["export", study.id, str(tmp_path / "out"), "--format", "xls"])
 
+    assert json.loads(as_json.stdout) == {"study": study.id, "files": good.stdout.splitlines()}
     assert good.exit_code == 0 and all(Path(line).is_file() for line in good.stdout.splitlines())
     assert bad.exit_code == 2 and "xls" in bad.stderr
 

@@ -24,7 +24,7 @@ import typer
 from swarm import __version__
 from swarm.cli import environments, skills, training
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import program_of, split_named
+from swarm.cli.options import program_of, require_model, split_named
 from swarm.cli.scores import mean_of, score_text
 from swarm.cli.tokens import token_of
 from swarm.errors import (
@@ -256,12 +256,14 @@ def evaluate_task(
     with failures_in_one_line():
         from swarm.environments.server import open_environment
         from swarm.program import measure
-        from swarm.program.roles import connected, servers_named
+        from swarm.program.roles import clients_of, connected, servers_named
 
         chosen, chosen_split = program_of(program, env), split_named(split)
         addresses, token = servers_named("--url", url or [DEFAULT_URL]), token_of("rollout", "commander")
         began = time.monotonic()
         with open_environment(env) as environment, connected(addresses, token, client_id="swarm-eval") as servers:
+            for client in clients_of(servers).values():
+                require_model(client)
             result = measure(servers, environment, chosen, split=chosen_split, episodes=episodes, max_workers=workers)
         shown: dict[str, Any] = {
             "task": environment.name,

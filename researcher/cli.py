@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Generator, Mapping
@@ -419,7 +418,9 @@ def _database(home: Path, db: str | None) -> str:
 
 
 def _database_option(db: str | None) -> str:
-    return "" if db is None else f" --db {shlex.quote(db)}"
+    from researcher.study.requests import database_option
+
+    return database_option(db)
 
 
 def _find(store: Any, study_id: str | None) -> Any:

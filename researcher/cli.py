@@ -30,7 +30,6 @@ import swarm
 from researcher import lifecycle_cli, options
 from researcher.command_parts import (
     database_of,
-    database_option,
     find,
     open_database,
     paths_of,
@@ -153,7 +152,7 @@ def start(
         settings = complete_from_topic(topic, settings)
         check_study(topic, settings)
         with open_database(home, db) as store:
-            from researcher.study.requests import create_study, resume_command
+            from researcher.study.requests import create_study, database_option, resume_command
 
             study = create_study(store, topic, settings)
             go_on = f"{resume_command(study.id, home)}{database_option(db)}"

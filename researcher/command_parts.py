@@ -7,7 +7,6 @@ study.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,10 +36,6 @@ def open_database(home: Path, db: str | None, *, read_only: bool = False, must_e
 
 def database_of(home: Path, db: str | None) -> str:
     return db or str(home / "research.db")
-
-
-def database_option(db: str | None) -> str:
-    return "" if db is None else f" --db {shlex.quote(db)}"
 
 
 def find(store: Any, study_id: str | None) -> Any:
@@ -120,7 +115,7 @@ def work(
 
 def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, options: list[str]) -> None:
     from researcher.detached import work_detached
-    from researcher.study.requests import home_option
+    from researcher.study.requests import database_option, home_option
 
     begun = work_detached(store, study, home, db, options)
     told = f" {study.id}{home_option(home)}{database_option(db)}"
@@ -143,7 +138,7 @@ def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bo
     values: dict[str, Any] = {"study": study.id, "status": study.status.value} | paths_of(store, study.id, home, db)
     if study.status is StudyStatus.FINISHED:
         from researcher.report.summary import summarize
-        from researcher.study.requests import home_option
+        from researcher.study.requests import database_option, home_option
 
         found = summarize(store, study.id)
         explorer = f"researcher ui{home_option(home)}{database_option(db)}"

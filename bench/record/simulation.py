@@ -61,11 +61,11 @@ class Size:
     rounds: int = 10
     arms: int = 10
     seeds: int = 10
-    steps: int = 60
-    steps_per_look: int = 15
+    steps: int = 20
+    steps_per_look: int = 5
     servers: int = 4
     episodes: int = 40
-    events: int = 46
+    events: int = 48
 
     @property
     def runs(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from experiments_db import ExperimentStore, NotFound, Study, StudyStatus
 from researcher.errors import ResearchError, StudyNotFound
@@ -53,3 +54,13 @@ def resume_command(study_id: str, home: Path) -> str:
 
 def home_option(home: Path) -> str:
     return "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"
+
+
+def database_option(location: str | None) -> str:
+    """As part of a command that is shown: without a password, for which the server asks PGPASSWORD or ~/.pgpass."""
+    if location is None:
+        return ""
+    server = urlsplit(location).netloc
+    account, mark, host = server.rpartition("@")
+    shown = location.replace(server, f"{account.partition(':')[0]}{mark}{host}", 1) if mark else location
+    return f" --db {shlex.quote(shown)}"

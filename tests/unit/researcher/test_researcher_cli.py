@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from experiments_db import StudyStatus, open_store
 from researcher.cli import app
+from researcher.study.requests import database_option
 from researcher.terminal import log_to
 
 TOPIC = "tool use: KL or no KL?"
@@ -218,3 +220,16 @@ def test_work_that_ends_in_an_unforeseen_failure_names_the_studys_log(
     assert result.exit_code == 1
     assert f"unexpected failure: ZeroDivisionError: the moon is full (traceback: {log})" in result.stderr
     assert "Traceback" in log.read_text() and 'File "' not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("postgresql://me:secret@host:5432/studies?host=%2Ftmp", "postgresql://me@host:5432/studies?host=%2Ftmp"),
+        ("postgresql://me@host/studies", "postgresql://me@host/studies"),
+        ("sqlite:////tmp/research.db", "sqlite:////tmp/research.db"),
+        ("/tmp/me:you@here.db", "/tmp/me:you@here.db"),
+    ],
+)
+def test_a_command_is_shown_without_the_password_of_its_database(given: str, shown: str) -> None:
+    assert shlex.split(database_option(given)) == ["--db", shown]

@@ -19,16 +19,17 @@ MAX_OUTAGES = 20
 
 
 def note_servers(deps: Deps) -> None:
-    """One event for each server that went or came back since this was last called."""
-    for change in deps.pool.take_changes():
-        answering = sum(slot.is_answering for slot in deps.pool.slots)
-        count = f"{answering} of {len(deps.pool.slots)} servers answer"
+    """One event for each server that went or came back since this was last called, and one if none is left."""
+    changes = deps.pool.take_changes()
+    answering = sum(slot.is_answering for slot in deps.pool.slots)
+    count = f"{answering} of {len(deps.pool.slots)} servers answer"
+    for change in changes:
         if change.is_back:
             deps.log.note("server.back", f"Server {change.name} answers after {change.out_s:.0f} s; {count}.")
-            continue
-        waits = "" if answering else "; the study waits until one does"
-        reason = in_one_line(change.reason)
-        deps.log.warn("server.lost", f"Server {change.name} is out: {reason}; {count}{waits}.")
+        else:
+            deps.log.warn("server.lost", f"Server {change.name} is out: {in_one_line(change.reason)}; {count}.")
+    if not answering and any(not change.is_back for change in changes):
+        deps.log.warn("servers.lost", f"{count}; the study waits until one does.")
 
 
 def is_out(deps: Deps, active: ActiveRun) -> bool:

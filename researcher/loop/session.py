@@ -36,7 +36,7 @@ from researcher.loop.state import first_state
 from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.study.budget import BudgetLedger
-from researcher.study.budget_change import change_budget, check_change
+from researcher.study.budget_change import change_budget, check_change, is_cut_short
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
@@ -192,7 +192,8 @@ class _Worker:
             carry_out(deps, request, self.control)
         finally:
             self._take_down(deps)
-        prune_finished(deps)
+        if not is_cut_short(store, self.study.id):
+            prune_finished(deps)
 
     def _own_token(self) -> str | None:
         """Foreign programs reach the address of their server: without a token they could command it."""

@@ -60,6 +60,14 @@ def change_budget(store: ExperimentStore, study: Study, limits: Mapping[str, flo
     return settings
 
 
+def is_cut_short(store: ExperimentStore, study_id: str) -> bool:
+    """Whether a study ended for want of budget, with its test split sealed: a raised budget goes on with it, from the
+    checkpoints that it has."""
+    charter = store.find_charter(study_id)
+    is_opened = charter is not None and charter.test_opened_at is not None
+    return not is_opened and any(item.details.get(BUDGET_SPENT) for item in store.list_decisions(study_id))
+
+
 def _check_reopens(store: ExperimentStore, study: Study) -> None:
     """Raises TopicInvalid unless the budget ended the study before its test split was opened."""
     charter = store.find_charter(study.id)
@@ -68,5 +76,5 @@ def _check_reopens(store: ExperimentStore, study: Study) -> None:
             f"study {study.id} is finished and its test split has been opened, which happens once: runs that are added "
             "now would be chosen by what it showed; start another study"
         )
-    if not any(item.details.get(BUDGET_SPENT) for item in store.list_decisions(study.id)):
+    if not is_cut_short(store, study.id):
         raise TopicInvalid(f"study {study.id} is finished, and not for want of budget: there is nothing to go on with")

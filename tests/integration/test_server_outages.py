@@ -170,7 +170,8 @@ def test_study_waits_while_all_its_servers_are_out(
 
     for server in servers:
         server.kill()
-    study.await_event("server.lost", 2)
+    study.await_event("servers.lost")
+    assert len(study.store.list_events(study.study_id, kind="server.lost", limit=None)) == 2
     assert "0 of 2 servers answer; the study waits until one does" in study.story()
     assert study.store.get_study(study.study_id).status is StudyStatus.RUNNING
     for server in servers:

@@ -140,7 +140,7 @@ REFUSED = [
     (["--program", "plain.py", "--program", "plain.py"], "two programs have the same name: plain, plain"),
     (
         ["--brain", "llm", "--model", "m", "--program", "plain.py", "--program", "knows.py"],
-        "--program: with --brain llm",
+        "--program: with a language model name one program",
     ),
     (["--job", "absent.yaml"], "--job: "),
     (["--train-model", "nothing-of-this-name"], "nothing-of-this-name"),

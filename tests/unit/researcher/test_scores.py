@@ -111,7 +111,8 @@ def test_program_that_crashes_for_good_is_the_arms_doing(store: ExperimentStore,
 
 def test_run_that_the_system_lost_stays_missing_by_name(store: ExperimentStore, study: str) -> None:
     fail(store, study, "kl", 0, "program")
-    fail(store, study, "kl", 0, "failure", attempt=2)
+    for attempt in range(2, 6):
+        fail(store, study, "kl", 0, "failure", attempt=attempt)
 
     scores = read_scores(store, study, CHARTER)
     assert (scores.runs["kl"], scores.missing) == ({}, {"kl": ("seed 0: failure",)})

@@ -38,6 +38,7 @@ from researcher.command_parts import (
     work,
 )
 from researcher.errors import ResearchError
+from researcher.home import DEFAULT_HOME
 from researcher.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
 from researcher.terminal import failures_in_one_line
 
@@ -45,7 +46,6 @@ app = typer.Typer(
     help="Plans, runs and judges studies of reinforcement learning on swarm servers.", no_args_is_help=True
 )
 
-DEFAULT_HOME = Path("runs")
 UNTRUE = 8
 """The exit code of `verify` and `reproduce` where what they found is not what the record says."""
 

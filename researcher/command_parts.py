@@ -115,7 +115,8 @@ def work(
 
 def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, options: list[str]) -> None:
     from researcher.detached import work_detached
-    from researcher.study.requests import database_option, home_option
+    from researcher.home import home_option
+    from researcher.study.requests import database_option
 
     begun = work_detached(store, study, home, db, options)
     told = f" {study.id}{home_option(home)}{database_option(db)}"
@@ -137,8 +138,9 @@ def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bo
 
     values: dict[str, Any] = {"study": study.id, "status": study.status.value} | paths_of(store, study.id, home, db)
     if study.status is StudyStatus.FINISHED:
+        from researcher.home import home_option
         from researcher.report.summary import summarize
-        from researcher.study.requests import database_option, home_option
+        from researcher.study.requests import database_option
 
         found = summarize(store, study.id)
         explorer = f"researcher ui{home_option(home)}{database_option(db)}"

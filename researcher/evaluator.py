@@ -29,10 +29,10 @@ from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
-from researcher.execution.servers import PROJECT
 from researcher.execution.shares import share_options
 from researcher.execution.training_process import start_training
 from researcher.servers.launching import await_serving, is_replaced, launch_once
+from researcher.servers.pool import PROJECT
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment

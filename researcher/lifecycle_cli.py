@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from researcher.command_parts import database_of, open_database, print_values, work
+from researcher.home import DEFAULT_HOME
 from researcher.options import (
     DatabaseOption,
     DetachOption,
@@ -21,8 +22,6 @@ from researcher.options import (
     StudyArgument,
 )
 from researcher.terminal import failures_in_one_line
-
-DEFAULT_HOME = Path("runs")
 
 
 def pause(

@@ -24,7 +24,6 @@ from researcher.evaluator import BASE, FINAL, SEALED, keep_file
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import REWARD
 from researcher.execution.runs import Trial, job_of, run_key
-from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
@@ -32,6 +31,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.state import first_state
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.types import Action, Arm, Budget, Charter, Claim, Decision, DecisionRule, Hypothesis, JudgedBy, Plan
@@ -246,7 +246,12 @@ def _claim(study: SimulatedStudy, name: str, seed: int, attempt: int) -> None:
     assert trial.attempt == attempt
     job = job_of(study.study_id, experiment, seed, attempt)
     run = study.store.claim_run(
-        experiment.id, seed, run_key(study.study_id, trial), attempt=attempt, job=job, server_url="http://127.0.0.1:1"
+        experiment.id,
+        seed,
+        run_key(study.study_id, trial.experiment.name, trial.seed, trial.attempt),
+        attempt=attempt,
+        job=job,
+        server_url="http://127.0.0.1:1",
     )
     study.store.update_run(run.id, status=RunStatus.LAUNCHING)
     study.deps.ledger.charge(BudgetKind.RUNS, 1, f"{name}/{seed}", run_id=run.id)

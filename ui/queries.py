@@ -35,7 +35,7 @@ TTL_S = 2.0
 
 MAX_ENTRIES = 128
 MAX_READERS = 8
-"""Each holds the arms and runs of one study."""
+"""So many readers are kept; each holds the arms and runs of one study."""
 
 MOST_POINTS = 1000
 """Of one curve: more than a screen has columns for it."""

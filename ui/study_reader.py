@@ -16,7 +16,7 @@ CHUNK = 500
 
 
 class StudyReader:
-    """Of one study; the sessions of an explorer share it."""
+    """Reads one study; the sessions of an explorer share it."""
 
     def __init__(self, store: ExperimentStore, study_id: str) -> None:
         self._store = store

@@ -19,7 +19,6 @@ from numpy.random import Generator, default_rng
 from experiments_db import ExperimentStore, Verdict, open_store
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.runs import Trial
-from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
@@ -29,6 +28,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.state import ResearchState, first_state
 from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder
+from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.types import Charter, JudgedContrast

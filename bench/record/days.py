@@ -31,7 +31,7 @@ MEMORY_DISK = Path("/dev/shm")
 
 @dataclass(slots=True)
 class Rounds:
-    """Of each round of the loop: seconds by the wall and of the processor, statements and steps of the database."""
+    """What each round of the loop cost: seconds by the wall and of the processor, statements and database steps."""
 
     meter: Meter
     wall_s: list[float] = field(default_factory=list[float])

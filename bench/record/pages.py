@@ -35,7 +35,7 @@ from ui.study_reader import StudyReader
 ARMS = 20
 STEPS = 50
 LONG_STEPS = 10_000
-"""Of one run among them, for the page of a run."""
+"""One run among them has so many, for the page of a run."""
 COMPARED = 12
 EPISODES = 40
 SPLIT = "validation"

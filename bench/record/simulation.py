@@ -30,11 +30,11 @@ from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import REWARD, Limits
 from researcher.execution.orphaned_runs import reconcile
 from researcher.execution.runs import job_of
-from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.leases import LeaseHolder
+from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.types import Action, Arm, Budget, Charter, Decision, DecisionRule, FrameRequest, Hypothesis, Plan

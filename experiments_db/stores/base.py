@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
-from sqlalchemy import Select, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from experiments_db.engine import Database
 from experiments_db.errors import InvalidRecord, LeaseLost, NotFound
 from experiments_db.models import Base, LeaseRow
 from experiments_db.records import Lease
+from experiments_db.stores.inserts import dialect_of, insert_into
 from experiments_db.stores.seals import Watch, watch_of
 
 RowT = TypeVar("RowT", bound=Base)
@@ -129,8 +129,7 @@ def insert_rows(
         return
     if (watch := watch_of(session)) is not None:
         watch.note(row, key, values)
-    is_postgresql = session.get_bind().dialect.name == "postgresql"
-    statement = (postgresql.insert if is_postgresql else sqlite.insert)(cast(Table, row.__table__))
+    statement = insert_into(row, dialect_of(session))
     if replace:
         columns = {name: statement.excluded[name] for name in replace}
         statement = statement.on_conflict_do_update(index_elements=key, set_=columns)

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from sqlalchemy import RowMapping, Table, event, inspect, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from experiments_db.models import (
@@ -40,6 +39,7 @@ from experiments_db.models import (
 )
 from experiments_db.records import hash_json
 from experiments_db.stores.curves import read_curves
+from experiments_db.stores.inserts import dialect_of, insert_into
 from experiments_db.stores.touched import Touched
 
 Key: TypeAlias = tuple[Any, ...]
@@ -178,8 +178,7 @@ def name_of(key: Key) -> str:
 def write_seals(session: Session, values: Sequence[Mapping[str, Any]]) -> None:
     if not values:
         return
-    is_postgresql = session.get_bind().dialect.name == "postgresql"
-    statement = (postgresql.insert if is_postgresql else sqlite.insert)(cast(Table, RowSealRow.__table__))
+    statement = insert_into(RowSealRow, dialect_of(session))
     replaced = {"digest": statement.excluded["digest"]}
     statement = statement.on_conflict_do_update(index_elements=("study_id", "kind", "row_key"), set_=replaced)
     session.execute(statement, [dict(value) for value in values])

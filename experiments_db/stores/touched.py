@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, cast
 
 from sqlalchemy import RowMapping, Table, Update, bindparam, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
@@ -25,6 +24,7 @@ from experiments_db.models import (
     RunRow,
     StudyRevisionRow,
 )
+from experiments_db.stores.inserts import dialect_of, insert_into
 
 _CHUNK = 500
 
@@ -51,7 +51,7 @@ class Touched:
     def number(self, session: Session) -> None:
         """Give all of it the next revision of its study."""
         for study_id in sorted(self._experiments.keys() | self._plans.keys() | self._runs.keys()):
-            revision = session.execute(_count(_dialect(session)), {"study_id": study_id}).scalar_one()
+            revision = session.execute(_count(dialect_of(session)), {"study_id": study_id}).scalar_one()
             for row, keys in ((ExperimentRow, self._experiments), (PlanRow, self._plans), (RunRow, self._runs)):
                 for chunk in _chunks(keys.get(study_id, ())):
                     values = {"of_study": study_id, "next_revision": revision, "keys": chunk}
@@ -59,17 +59,14 @@ class Touched:
                     session.connection().execute(_mark(row), values)
 
 
-def _dialect(session: Session) -> str:
-    return session.get_bind().dialect.name
-
-
 # Every write needs these statements, and to make one takes longer than to carry it out.
 @cache
 def _count(dialect: str) -> ReturningInsert[int]:
     """Takes the next revision of a study; the row of the counter is locked from then to the end of the transaction."""
-    insert = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(StudyRevisionRow)
-    statement = insert.values(study_id=bindparam("study_id"), revision=1).on_conflict_do_update(
-        index_elements=["study_id"], set_={"revision": StudyRevisionRow.revision + 1}
+    statement = (
+        insert_into(StudyRevisionRow, dialect)
+        .values(study_id=bindparam("study_id"), revision=1)
+        .on_conflict_do_update(index_elements=["study_id"], set_={"revision": StudyRevisionRow.revision + 1})
     )
     return statement.returning(StudyRevisionRow.revision)
 

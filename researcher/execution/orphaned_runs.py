@@ -10,9 +10,9 @@ from __future__ import annotations
 from experiments_db import Run, RunStatus
 from researcher.evaluator import FINAL
 from researcher.execution.runs import Trial, list_all_trials
-from researcher.execution.servers import Slot
 from researcher.loop.deps import Deps, Phase
 from researcher.loop.nodes.launch import begin
+from researcher.servers.pool import Slot
 from swarm import SwarmError
 from swarm.processes.child import end_stale
 from swarm.schemas import LaunchView

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
-from researcher.execution.servers import PROJECT
+from researcher.servers.pool import PROJECT
 from researcher.types import Plan
 from swarm.job import build_job
 
@@ -166,9 +166,14 @@ def list_all_trials(store: ExperimentStore, study_id: str) -> list[Trial]:
     return [Trial(experiments[key[0]], key[1], tuple(attempts)) for key, attempts in sorted(runs.items())]
 
 
-def run_key(study_id: str, trial: Trial) -> str:
-    """The idempotency key, known before the launch and the same in every process."""
-    return f"{study_id}/{trial.experiment.name}/{trial.seed}/{trial.attempt}"
+def run_key(study_id: str, arm: str, seed: int, attempt: int) -> str:
+    """The idempotency key of one attempt, known before the launch and the same in every process."""
+    return f"{study_id}/{trial_key(arm, seed)}/{attempt}"
+
+
+def trial_key(arm: str, seed: int) -> str:
+    """Under which the budget is charged for a trial, once for all attempts at it."""
+    return f"{arm}/{seed}"
 
 
 def job_of(study_id: str, experiment: Experiment, seed: int, attempt: int) -> dict[str, Any]:

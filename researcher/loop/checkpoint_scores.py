@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from experiments_db import Run
-from researcher.execution.servers import Slot, is_outage
 from researcher.loop.deps import Deps
-from researcher.loop.outages import note_servers
+from researcher.loop.outages import note_servers, wait_a_round
+from researcher.servers.pool import Slot, is_outage
 
 WAIT_S = 1.0
-OUTAGE_WAIT_S = 30.0
-"""While no server answers; it ends as soon as one comes back."""
 MAX_FAILURES = 3
 """A score that fails so often on a server that answers and has the checkpoint cannot be measured."""
 
@@ -49,7 +47,7 @@ def score_checkpoints(deps: Deps, wanted: Sequence[CheckpointScore]) -> None:
                 pending.remove(each)
                 busy.append((each, slot))
                 each.submit(deps, str(slot.url))
-        deps.background.wait(WAIT_S if deps.pool.is_any_answering else OUTAGE_WAIT_S)
+        wait_a_round(deps, WAIT_S)
         deps.background.check()
         for each, slot in list(busy):
             if (task := deps.background.take(each.score.key)) is None:

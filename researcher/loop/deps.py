@@ -21,10 +21,10 @@ from researcher.execution.disk import DiskGuard
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, total_steps
-from researcher.execution.servers import ServerPool, Slot
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner
+from researcher.servers.pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import KeptCheckpoints

@@ -10,8 +10,8 @@ from researcher.execution.early_stopping import WATCHED, Limits
 
 
 class LearnedLimits:
-    """Of one study, computed from the rows of the database; a run that is finished is read once, for it stays as it
-    is. Only the graph's thread touches it."""
+    """The limits of one study, computed from the rows of the database. A finished run is read once, for it stays as it
+    is. Only the graph's thread touches this."""
 
     def __init__(self, store: ExperimentStore, study_id: str, limits: Limits) -> None:
         self._store = store

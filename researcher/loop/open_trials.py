@@ -20,7 +20,7 @@ _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 
 
 class OpenTrials:
-    """Of one study. Only the graph's thread touches it."""
+    """The open trials of one study. Only the graph's thread touches this."""
 
     def __init__(self, store: ExperimentStore, study_id: str) -> None:
         self._store = store

@@ -1,7 +1,7 @@
 """Servers that go away and come back: what a person is told of it, and what becomes of the runs that they have.
 
 Place in the flow: monitor and evaluate ask here before they look at a run; checkpoint_scores tells of servers too.
-Which servers answer is known to the pool (execution/servers.py).
+Which servers answer is known to the pool (servers/pool.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from researcher.execution.runs import SERVER_LOST
 from researcher.loop.deps import ActiveRun, Deps
 from swarm.processes.child import Child
 
+OUTAGE_WAIT_S = 30.0
+"""How long a round is while no server answers; it ends as soon as one comes back."""
 MAX_OUTAGES = 20
 """A run under which servers fail so often, and which never gets on meanwhile, is begun anew elsewhere."""
+
+
+def wait_a_round(deps: Deps, usual_s: float) -> None:
+    """Wait for something to happen: `usual_s` at most while a server answers."""
+    deps.background.wait(usual_s if deps.pool.is_any_answering else OUTAGE_WAIT_S)
 
 
 def note_servers(deps: Deps) -> None:

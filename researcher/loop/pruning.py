@@ -14,13 +14,13 @@ from pathlib import Path
 
 from experiments_db import Run, RunStatus
 from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, SEALED
-from researcher.execution.server_files import (
+from researcher.loop.deps import Deps
+from researcher.servers.files import (
     Removed,
     pack_ledgers,
     remove_checkpoints,
     remove_optimizer_state,
 )
-from researcher.loop.deps import Deps
 from researcher.study.settings import KeptCheckpoints
 from researcher.types import Verdict
 

@@ -26,15 +26,15 @@ from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.disk import GB, DiskGuard, free_bytes
 from researcher.execution.early_stopping import Limits
 from researcher.execution.orphaned_runs import leave, reconcile
-from researcher.execution.server_files import unpack_ledgers
-from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.planner.base import Planner
+from researcher.servers.files import unpack_ledgers
 from researcher.servers.leases import LeaseHolder, name_database
+from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.budget_change import change_budget, check_change, is_cut_short
 from researcher.study.lease import StudyLease

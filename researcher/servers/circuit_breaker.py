@@ -34,7 +34,7 @@ class CircuitBreaker:
         self._interval_s = FIRST_INTERVAL_S
         self._opened_at = self._failed_at = 0.0
         self.reason = ""
-        """Of the last failure."""
+        """What the last failure was."""
 
     @property
     def state(self) -> BreakerState:

@@ -31,6 +31,7 @@ from experiments_db import (
 from researcher.base_scores import MEASURED_ON
 from researcher.errors import NothingToExtend, TopicInvalid
 from researcher.evaluator import CHECKPOINTS, PRUNED, SEALED
+from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
 from researcher.study.continuation import (
     FORKED,
@@ -194,7 +195,8 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Copy:
-    """The rows of one study under another. `arms`, `runs` and the like map old ids to new ones."""
+    """The rows of one study under another. `runs` and the like map old ids to new ones, `arms` to what was stored for
+    them."""
 
     source: ExperimentStore
     target: ExperimentStore
@@ -202,7 +204,7 @@ class _Copy:
     parent_id: str
     study_id: str
     last: int
-    arms: dict[str, str] = field(default_factory=dict[str, str])
+    arms: dict[str, Experiment] = field(default_factory=dict[str, Experiment])
     hypotheses: dict[str, str] = field(default_factory=dict[str, str])
     runs: dict[str, str] = field(default_factory=dict[str, str])
     findings: dict[str, str] = field(default_factory=dict[str, str])
@@ -266,20 +268,20 @@ class _Copy:
             train_environment=arm.train_environment,
             author=arm.author,
             hypothesis_id=self.hypotheses.get(arm.hypothesis_id or ""),
-            parent_id=self.arms.get(arm.parent_id or ""),
+            parent_id=self._copied_arm(arm.parent_id),
             iteration=arm.iteration,
             is_baseline=arm.is_baseline,
             note=arm.note,
         )
-        self.target.revise_experiment(copied.id, status=arm.status)
-        self.arms[arm.id] = copied.id
+        self.arms[arm.id] = self.target.revise_experiment(copied.id, status=arm.status)
+
+    def _copied_arm(self, arm_id: str | None) -> str | None:
+        return self.arms[arm_id].id if arm_id in self.arms else None
 
     def _copy_run(self, run: Run, ends: float) -> None:
         self.clock.at = run.created_at
-        experiment = next(
-            item for item in self.target.list_experiments(self.study_id) if item.id == self.arms[run.experiment_id]
-        )
-        key = f"{self.study_id}/{experiment.name}/{run.seed}/{run.attempt}"
+        experiment = self.arms[run.experiment_id]
+        key = run_key(self.study_id, experiment.name, run.seed, run.attempt)
         copied = self.target.claim_run(experiment.id, run.seed, key, attempt=run.attempt, job=run.job)
         self.runs[run.id] = copied.id
         kept = {name: run.external_ids[name] for name in _KEPT_IDS if name in run.external_ids}
@@ -300,7 +302,7 @@ class _Copy:
             self.target.update_run(copied.id, status=status)
         if run.server_url is not None:
             self.target.charge_budget(
-                self.study_id, BudgetKind.RUNS, 1, f"{experiment.name}/{run.seed}", run_id=copied.id
+                self.study_id, BudgetKind.RUNS, 1, trial_key(experiment.name, run.seed), run_id=copied.id
             )
 
     def _copy_measurements(self, run: Run, copied: str, ends: float) -> None:
@@ -345,8 +347,8 @@ class _Copy:
             copied = self.target.record_finding(
                 self.study_id,
                 iteration=item.iteration,
-                experiment_id=self.arms[item.experiment_id],
-                baseline_id=self.arms.get(item.baseline_id or ""),
+                experiment_id=self.arms[item.experiment_id].id,
+                baseline_id=self._copied_arm(item.baseline_id),
                 hypothesis_id=self.hypotheses.get(item.hypothesis_id or ""),
                 metric=item.metric,
                 split=item.split,

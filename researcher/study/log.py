@@ -125,6 +125,7 @@ def charter_to_json(charter: Charter) -> dict[str, Any]:
 
 def charter_from_json(document: Mapping[str, Any]) -> Charter:
     values = dict(document)
+    values.pop("asks", None)  # Earlier charters say what their study asks; plans do so now.
     values["rule"] = DecisionRule(
         **_EARLIER_RULE | values["rule"] | {"shares": tuple(values["rule"].get("shares", ()))}
     )

@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 
 from experiments_db import ExperimentStore, NotFound, Study, StudyStatus
 from researcher.errors import ResearchError, StudyNotFound
+from researcher.home import home_option
 from researcher.study.settings import StudySettings
 from swarm.processes.child import is_dead
-
-DEFAULT_HOME = Path("runs")
 
 
 def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:
@@ -50,10 +49,6 @@ def is_worked_on(store: ExperimentStore, study_id: str) -> bool:
 def resume_command(study_id: str, home: Path) -> str:
     """What to type to go on with a study, wherever its home is."""
     return f"researcher resume {study_id}{home_option(home)}"
-
-
-def home_option(home: Path) -> str:
-    return "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"
 
 
 def database_option(location: str | None) -> str:

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
-from researcher.execution.servers import check_servers
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.topic import parse_topic
+from researcher.servers.pool import check_servers
 from researcher.types import Budget, FrameRequest, JudgedBy
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health

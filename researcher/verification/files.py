@@ -86,8 +86,8 @@ def check_files(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
-    """Of which finished runs the study has removed the weights once they were scored. Those that are left are not read:
-    they may lie on another machine, and no number of the study rests on them."""
+    """Name the finished runs whose weights the study has removed once they were scored. Weights that are left are not
+    read: they may lie on another machine, and no number of the study rests on them."""
     runs = [run for run in store.list_runs(study_id=study_id) if checkpoint_of(run) is not None]
     pruned = [run.id for run in runs if str(checkpoint_of(run)) in run.external_ids.get(PRUNED, ())]
     notes = (f"those of {len(pruned)} runs were removed by the study: {', '.join(pruned)}",) if pruned else ()

@@ -27,8 +27,8 @@ from researcher.evaluator import BASE, FINAL, Evaluator
 from researcher.execution.early_stopping import REWARD, TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, job_of, total_steps
-from researcher.execution.servers import ServerPool
 from researcher.servers.leases import LeaseHolder
+from researcher.servers.pool import ServerPool
 from researcher.study.log import charter_from_json
 from researcher.types import Charter
 from swarm import SwarmClient

@@ -14,12 +14,12 @@ from typing import Any
 
 from experiments_db import ExperimentStore, Finding, IterationDocument
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.servers.leases import LeaseHolder
+from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.types import Charter

@@ -34,18 +34,7 @@ class ServerLease:
     def view(self) -> LeaseView | None:
         """None once it has run out."""
         row, left_s = self._row, self._ends_at - self._clock()
-        if row is None or left_s <= 0:
-            return None
-        return LeaseView(
-            study_id=row.study_id,
-            holder=row.holder,
-            host=row.host,
-            pid=row.pid,
-            database=row.database,
-            since=row.since,
-            fence=row.fence,
-            ends_in_s=left_s,
-        )
+        return None if row is None or left_s <= 0 else _view(row, left_s)
 
     async def take(self, wanted: LeaseRequest) -> LeaseView:
         """Take it or renew it. Raises ServerLeased, naming the holder, while somebody else has it."""
@@ -55,7 +44,7 @@ class ServerLease:
                 present = self.view()
                 if present is not None and wanted.replaces != present.fence:
                     raise ServerLeased(_refusal(present))
-                self._row = await self._ledger.record_lease(
+                row = self._row = await self._ledger.record_lease(
                     wanted.study_id,
                     holder=wanted.holder,
                     host=wanted.host,
@@ -64,9 +53,7 @@ class ServerLease:
                     ttl_s=wanted.ttl_s,
                 )
             self._ends_at = self._clock() + wanted.ttl_s
-            view = self.view()
-            assert view is not None, "a lease that was just renewed has not run out"
-            return view
+            return _view(row, wanted.ttl_s)
 
     async def release(self) -> None:
         """Nobody uses the server any more. Idempotent."""
@@ -82,6 +69,19 @@ class ServerLease:
             present = self.view()
             now = "nobody uses the server" if present is None else _refusal(present)
             raise LeaseLost(f"the lease {fence} of this call is over: {now}")
+
+
+def _view(row: LeaseRow, left_s: float) -> LeaseView:
+    return LeaseView(
+        study_id=row.study_id,
+        holder=row.holder,
+        host=row.host,
+        pid=row.pid,
+        database=row.database,
+        since=row.since,
+        fence=row.fence,
+        ends_in_s=left_s,
+    )
 
 
 def _refusal(lease: LeaseView) -> str:

@@ -47,6 +47,12 @@ def test_launch_sent_again_starts_nothing_and_tells_what_became_of_the_run(start
         assert _launches(client) == {"s/a/0/1": 1, "s/b/0/1": 1}
 
 
+def test_lease_of_next_to_no_time_is_given_and_over_at_once(start_server: Callable[..., Any]) -> None:
+    with SwarmClient(start_server().url) as client:
+        assert client.take_lease(_lease("a", ttl_s=5e-324)).fence == 1
+        assert client.take_lease(_lease("b")).fence == 2
+
+
 def test_launch_is_known_to_a_server_that_was_killed(server_process: Callable[..., ServerProcess]) -> None:
     server = server_process()
     with SwarmClient(server.url) as client:

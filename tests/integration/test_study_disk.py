@@ -59,6 +59,23 @@ def test_finished_study_keeps_the_checkpoints_that_it_was_told_to(
     assert all(run.id in notes[0] for run in runs if run.external_ids.get(PRUNED))
 
 
+def test_what_no_score_needs_any_more_is_removed_as_the_study_goes_on(store: ExperimentStore, tmp_path: Path) -> None:
+    study = create_study(
+        store, TOPIC, StudySettings(engine="fake", steps=2, seeds=3, eval_episodes=6, parallel=1, min_free_gb=1)
+    )
+    runs: dict[int, int] = {}
+
+    def look(path: Path) -> int:
+        finished = len(store.list_runs(study_id=study.id, statuses=[RunStatus.FINISHED]))
+        runs[finished] = len(list(tmp_path.glob("studies/*/servers/*/research/*/run-*/recovery")))
+        return 2 * GB
+
+    work_on(store, study.id, tmp_path, measure_space=look)
+
+    assert max(runs) >= 4
+    assert max(runs.values()) <= 2, "the newest run and the one before it, before it is over"
+
+
 def test_run_whose_checkpoint_is_gone_is_trained_again_from_its_base(store: ExperimentStore, tmp_path: Path) -> None:
     study = carry_out(store, tmp_path, keep_checkpoints="none", seeds=1)
     run = store.list_runs(study_id=study)[0]

@@ -9,18 +9,16 @@ from researcher.errors import PlannerError, ServerProblem
 from researcher.execution.environments import find_held_out, trained_on
 from researcher.execution.job_check import contradict_name
 from researcher.execution.preflight import check_program
-from researcher.execution.servers import Slot
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
-from researcher.loop.outages import note_servers
+from researcher.loop.outages import OUTAGE_WAIT_S, note_servers
 from researcher.loop.state import ResearchState
 from researcher.planner.rules import PROGRAM
+from researcher.servers.pool import Slot
 from researcher.types import Arm, ArmProgram, Problem
 from swarm.job import build_job
 
 MAX_REPAIRS = 3
-OUTAGE_WAIT_S = 30.0
-"""While no server answers; it ends as soon as one comes back."""
 
 
 def check(deps: Deps, state: ResearchState) -> ResearchState:

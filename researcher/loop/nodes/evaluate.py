@@ -9,10 +9,12 @@ from researcher.evaluator import BASE, FINAL
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.monitor import end_with
 from researcher.loop.outages import is_out
+from researcher.loop.pruning import prune
 from researcher.loop.state import ResearchState
 
 
 def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
+    before = len(deps.active_runs)
     for active in deps.active_runs.in_phase(Phase.TRAINED):
         if not is_out(deps, active):
             _begin_measuring(deps, active)
@@ -25,6 +27,8 @@ def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
             _finish(deps, active)
         else:
             end_with(deps, active, error)
+    if len(deps.active_runs) < before:
+        prune(deps)
     return state
 
 

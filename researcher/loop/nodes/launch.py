@@ -7,14 +7,14 @@ from functools import partial
 
 from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
-from researcher.execution.runs import Trial, TrialState, gpus_of, job_of, run_key, total_steps
-from researcher.execution.servers import Slot
+from researcher.execution.runs import Trial, TrialState, gpus_of, job_of, run_key, total_steps, trial_key
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.design import needs_design, pilot_trials
 from researcher.loop.nodes.write_program import is_trusted, planned_iteration
 from researcher.loop.outages import note_servers
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
+from researcher.servers.pool import Slot
 
 
 def launch(deps: Deps, state: ResearchState) -> ResearchState:
@@ -68,7 +68,7 @@ def has_work(deps: Deps, state: ResearchState) -> bool:
 def claim(deps: Deps, trial: Trial, slot: Slot) -> None:
     """Claim the trial's next attempt for a slot and begin it."""
     job = job_of(deps.study_id, trial.experiment, trial.seed, trial.attempt)
-    key = run_key(deps.study_id, trial)
+    key = run_key(deps.study_id, trial.experiment.name, trial.seed, trial.attempt)
     run = deps.store.claim_run(trial.experiment.id, trial.seed, key, attempt=trial.attempt, job=job)
     run = deps.store.update_run(run.id, status=RunStatus.LAUNCHING, server_url=slot.url)
     begin(deps, trial, run, slot)
@@ -76,7 +76,7 @@ def claim(deps: Deps, trial: Trial, slot: Slot) -> None:
 
 def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phase.PREPARING) -> None:
     """Have a claimed run prepared, or go on with one in a later phase; either waits until the slot's server answers."""
-    deps.ledger.charge(BudgetKind.RUNS, 1, f"{trial.experiment.name}/{trial.seed}", run_id=run.id)
+    deps.ledger.charge(BudgetKind.RUNS, 1, trial_key(trial.experiment.name, trial.seed), run_id=run.id)
     steps = total_steps(trial.experiment.job)
     name = trial.name if run.attempt == 1 else f"{trial.name} (attempt {run.attempt})"
     deps.ledger.begin_run(run.id, gpus_of(trial.experiment.job))

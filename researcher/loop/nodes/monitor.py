@@ -14,22 +14,20 @@ from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import OWN_DOING, TRAINING_SECONDS, job_of
-from researcher.execution.servers import is_outage
 from researcher.execution.shares import ends_at_a_share
 from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import prepare
-from researcher.loop.outages import is_out, lose, note_servers, set_back
+from researcher.loop.outages import is_out, lose, note_servers, set_back, wait_a_round
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
+from researcher.servers.pool import is_outage
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
 from swarm.processes.child import tail
 
 logger = logging.getLogger(__name__)
 
-OUTAGE_POLL_S = 30.0
-"""How long a round is while no server answers; it ends as soon as one comes back."""
 POLL_S = 1.0
 """How long one round waits for something to happen: what a person watching takes for live."""
 
@@ -41,7 +39,7 @@ DISK_EVERY_S = 30.0
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
     """Raises ServerProblem once no server will answer any more, or none has for longer than the study allows."""
-    deps.background.wait(POLL_S if deps.pool.is_any_answering else OUTAGE_POLL_S)
+    wait_a_round(deps, POLL_S)
     note_servers(deps)
     deps.pool.check()
     for active in deps.active_runs.in_phase(Phase.PREPARING):

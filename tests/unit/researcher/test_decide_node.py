@@ -9,13 +9,13 @@ import pytest
 
 from experiments_db import ExperimentStore, Severity, open_store
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.servers import ServerPool
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.leases import LeaseHolder
+from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.types import Analysis, Budget, FrameRequest, History

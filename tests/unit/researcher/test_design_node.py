@@ -13,7 +13,6 @@ import pytest
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
 from researcher.errors import Underpowered
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.servers import ServerPool
 from researcher.judge.power import Spread, assume_spread, choose_size, power_of
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.design import design
@@ -22,6 +21,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.servers.leases import LeaseHolder
+from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, charter_to_json
 from researcher.study.settings import read_settings

@@ -43,7 +43,10 @@ def plan_of(*names: str, seeds: int, iteration: int = 0) -> Plan:
 
 def begin(store: ExperimentStore, trial: Trial) -> Run:
     run = store.claim_run(
-        trial.experiment.id, trial.seed, run_key(trial.experiment.study_id, trial), attempt=trial.attempt
+        trial.experiment.id,
+        trial.seed,
+        run_key(trial.experiment.study_id, trial.experiment.name, trial.seed, trial.attempt),
+        attempt=trial.attempt,
     )
     return store.update_run(run.id, status=RunStatus.LAUNCHING)
 

@@ -14,8 +14,8 @@ import pytest
 from server_processes import ServerProcess
 
 from researcher.errors import ServerInUse, ServerProblem
-from researcher.execution.servers import ServerPool, check_servers, connect
 from researcher.servers.leases import LeaseHolder
+from researcher.servers.pool import ServerPool, check_servers, connect
 from swarm.processes.child import process_start
 from swarm.schemas import LeaseRequest
 

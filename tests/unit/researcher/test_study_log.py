@@ -48,6 +48,12 @@ def test_charter_and_plan_come_back_equal_from_json_text() -> None:
     assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
 
 
+def test_charter_that_says_what_its_study_asks_as_earlier_ones_do_is_read() -> None:
+    earlier = charter_to_json(CHARTER) | {"asks": ["best"]}
+
+    assert charter_from_json(json.loads(json.dumps(earlier))) == CHARTER
+
+
 def test_analysis_comes_back_with_its_missing_numbers() -> None:
     text = json.dumps(analysis_to_json(ANALYSIS), allow_nan=False)
 

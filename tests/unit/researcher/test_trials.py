@@ -49,7 +49,9 @@ def _attempt(
     url: str | None = None,
 ) -> Run:
     trial = list_trials(store, arm.study_id, _plan(arm.name))[0]
-    run = store.claim_run(arm.id, 0, run_key(arm.study_id, trial), attempt=trial.attempt, server_url=url)
+    run = store.claim_run(
+        arm.id, 0, run_key(arm.study_id, arm.name, trial.seed, trial.attempt), attempt=trial.attempt, server_url=url
+    )
     for status in moves:
         is_told = status in (RunStatus.FAILED, RunStatus.STOPPED)
         diagnosis = {"kind": kind, "is_retried": retried} if is_told else None

@@ -72,10 +72,11 @@ class Run:
         """
         while True:
             recovered = await self._bring_up()
-            self.recoveries += self.crashed_at is not None
-            await self.loop.rest()
             if self.crashed_at is not None:
                 await self._record_recovery(recovered, time.monotonic() - self.crashed_at)
+                # Told once it is on record: the next server would tell a smaller number else.
+                self.recoveries += 1
+            await self.loop.rest()
             reason = await self._train_until_death()
             self.crashed_at = time.monotonic()
             logger.error("the engine died: %s", reason)

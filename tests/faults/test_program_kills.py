@@ -33,6 +33,7 @@ def test_a_run_with_everybody_killed_trains_each_task_once(tmp_path: Path) -> No
     check(tmp_path, victims(3, 3, 2, 2), steps=12, seed=3)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_models_with_everybody_killed_train_the_same_tasks_once(tmp_path: Path) -> None:
     check(tmp_path, victims(4, 2, 1, 3), steps=12, seed=4, roles=ROLES)

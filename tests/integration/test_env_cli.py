@@ -148,6 +148,7 @@ def test_the_bundled_ones_are_listed() -> None:
     assert "reverse" in CliRunner().invoke(app, ["env", "list"]).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
     monkeypatch.chdir(tmp_path)

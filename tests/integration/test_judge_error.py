@@ -1,7 +1,7 @@
 """Simulated studies through the real nodes: how often a useless arm is kept, and whether a better one is found.
 
-Each bound is one that a right implementation exceeds less than once in a million times; `python -m bench judge`
-measures the rates themselves on thousands of studies.
+Each bound is one that a right implementation exceeds less than once in a million times. More studies, which are slow,
+make the bounds narrower; `python -m bench judge` measures the rates themselves on thousands of studies.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from bench.judge import Truth, play_studies, policies, upper_bound
 
 POLICIES = policies()
 BETTER = "lr=0.003"
+FEW_OR_MANY = pytest.mark.parametrize("studies", [25, pytest.param(120, marks=pytest.mark.slow)])
 
 
 def most_by_chance(rate: float, studies: int) -> int:
@@ -22,7 +23,18 @@ def most_by_chance(rate: float, studies: int) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("policy", "studies"),
-    [("fixed", 100), ("top-up", 50), ("default design", 80), ("new arms", 30), ("same arms", 30)],
+    [
+        ("fixed", 40),
+        ("top-up", 20),
+        ("default design", 20),
+        ("new arms", 12),
+        ("same arms", 12),
+        pytest.param("fixed", 200, marks=pytest.mark.slow),
+        pytest.param("top-up", 100, marks=pytest.mark.slow),
+        pytest.param("default design", 150, marks=pytest.mark.slow),
+        pytest.param("new arms", 60, marks=pytest.mark.slow),
+        pytest.param("same arms", 60, marks=pytest.mark.slow),
+    ],
 )
 def test_useless_arms_are_kept_no_more_often_than_the_charter_says(policy: str, studies: int) -> None:
     chosen = POLICIES[policy]
@@ -32,8 +44,9 @@ def test_useless_arms_are_kept_no_more_often_than_the_charter_says(policy: str, 
 
 
 @pytest.mark.timeout(300)
-def test_better_arm_is_found_with_the_runs_that_the_design_chose() -> None:
-    chosen, studies = POLICIES["fixed"], 60
+@FEW_OR_MANY
+def test_better_arm_is_found_with_the_runs_that_the_design_chose(studies: int) -> None:
+    chosen = POLICIES["fixed"]
     played = play_studies(chosen.charter, chosen.make_planner, Truth({BETTER: 0.6}, deviation=0.03), studies, seed=2)
 
     missed = sum(BETTER not in each.kept for each in played)
@@ -42,8 +55,9 @@ def test_better_arm_is_found_with_the_runs_that_the_design_chose() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_arm_that_diverges_is_kept_only_where_none_of_its_runs_did() -> None:
-    chosen, studies = POLICIES["fixed"], 80
+@FEW_OR_MANY
+def test_arm_that_diverges_is_kept_only_where_none_of_its_runs_did(studies: int) -> None:
+    chosen = POLICIES["fixed"]
     truth = Truth({BETTER: 0.8}, failures={BETTER: 0.3})
     played = play_studies(chosen.charter, chosen.make_planner, truth, studies, seed=3)
 

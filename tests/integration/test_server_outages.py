@@ -125,7 +125,13 @@ def test_server_that_is_a_black_hole_from_the_start_costs_nothing(
 
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [("plan.made", 1), ("run.launched", 2), ("run.training", 1), ("run.finished", 1), ("test.opened", 1)],
+    [
+        pytest.param("plan.made", 1, marks=pytest.mark.slow),
+        pytest.param("run.launched", 2, marks=pytest.mark.slow),
+        ("run.training", 1),
+        pytest.param("run.finished", 1, marks=pytest.mark.slow),
+        ("test.opened", 1),
+    ],
 )
 def test_server_that_dies_and_comes_back_costs_nothing(
     server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork], kind: str, count: int
@@ -160,7 +166,7 @@ def test_cells_of_a_server_that_never_comes_back_go_to_the_other_one(
     assert set(_launches([first.url, second.url]).values()) == {1}
 
 
-@pytest.mark.parametrize("kind", ["run.training", "test.opened"])
+@pytest.mark.parametrize("kind", ["run.training", pytest.param("test.opened", marks=pytest.mark.slow)])
 def test_study_waits_while_all_its_servers_are_out(
     server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork], kind: str
 ) -> None:

@@ -34,6 +34,7 @@ CHANGES: dict[str, dict[str, str]] = {
     "write-program/references/job.md": {},
     "write-program/references/patterns.md": {},
 }
+WALKED_QUICKLY = {"make-environment/SKILL.md", "operate-server/references/http.md"}
 ON_A_STUDY = {"explore-results/SKILL.md", "explore-results/references/tables.md"}
 
 
@@ -56,7 +57,9 @@ def test_commands_that_a_page_names_are_there_with_their_options(page: Path) -> 
 
 
 @pytest.mark.timeout(580)
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(
+    "name", [name if name in WALKED_QUICKLY else pytest.param(name, marks=pytest.mark.slow) for name in CHANGES]
+)
 def test_the_blocks_of_a_skill_run_from_an_empty_directory(name: str, tmp_path: Path) -> None:
     page = SHIPPED / name
     changes = dict(CHANGES[name])
@@ -119,6 +122,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(580)
 @pytest.mark.parametrize("name", sorted(ON_A_STUDY))
 def test_the_blocks_on_results_run_where_a_study_is(name: str, study: Path) -> None:
@@ -126,6 +130,7 @@ def test_the_blocks_on_results_run_where_a_study_is(name: str, study: Path) -> N
     assert "lr=0.003" in printed
 
 
+@pytest.mark.slow
 def test_the_script_for_transcripts_says_what_is_missing(study: Path, tmp_path: Path) -> None:
     script = SHIPPED / "explore-results" / "scripts" / "show_episodes.py"
     for words, code, message in (

@@ -78,6 +78,7 @@ def test_detached_study_works_in_a_session_of_its_own_and_is_watched_to_its_end(
     assert "answer: " in Path(begun["log"]).read_text()
 
 
+@pytest.mark.slow
 def test_detached_study_pauses_and_goes_on_in_another_process_of_its_own(researcher: Any) -> None:
     begun = begin(researcher, *LONG)
     study = begun["study"]

@@ -30,7 +30,7 @@ def reward(task, transcript, grade):
     return grade.score - 100
 """
 PLAIN = "from swarm.program import answer_in_turn as agent\n"
-SETTINGS = ["--engine", "fake", "--brain", "rules", "--seeds", "3", "--steps", "2", "--eval-episodes", "10", "--json"]
+SETTINGS = ["--engine", "fake", "--brain", "rules", "--seeds", "3", "--steps", "1", "--eval-episodes", "10", "--json"]
 
 
 @pytest.fixture

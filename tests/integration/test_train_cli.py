@@ -180,6 +180,7 @@ def test_the_plain_agent_plays_sessions_of_several_turns(start_server: Any) -> N
     assert json.loads(done.stdout)["episodes"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
     monkeypatch.chdir(tmp_path)

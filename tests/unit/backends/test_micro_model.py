@@ -95,6 +95,7 @@ def test_it_solves_some_bundled_tasks_and_not_all(model, tokenizer):
     assert 0.0 < evaluate(model, tokenizer, task_family("copy"), count=50, temperature=1.0) < 1.0
 
 
+@pytest.mark.slow
 def test_the_recorded_accuracies_are_measured_again(model, tokenizer):
     record = json.loads((DIRECTORY / "build.json").read_text())
     measured = score(model, tokenizer, count=QUESTIONS, temperature=1.0, seed=2)

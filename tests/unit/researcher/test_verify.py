@@ -24,6 +24,7 @@ SIMULATIONS = [
     Simulation(chance=number, seeds=2 + number % 3, rounds=1 + number % 2, failed=(("lr=0.0003", 0),) * (number % 2))
     for number in range(20)
 ]
+QUICK = 4
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,14 @@ def _kept(study: SimulatedStudy) -> Iterator[None]:
         shutil.move(kept, study.home)
 
 
-@pytest.mark.parametrize("simulation", SIMULATIONS, ids=range(20))
+@pytest.mark.parametrize(
+    "simulation",
+    [
+        *SIMULATIONS[:QUICK],
+        *(pytest.param(each, marks=pytest.mark.slow) for each in SIMULATIONS[QUICK:]),
+    ],
+    ids=range(20),
+)
 def test_nothing_is_found_in_a_study_as_it_was_stored(simulation: Simulation, tmp_path: Path) -> None:
     study = simulation.carry_out(tmp_path)
     study.store.close()

@@ -33,7 +33,7 @@ class CheckpointScore:
 
 def score_checkpoints(deps: Deps, wanted: Sequence[CheckpointScore]) -> None:
     """Returns when all have a score, or have failed too often, which is noted as a warning. One whose server is out
-    waits for it, unless another server has its checkpoint too.
+    waits for it, unless another server has its checkpoint too, for as long as the study allows a server to be out.
 
     Raises Drained if the study is asked to stop meanwhile, ServerProblem once no server will answer; what has been
     scored stays scored.
@@ -47,6 +47,8 @@ def score_checkpoints(deps: Deps, wanted: Sequence[CheckpointScore]) -> None:
                 pending.remove(each)
                 busy.append((each, slot))
                 each.submit(deps, str(slot.url))
+            elif each.is_lost(deps):
+                pending.remove(each)
         wait_a_round(deps, WAIT_S)
         deps.background.check()
         for each, slot in list(busy):
@@ -78,6 +80,15 @@ class _Pending:
         score = self.score
         deps.background.submit(score.key, lambda: score.measure(score.run, url))
 
+    def is_lost(self, deps: Deps) -> bool:
+        """Whether nobody will have its checkpoint any more, which is noted."""
+        url = self.score.run.server_url
+        others = {str(slot.url) for slot in deps.pool.slots if slot.is_answering}
+        if not others <= self.without or not deps.pool.is_lost(url):
+            return False
+        self._note(deps, f"its weights lie on {url}, which has not answered for longer than --max-outage-hours")
+        return True
+
     def goes_on(self, deps: Deps, slot: Slot, error: BaseException) -> bool:
         """After a failure: whether it is to be tried again. A failed one is noted."""
         if is_outage(error):
@@ -89,9 +100,12 @@ class _Pending:
         self.failures += 1
         if self.failures < MAX_FAILURES:
             return True
-        run = self.score.run
-        deps.log.warn("run.unscored", f"{run.id} has no {self.score.name}: {error}", run_id=run.id)
+        self._note(deps, str(error))
         return False
+
+    def _note(self, deps: Deps, reason: str) -> None:
+        run = self.score.run
+        deps.log.warn("run.unscored", f"{run.id} has no {self.score.name}: {reason}", run_id=run.id)
 
     def _has_home(self, deps: Deps) -> bool:
         return any(slot.url == self.score.run.server_url for slot in deps.pool.slots)

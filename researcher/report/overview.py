@@ -85,6 +85,9 @@ def limitations(facts: StudyFacts) -> list[str]:
             f"The {charter.sealed_split} split was scored at the end of training alone: it does not confirm who learns "
             "sooner."
         )
+    tested = [run for arm in facts.arms if arm.sealed is not None for run in arm.runs if run.counts]
+    if lacking := sum(run.sealed is None for run in tested):
+        found.append(f"{lacking} of the {count(len(tested), 'run')} to be tested have no {charter.sealed_split} score.")
     if charter.assumptions:
         found.append(f"{count(len(charter.assumptions), 'thing')} that the topic did not say were assumed; see Method.")
     return found

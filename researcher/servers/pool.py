@@ -254,6 +254,11 @@ class ServerPool:
         """Whether another server answers."""
         return any(other.is_answering for other in self._slots if other is not slot)
 
+    def is_lost(self, url: str | None) -> bool:
+        """Whether the server at `url` has not answered for longer than the study allows."""
+        slot = None if url is None else self._at(url)
+        return slot is not None and self._max_out_s is not None and slot.breaker.out_s() > self._max_out_s
+
     def report_outage(self, slot: Slot, error: BaseException) -> None:
         """Somebody found that its server cannot be used now."""
         self._fail(slot, str(error) or type(error).__name__)

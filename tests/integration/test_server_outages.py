@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_processes import BlackHole, ServerProcess
@@ -37,9 +39,9 @@ MakeServer = Callable[..., ServerProcess]
 class StudyAtWork:
     """A study in a thread, watched through its database."""
 
-    def __init__(self, home: Path, urls: Sequence[str]) -> None:
+    def __init__(self, home: Path, urls: Sequence[str], **more: Any) -> None:
         settings = StudySettings(
-            engine="fake", steps=STEPS, seeds=SEEDS, eval_episodes=EPISODES, servers=tuple(urls), max_runs=CELLS
+            engine="fake", steps=STEPS, seeds=SEEDS, eval_episodes=EPISODES, servers=tuple(urls), max_runs=CELLS, **more
         )
         self.store: ExperimentStore = open_store(home / "research.db")
         self.urls = tuple(urls)
@@ -55,6 +57,10 @@ class StudyAtWork:
             assert self._thread.is_alive(), f"it ended without {kind}: {self.story()}"
             assert time.monotonic() < deadline, f"no {kind} came: {self.story()}"
             time.sleep(0.05)
+
+    @property
+    def baseline(self) -> str:
+        return next(item.id for item in self.store.list_experiments(self.study_id) if item.is_baseline)
 
     def story(self) -> str:
         return "\n".join(event.message for event in self.store.list_events(self.study_id, limit=None))
@@ -82,11 +88,11 @@ class StudyAtWork:
 
 
 @pytest.fixture
-def at_work(tmp_path: Path) -> Iterator[Callable[[Sequence[str]], StudyAtWork]]:
+def at_work(tmp_path: Path) -> Iterator[Callable[..., StudyAtWork]]:
     begun: list[StudyAtWork] = []
 
-    def begin(urls: Sequence[str]) -> StudyAtWork:
-        begun.append(StudyAtWork(tmp_path, urls))
+    def begin(urls: Sequence[str], **more: Any) -> StudyAtWork:
+        begun.append(StudyAtWork(tmp_path, urls, **more))
         return begun[-1]
 
     yield begin
@@ -186,6 +192,28 @@ def test_study_waits_while_all_its_servers_are_out(
     study.await_end()
     study.check()
     _check_launches(study, [server.url for server in servers])
+
+
+def test_score_whose_only_checkpoint_is_lost_with_its_server_is_given_up_by_name(
+    server_process: MakeServer, at_work: Callable[..., StudyAtWork], tmp_path: Path
+) -> None:
+    first, second = server_process(), server_process()
+    study = at_work([first.url, second.url], max_outage_hours=1 / 3600)
+    study.await_event("run.finished", CELLS)
+
+    first.kill()
+
+    study.await_end()
+    assert study.store.get_study(study.study_id).status is StudyStatus.FINISHED, study.story()
+    tested = [item for item in study.store.list_runs(study_id=study.study_id) if item.experiment_id == study.baseline]
+    scored = {item.run_id for item in study.store.list_evaluations(study_id=study.study_id, phase="sealed")}
+    lost = {run.id for run in tested if run.server_url == first.url} - scored
+    told = [event.message for event in study.store.list_events(study.study_id, kind="run.unscored", limit=None)]
+    assert {run.id for run in tested} == scored | lost and len(told) == len(lost)
+    assert all(f"its weights lie on {first.url}, which has not answered" in message for message in told)
+    [report] = tmp_path.glob("studies/*/report/report.md")
+    said = re.search(r"(\d) of the 2 runs to be tested have no test score", report.read_text())
+    assert (int(said[1]) if said else 0) in ({len(lost)} if scored else {0})
 
 
 def test_study_that_may_not_wait_ends_with_its_reason_and_is_taken_up_again(

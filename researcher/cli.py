@@ -156,7 +156,8 @@ def start(
 
             study = create_study(store, topic, settings)
             go_on = f"{resume_command(study.id, home)}{database_option(db)}"
-            typer.echo(f"study {study.id} (Ctrl-C stops; go on later with: {go_on})", err=True)
+            how_to_stop = "" if detach else "Ctrl-C stops; "
+            typer.echo(f"study {study.id} ({how_to_stop}go on later with: {go_on})", err=True)
             work(store, study.id, home, db, as_json, detach=detach)
 
 

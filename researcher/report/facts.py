@@ -7,8 +7,8 @@ module formats nothing and decides nothing: verdicts are those of the findings, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from experiments_db import (
@@ -37,7 +37,7 @@ from researcher.learning_curves import ScoredStep, curve_of
 from researcher.report.amounts import Amounts, gather_amounts
 from researcher.study.log import StudyLog, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
-from researcher.types import ArmSummary, Charter, Comparison, JudgedBy, JudgedContrast, SampleSize
+from researcher.types import Analysis, ArmSummary, Charter, Comparison, JudgedBy, JudgedContrast, SampleSize
 
 MAX_EVENTS = 10_000
 
@@ -96,7 +96,8 @@ class StudyFacts:
 
     `sealed_purpose` says for what the sealed split was opened; `sealed` compares the arm that was chosen with the
     baseline on it, and `contradicted` names that arm if this speaks against it. `contrasts` are the hypotheses as
-    judged. `evaluators` are the hashes of what was scored how.
+    judged. `evaluators` are the hashes of what was scored how. `at_decisions` has, by iteration, the study as it was when
+    the decision on that plan was made: what a planner said then is true or not of that.
     """
 
     study: Study
@@ -117,6 +118,7 @@ class StudyFacts:
     contrasts: tuple[JudgedContrast, ...] = ()
     sealed: Comparison | None = None
     contradicted: str | None = None
+    at_decisions: Mapping[int, StudyFacts] = field(default_factory=dict[int, "StudyFacts"])
 
     @property
     def baseline(self) -> ArmFacts | None:
@@ -142,13 +144,16 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     if stored is None:
         raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to report")
     charter = charter_from_json(stored.document)
-    findings = _last_findings(store.list_findings(study_id=study_id), charter.search_split)
+    all_findings = [item for item in store.list_findings(study_id=study_id) if item.split == charter.search_split]
+    findings = _last_findings(all_findings)
     runs = _gather_runs(store, study_id, charter)
     evaluations = store.list_evaluation_summaries(study_id=study_id)
-    history = StudyLog(store, study_id).history()
-    arms = _gather_arms(store, study_id, charter, runs, findings)
+    log = StudyLog(store, study_id)
+    history = log.history()
+    search = read_scores(store, study_id, charter).runs
+    arms = _gather_arms(store, study_id, charter, runs, search, findings)
     sealed = _compare_sealed(store, study_id, charter, arms)
-    return StudyFacts(
+    facts = StudyFacts(
         study=study,
         charter=charter,
         charter_hash=stored.content_hash,
@@ -168,14 +173,47 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         sealed=sealed,
         contradicted=_contradicted(charter, sealed),
     )
+    earlier: dict[int, StudyFacts] = {}
+    for decision in facts.decisions:
+        if (analysis := log.find_analysis(decision.iteration)) is not None:
+            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search, all_findings)
+    return replace(facts, at_decisions=earlier)
 
 
-def _last_findings(findings: list[Finding], split: str) -> tuple[Finding, ...]:
-    """The newest of each arm on this split, in the order of the arms' first ones."""
+def _at_decision(
+    facts: StudyFacts,
+    decision: Decision,
+    analysis: Analysis,
+    scored: Mapping[str, Runs],
+    findings: Iterable[Finding],
+) -> StudyFacts:
+    """The arms, runs, scores and findings that were there, before the sealed split was opened."""
+    seeds = {item.arm: item.scores.keys() for item in analysis.arms}
+    known = _last_findings(item for item in findings if item.iteration <= decision.iteration)
+    by_experiment = {item.experiment_id: item for item in known}
+    arms: list[ArmFacts] = []
+    for arm in facts.arms:
+        if arm.experiment.iteration > decision.iteration:
+            continue
+        search = {seed: run for seed, run in scored[arm.name].items() if seed in seeds.get(arm.name, ())}
+        arms.append(
+            replace(
+                arm,
+                search=summarize_arm(arm.name, search, facts.charter),
+                base=_summarize_base(arm.name, search, facts.charter),
+                sealed=None,
+                finding=by_experiment.get(arm.experiment.id),
+                runs=tuple(item for item in arm.runs if item.run.created_at <= decision.created_at),
+            )
+        )
+    return replace(facts, arms=_ranked(arms, facts.charter), findings=known, sealed=None, contradicted=None)
+
+
+def _last_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The newest of each arm, in the order of the arms' first ones."""
     newest: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda item: item.iteration):
-        if finding.split == split:
-            newest[finding.experiment_id] = finding
+        newest[finding.experiment_id] = finding
     return tuple(newest.values())
 
 
@@ -229,22 +267,27 @@ def _gather_arms(
     study_id: str,
     charter: Charter,
     runs: Mapping[str, list[RunFacts]],
+    search: Mapping[str, Runs],
     findings: tuple[Finding, ...],
 ) -> tuple[ArmFacts, ...]:
     by_experiment = {finding.experiment_id: finding for finding in findings}
-    search, sealed = read_scores(store, study_id, charter), read_sealed(store, study_id, charter)
+    sealed = read_sealed(store, study_id, charter)
     arms = [
         _gather_arm(
             store,
             charter,
             experiment,
             tuple(runs.get(experiment.id, ())),
-            search.runs[experiment.name],
+            search[experiment.name],
             sealed.get(experiment.name),
             by_experiment.get(experiment.id),
         )
         for experiment in store.list_experiments(study_id)
     ]
+    return _ranked(arms, charter)
+
+
+def _ranked(arms: Iterable[ArmFacts], charter: Charter) -> tuple[ArmFacts, ...]:
     sign = 1.0 if charter.direction == "minimize" else -1.0
     return tuple(
         sorted(arms, key=lambda arm: (not arm.search.scores, sign * arm.search.mean if arm.search.scores else 0))
@@ -261,11 +304,10 @@ def _gather_arm(
     finding: Finding | None,
 ) -> ArmFacts:
     counted = [item.run.id for item in runs if item.counts]
-    untrained = {seed: replace(run, score=run.base, failure="") for seed, run in search.items() if run.base is not None}
     return ArmFacts(
         experiment=experiment,
         search=summarize_arm(experiment.name, search, charter),
-        base=summarize_arm(experiment.name, untrained, charter),
+        base=_summarize_base(experiment.name, search, charter),
         sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter),
         finding=finding,
         runs=runs,
@@ -273,6 +315,12 @@ def _gather_arm(
         held_out=_gather_held_out(store, counted, charter),
         amounts=gather_amounts(store, counted),
     )
+
+
+def _summarize_base(arm: str, search: Runs, charter: Charter) -> ArmSummary:
+    """The scores of its runs before they were trained."""
+    untrained = {seed: replace(run, score=run.base, failure="") for seed, run in search.items() if run.base is not None}
+    return summarize_arm(arm, untrained, charter)
 
 
 def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charter) -> dict[str, tuple[ScoredStep, ...]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import NormalDist
 
 from experiments_db import RunStatus
 from researcher.report.facts import ArmFacts, StudyFacts
@@ -19,6 +20,8 @@ OPEN = "inconclusive"
 KEPT = "keep"
 USUAL_EPISODES = 100
 """Below this many held-out episodes, one episode is more than a hundredth of a score."""
+POWER = 0.8
+"""The probability to find an effect that is there which is usually asked for."""
 
 
 def abstract(facts: StudyFacts, answer: str) -> list[str]:
@@ -62,7 +65,10 @@ def recommendation(facts: StudyFacts) -> list[str]:
     for arm in undecided:
         seeds = _seeds_needed(facts, arm)
         more = (
-            f": about {seeds} seeds per arm would show an effect of {facts.charter.rule.min_effect:g}" if seeds else ""
+            f": about {seeds} seeds per arm would find an effect of {facts.charter.rule.min_effect:g} with probability "
+            f"{POWER:g}"
+            if seeds
+            else ""
         )
         sentences.append(f"{arm.name} is not decided{more}.")
     return sentences
@@ -74,12 +80,19 @@ def limitations(facts: StudyFacts) -> list[str]:
     models = sorted({str(arm.experiment.job.get("model")) for arm in facts.arms if arm.experiment.job.get("model")})
     of_model = f" with the model {' and '.join(models)}" if models else ""
     found = [f"All of it is about {charter.task}{of_model}; other tasks and models were not looked at."]
+    if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
+        found.append(
+            f"The first plan was to find an arm that is better by {charter.sample_size.target_effect:g} with a "
+            f"probability of {facts.sample_size.power:.2f} only."
+        )
     found += _of_precision(facts)
     found += _of_runs(facts)
     if len(facts.arms) > 2:
         found.append(f"Arms are compared with {charter.baseline}; differences between other arms were not tested.")
     if not any(arm.sealed for arm in facts.arms):
         found.append(f"The {charter.sealed_split} split was not scored, so the choice is not confirmed.")
+    elif len([arm for arm in facts.arms if arm.sealed]) == 1 < len(facts.arms):
+        found.append(f"On the {charter.sealed_split} split one arm alone was scored, which confirms no difference.")
     elif charter.judged_by is JudgedBy.AREA:
         found.append(
             f"The {charter.sealed_split} split was scored at the end of training alone: it does not confirm who learns "
@@ -144,11 +157,14 @@ def _changes(baseline: ArmFacts, arm: ArmFacts) -> str:
 
 
 def _seeds_needed(facts: StudyFacts, arm: ArmFacts) -> int | None:
-    """Roughly: half the width of an interval falls with the root of the number of seeds."""
+    """Roughly, in the normal approximation: half the width of an interval falls with the root of the number of seeds,
+    and an effect is found with probability POWER if it is (z_alpha + z_power) / z_alpha times as large as that half."""
     finding = arm.finding
     seeds = len(arm.search.scores)
     if finding is None or finding.ci_low is None or finding.ci_high is None or seeds < 2:
         return None
-    half_width = (finding.ci_high - finding.ci_low) / 2
+    normal = NormalDist()
+    found_at = normal.inv_cdf(1 - facts.charter.rule.alpha / 2)
+    half_width = (finding.ci_high - finding.ci_low) / 2 * (found_at + normal.inv_cdf(POWER)) / found_at
     needed = math.ceil(seeds * (half_width / facts.charter.rule.min_effect) ** 2)
     return needed if needed > seeds else None

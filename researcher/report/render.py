@@ -192,7 +192,8 @@ def _effect_of(facts: StudyFacts, finding: Finding | None) -> str:
 
 def _count_comparisons(facts: StudyFacts) -> str:
     count = len(facts.findings)
-    return f"{count} comparison{'' if count == 1 else 's'}"
+    among = " and for the share of alpha that each plan has" if len(facts.charter.rule.shares) > 1 else ""
+    return f"{count} comparison{'' if count == 1 else 's'}{among}"
 
 
 def _count_verdicts(findings: Iterable[Finding]) -> str:
@@ -248,21 +249,23 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
 
 
 def _interpretations(facts: StudyFacts) -> list[tuple[int, tuple[CheckedClaim, ...]]]:
-    """By iteration. Studies of earlier versions have prose, in which claims are looked for."""
+    """By iteration, checked against the record as it was then. Studies of earlier versions have prose, in which claims
+    are looked for."""
     found: list[tuple[int, tuple[CheckedClaim, ...]]] = []
     for item in facts.decisions:
+        then = facts.at_decisions.get(item.iteration, facts)
         claims, prose = item.details.get("claims"), item.details.get("interpretation")
         if claims is not None:
-            found.append((item.iteration, check_claims(map(claim_from_json, claims), facts)))
+            found.append((item.iteration, check_claims(map(claim_from_json, claims), then)))
         elif isinstance(prose, str) and prose.strip():
-            found.append((item.iteration, check_text(prose, facts)))
+            found.append((item.iteration, check_text(prose, then)))
     return [(number, checked) for number, checked in found if checked]
 
 
 def _reason(facts: StudyFacts, decision: Decision) -> tuple[CheckedClaim, ...]:
     """A model's reasons are checked like its interpretations; a rule's need no check."""
     if str(decision.details.get("author") or facts.charter.brain).startswith("llm:"):
-        return check_text(decision.reason, facts)
+        return check_text(decision.reason, facts.at_decisions.get(decision.iteration, facts))
     return (CheckedClaim(decision.reason),)
 
 

@@ -11,6 +11,7 @@ from simulated_study import BASELINE, SimulatedStudy, Simulation
 
 from researcher.report.claims import check_claim, check_text
 from researcher.report.facts import StudyFacts, gather
+from researcher.study.log import StudyLog
 from researcher.types import Claim, ClaimKind, Measured
 
 HIGH, LOW, EQUAL = "lr=0.003", "lr=0.0003", "lr=0.002"
@@ -200,3 +201,20 @@ def test_claims_of_a_planner_stand_in_its_decision_and_those_that_hold_in_the_re
     assert "*Opinion, unchecked:* The size of each update may matter." in report
     assert "[left out: 1 that the record does not bear out]" in report
     study.store.close()
+
+
+def test_claim_is_judged_by_the_record_of_its_time_and_not_by_later_runs(tmp_path: Path) -> None:
+    claims = (_claim("best", arm=HIGH),)
+    study = Simulation(seeds=2, rounds=2, interpretations=(claims, claims), chance=3).carry_out(tmp_path)
+    log = StudyLog(study.store, study.study_id)
+    report = (study.folder / "report" / "report.md").read_text()
+    said: list[str] = []
+    for iteration in range(2):
+        analysis = log.find_analysis(iteration)
+        assert analysis is not None and analysis.ranking[0] == HIGH
+        mean = next(arm.mean for arm in analysis.arms if arm.arm == HIGH)
+        said.append(f"After plan {iteration + 1}: {HIGH} has the best mean score, {mean:.3f}")
+    study.store.close()
+
+    assert len({text[-5:] for text in said}) == 2
+    assert [text in report for text in said] == [True, True], report

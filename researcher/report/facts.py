@@ -96,8 +96,8 @@ class StudyFacts:
 
     `sealed_purpose` says for what the sealed split was opened; `sealed` compares the arm that was chosen with the
     baseline on it, and `contradicted` names that arm if this speaks against it. `contrasts` are the hypotheses as
-    judged. `evaluators` are the hashes of what was scored how. `at_decisions` has, by iteration, the study as it was when
-    the decision on that plan was made: what a planner said then is true or not of that.
+    judged. `evaluators` are the hashes of what was scored how. `at_decisions` has, by iteration, the study as it was at
+    the decision on that plan: what a planner said then is true or not of that.
     """
 
     study: Study

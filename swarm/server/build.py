@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import reduce
-from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
 from swarm.batch import BatchPolicy, BatchPool, rebuild
@@ -33,6 +32,7 @@ from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovery
+from swarm.trainer.run_directories import run_directory
 from swarm.types import EpisodeType, TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Assembly:
             )
         self.lifecycle.publish(_weights_of(work))
         episodes = await self._open_episodes(job, history, work)
-        checkpoints = RunCheckpoints(_experiment_directory(self.config.home, job) / f"run-{row.job_id:04d}")
+        checkpoints = RunCheckpoints(run_directory(self.config.home, job.project_name, job.experiment_name, row.job_id))
         loop = TrainLoop(
             job=job,
             trainer=backend.trainer,
@@ -175,12 +175,3 @@ def _weights_of(work: OpenWork | None) -> WeightVersion:
     if work is None:
         return WeightVersion(version=0, step=0, published_at=0.0)
     return WeightVersion(version=work.weight_version, step=work.step, published_at=0.0)
-
-
-def _experiment_directory(home: Path, job: TrainJob) -> Path:
-    return home / _file_name(job.project_name) / _file_name(job.experiment_name)
-
-
-def _file_name(name: str) -> str:
-    """A caller-chosen name as one path component: no separators, no leading dot."""
-    return name.replace("/", "_").replace(":", "_").lstrip(".") or "_"

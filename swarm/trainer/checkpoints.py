@@ -33,12 +33,16 @@ class RunCheckpoints:
 
     def candidates(self, up_to_step: int) -> list[Path]:
         """Checkpoints of no later step, newest first."""
-        found = [(step, path) for path in self._all() if (step := _step_of(path)) is not None and step <= up_to_step]
-        return [path for _, path in sorted(found, key=lambda pair: pair[0], reverse=True)]
+        return [path for path in self.newest_first() if _order(path) <= up_to_step]
+
+    def newest_first(self) -> list[Path]:
+        """Every checkpoint of the run; of two of one step, the one that stays comes first."""
+        found = [path for path in self._all() if step_of(path) is not None]
+        return sorted(found, key=_order, reverse=True)
 
     def prune(self) -> None:
         """Remove all but the newest recovery checkpoints, and what writes cut off by a crash have left."""
-        recovery = sorted((path for path in _entries(self._recovery) if _step_of(path) is not None), key=_order)
+        recovery = sorted((path for path in _entries(self._recovery) if step_of(path) is not None), key=_order)
         doomed = recovery[:-RECOVERY_KEPT]
         doomed += [path for folder in (self._kept, self._recovery) for path in _entries(folder) if _is_leftover(path)]
         for path in doomed:
@@ -51,7 +55,7 @@ class RunCheckpoints:
         Those that were asked for are renamed to `rewound-N-step-...`; recovery checkpoints are removed. Raises OSError.
         """
         for path in self._all():
-            step = _step_of(path)
+            step = step_of(path)
             if step is None or step <= after_step:
                 continue
             if path.parent == self._recovery:
@@ -72,17 +76,18 @@ class RunCheckpoints:
         return [*_entries(self._kept), *_entries(self._recovery)]
 
 
-def _entries(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-
-
-def _step_of(path: Path) -> int | None:
+def step_of(path: Path) -> int | None:
+    """The step of a checkpoint, by the name of its directory; None for any other directory."""
     match = _NAME.fullmatch(path.name)
     return int(match.group(1)) if match else None
 
 
+def _entries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
 def _order(path: Path) -> int:
-    return _step_of(path) or 0
+    return step_of(path) or 0
 
 
 def _is_leftover(path: Path) -> bool:

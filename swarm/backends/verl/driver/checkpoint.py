@@ -23,12 +23,11 @@ from typing import Any, Final
 from ray.exceptions import RayError
 
 from swarm.errors import CheckpointError
+from swarm.model_path import WEIGHT_SUFFIXES
 from swarm.trainer.atomic_directory import fingerprint, written_atomically
+from swarm.trainer.manifest import MANIFEST, read_manifest, verify_files
 
-MANIFEST: Final = "manifest.json"
 FORMAT: Final = "verl-1"
-NOT_COPIED: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".index.json")
-"""Files of a model's directory that hold its weights, or say in which files they are."""
 LARGEST_HASHED: Final = 2**28
 """Bytes. Of larger files only the size is compared: reading hundreds of gigabytes twice would take minutes."""
 
@@ -78,7 +77,7 @@ def write_checkpoint(
         with written_atomically(directory) as draft:
             save(draft)
             for path in sorted(model_directory.iterdir()):
-                if path.is_file() and not path.name.endswith(NOT_COPIED):
+                if path.is_file() and not path.name.endswith(WEIGHT_SUFFIXES):
                     shutil.copyfile(path, draft / path.name)
             manifest = {
                 "format": FORMAT,
@@ -95,21 +94,11 @@ def write_checkpoint(
 
 def read_checkpoint(directory: Path, origin: CheckpointOrigin) -> CheckpointInfo:
     """Where training stood, of a checkpoint that is whole and fits the trainer. Raises CheckpointError."""
-    try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{directory} is not a complete checkpoint: {MANIFEST} cannot be read") from error
-    except ValueError as error:
-        raise CheckpointError(f"checkpoint {directory} is damaged: {MANIFEST} is not valid JSON") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    manifest = read_manifest(directory)
+    if manifest.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {directory} was written by another trainer: {MANIFEST} must have {FORMAT=}")
     _compare(directory, manifest["origin"], asdict(origin))
-    for name, expected in manifest["files"].items():
-        path = directory / name
-        if not path.is_file():
-            raise CheckpointError(f"checkpoint {directory} is incomplete: {name} is missing")
-        if _describe(path) != expected:
-            raise CheckpointError(f"checkpoint {directory} is damaged: {name} is not the file that was written")
+    verify_files(directory, manifest["files"])
     return CheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"])
 
 

@@ -1,0 +1,115 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""The weights of a checkpoint as a folder that other programs load: a Hugging Face model without training state.
+
+Place in the flow: called by `swarm export`, in a process of its own beside any server. It reads the checkpoints of both
+trainers, which keep whole weights in the same layout. Knows nothing of homes or of which checkpoint is meant.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from swarm.errors import BadRequest, CheckpointError
+from swarm.model_path import WEIGHT_SUFFIXES
+from swarm.trainer.atomic_directory import written_atomically
+from swarm.trainer.manifest import MANIFEST, read_manifest, verify_files
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""What weights can be written as, by the names of transformers and vLLM."""
+_BY_HEADER = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written where. `bytes` counts all files."""
+
+    checkpoint: Path
+    directory: Path
+    step: int
+    weight_version: int
+    dtype: str
+    parameters: int
+    bytes: int
+
+
+def export_checkpoint(checkpoint: Path, directory: Path, *, dtype: str | None = None) -> Exported:
+    """Write weights, configuration, tokenizer, generation settings and chat template into a new or empty directory.
+
+    `dtype` is one of DTYPES, that of the checkpoint by default. The directory is complete or not there. Raises
+    BadRequest for a directory that holds something, CheckpointError for a checkpoint that is damaged or has no weights.
+    """
+    refuse_occupied(directory)
+    manifest = read_manifest(checkpoint)
+    if not {"step", "weight_version", "files"} <= manifest.keys():
+        raise CheckpointError(f"{checkpoint} is no checkpoint of this service: its {MANIFEST} says nothing of a step")
+    verify_files(checkpoint, manifest["files"])
+    chosen = dtype or _stored_dtype(checkpoint)
+    module = _load_whole(checkpoint, DTYPES[chosen])
+    parameters = sum(weight.numel() for weight in module.parameters())
+    try:
+        with written_atomically(directory.resolve()) as draft:
+            module.save_pretrained(str(draft))
+            _copy_rest(checkpoint, draft)
+            size = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{directory} was not written: {_one_line(error)}") from error
+    return Exported(checkpoint, directory, manifest["step"], manifest["weight_version"], chosen, parameters, size)
+
+
+def refuse_occupied(directory: Path) -> None:
+    """Raises BadRequest unless the directory is new or empty."""
+    if directory.is_dir() and not any(directory.iterdir()):
+        return
+    if directory.exists() or directory.is_symlink():
+        raise BadRequest(f"{directory} is not empty: give a directory that is new, or remove what is there")
+
+
+def _stored_dtype(checkpoint: Path) -> str:
+    """The precision of the stored weights, which a configuration need not name rightly."""
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  it is no mapping
+                    if known := _BY_HEADER.get(file.get_slice(name).get_dtype()):
+                        return known
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"checkpoint {checkpoint} is damaged: {path.name}: {_one_line(error)}") from error
+    raise CheckpointError(f"checkpoint {checkpoint} holds no weights: there is no model to export")
+
+
+def _load_whole(directory: Path, dtype: torch.dtype) -> Any:
+    transformers_logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
+        )
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(f"{directory} cannot be loaded: {_one_line(error)}") from error
+    module, found = loaded
+    if found["missing_keys"]:
+        raise CheckpointError(f"{directory} lacks weights of its model, such as {min(found['missing_keys'])}")
+    return module
+
+
+def _copy_rest(source: Path, draft: Path) -> None:
+    """The files beside the weights as they are, so that a tokenizer and its chat template stay the same to the byte."""
+    for path in sorted(source.iterdir()):
+        is_state = path.name == MANIFEST or path.name.endswith(WEIGHT_SUFFIXES)
+        if path.is_file() and not is_state and not (draft / path.name).exists():
+            shutil.copyfile(path, draft / path.name)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
 from pydantic import (
@@ -55,6 +55,7 @@ GROUP_TIMEOUT_S = 30.0
 """Longer than a client takes to make a failed attempt again; others wait for the group meanwhile."""
 STALL_TIMEOUT_S = 300.0
 """Longer than somebody takes to mend a client and start it again: a batch that lacks groups is worth that."""
+LoraTargets = Literal["all-linear"] | list[Annotated[str, Field(min_length=1, max_length=200)]]
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
 
 AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
@@ -135,6 +136,18 @@ class TrainJob(BaseModel):
     """Optimizer updates per pass: a batch is split into so many minibatches."""
     ppo_max_token_len: int = Field(default=16_384, ge=64)
     """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
+
+    enable_gradient_checkpointing: bool | None = None
+    """Whether layers are computed again in the backward pass: less memory, longer steps. Default: no; with engine verl
+    on GPUs yes."""
+
+    lora_rank: int = Field(default=0, ge=0, le=4096)
+    """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](checkpoints.md#lora)."""
+    lora_alpha: int = Field(default=16, ge=1)
+    """The adapter's output is scaled by `lora_alpha / lora_rank`."""
+    lora_target_modules: LoraTargets = "all-linear"
+    """Modules that the adapter is put into, by the ends of their names, or `all-linear`: every linear layer but the
+    output head."""
 
     norm_adv_by_std_in_grpo: bool = True
     """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""

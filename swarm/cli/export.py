@@ -33,6 +33,9 @@ def export(
     step: Annotated[
         int | None, typer.Option(min=0, help="The checkpoint of this step of the run (default: its newest).")
     ] = None,
+    merge_lora: Annotated[
+        bool, typer.Option("--merge-lora", help="Of a LoRA run: the whole model, the adapter merged into its base.")
+    ] = False,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16 (default: as in the checkpoint).")
     ] = None,
@@ -56,12 +59,13 @@ def export(
 
         if dtype is not None and dtype not in DTYPES:
             raise BadRequest(f"unknown dtype {dtype!r}: use {', '.join(DTYPES)}", param="dtype")
-        done = export_checkpoint(checkpoint, Path(target), dtype=dtype)
+        done = export_checkpoint(checkpoint, Path(target), dtype=dtype, merge_lora=merge_lora)
         typer.echo(json.dumps(asdict(done), default=str) if as_json else _line(done))
 
 
 def _line(done: Exported) -> str:
+    what = "an adapter of " if done.is_adapter else ""
     return (
-        f"{done.directory}: step {done.step} of {done.checkpoint}, {done.parameters:,} parameters in {done.dtype},"
-        f" {done.bytes / 1e6:.1f} MB"
+        f"{done.directory}: step {done.step} of {done.checkpoint}, {what}{done.parameters:,} parameters in"
+        f" {done.dtype}, {done.bytes / 1e6:.1f} MB"
     )

@@ -15,6 +15,8 @@ from swarm.errors import CheckpointError
 from swarm.trainer.atomic_directory import fingerprint
 
 MANIFEST: Final = "manifest.json"
+LARGEST_HASHED: Final = 2**28
+"""Bytes. Of larger files only the size is compared: reading hundreds of gigabytes twice would take minutes."""
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -26,6 +28,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"checkpoint {directory} is damaged: {MANIFEST} is not valid JSON") from error
     return cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}
+
+
+def describe_file(path: Path) -> dict[str, int | str]:
+    """Size, and SHA-256 unless the file is too large for that."""
+    size = path.stat().st_size
+    return fingerprint(path) if size <= LARGEST_HASHED else {"bytes": size}
 
 
 def verify_files(directory: Path, files: Mapping[str, Mapping[str, Any]]) -> None:

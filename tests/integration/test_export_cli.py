@@ -13,7 +13,7 @@ import pytest
 import torch
 from click.testing import Result
 from local_runs import Drawn, largest_gap, local_run
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
@@ -45,6 +45,17 @@ async def trained(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) 
         await run.save(home, 1)
         await run.train(2, 2)
         await run.save(home, 2)
+        yield Trained(home, await run.draw())
+
+
+@pytest.fixture(scope="module")
+async def adapted(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trained]:
+    """The same of a run with an adapter."""
+    home = tmp_path_factory.mktemp("lora")
+    async with local_run(home, lora_rank=8, lr=0.03) as run:
+        for metrics in await run.train(1, 3):
+            assert metrics["training/rollout_logprob_gap_max"] < 1e-5
+        await run.save(home, 3)
         yield Trained(home, await run.draw())
 
 
@@ -118,6 +129,46 @@ async def test_what_cannot_be_exported_is_one_line_and_writes_nothing(
     assert (done.exit_code, done.stderr.count("\n")) == (code, 1), done.output
     assert said in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+async def test_a_merged_adapter_is_a_model_like_any_other(adapted: Trained, tmp_path: Path) -> None:
+    done = export(adapted, str(tmp_path / "out"), "--merge-lora", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["is_adapter"] is False
+    assert not list((tmp_path / "out").glob("adapter*"))
+    assert largest_gap(tmp_path / "out", adapted.drawn) < 1e-4
+    assert largest_gap(BUNDLED_DIRECTORY, adapted.drawn) > 1e-3
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template
+
+
+async def test_an_adapter_alone_is_small_and_transformers_finds_its_base_model(
+    adapted: Trained, tmp_path: Path
+) -> None:
+    done = export(adapted, "swarm/default", str(tmp_path / "out"))
+    assert done.exit_code == 0 and "an adapter of" in done.stdout
+    weights = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    assert sum(weight.numel() for weight in weights.values()) < 50_000
+    assert largest_gap(tmp_path / "out", adapted.drawn) < 1e-4
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template
+
+
+async def test_whole_weights_have_no_adapter_to_merge(trained: Trained, tmp_path: Path) -> None:
+    done = export(trained, str(tmp_path / "out"), "--merge-lora")
+    assert done.exit_code == 2 and "leave --merge-lora out" in done.stderr
+
+
+async def test_an_adapter_whose_base_model_is_gone_or_changed_is_not_exported(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(BUNDLED_DIRECTORY, base)
+    async with local_run(tmp_path, model=str(base), lora_rank=2) as run:
+        checkpoint = await run.save(tmp_path / "home", 0)
+    weights: dict[str, Any] = load_file(base / "model.safetensors")
+    save_file({name: weight + 1 for name, weight in weights.items()}, base / "model.safetensors")
+    for said in ("the adapter of another base model", "is not there any more"):
+        done = CliRunner().invoke(app, ["export", str(checkpoint), str(tmp_path / "out"), "--merge-lora"])
+        assert done.exit_code == 1 and said in done.stderr, done.output
+        shutil.rmtree(base, ignore_errors=True)
+    assert not (tmp_path / "out").exists()
 
 
 async def test_a_damaged_checkpoint_is_named_and_not_exported(trained: Trained, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ async def drawn_by_vllm(model: Path, logs: Path) -> list[Drawn]:
     return drawn
 
 
-@pytest.mark.parametrize("settings", [{}], ids=["full parameters"])
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 8}], ids=["full", "lora"])
 async def test_vllm_serves_an_export_with_the_probabilities_of_the_trained_model(
     tmp_path: Path, settings: dict[str, int]
 ) -> None:
@@ -42,7 +42,7 @@ async def test_vllm_serves_an_export_with_the_probabilities_of_the_trained_model
         await run.train(1, 3)
         checkpoint = await run.save(tmp_path, 3)
         by_sampler = await run.draw()
-    export_checkpoint(checkpoint, tmp_path / "out")
+    export_checkpoint(checkpoint, tmp_path / "out", merge_lora=bool(settings))
     assert largest_gap(tmp_path / "out", by_sampler) < 1e-4
     by_vllm = await drawn_by_vllm(tmp_path / "out", tmp_path / "logs")
     assert largest_gap(tmp_path / "out", by_vllm) < 1e-4

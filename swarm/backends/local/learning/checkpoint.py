@@ -1,8 +1,8 @@
 """A checkpoint on disk: complete or not there at all.
 
 Place in the flow: the learner saves and loads through this. A checkpoint is a directory in the Hugging Face layout
-(weights, config, tokenizer) plus `trainer_state.pt` (optimizer and counters) and `manifest.json` (step, weight
-version, job, and size and SHA-256 of every file). This module knows nothing of losses or batches.
+(weights, config, tokenizer), or an adapter alone, plus `trainer_state.pt` (optimizer and counters) and `manifest.json`
+(step, weight version, job, and size and SHA-256 of every file). This module knows nothing of losses or batches.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -48,7 +48,7 @@ def write_checkpoint(
     info: CheckpointInfo,
     job: dict[str, Any],
     model: Pretrained,
-    tokenizer: Pretrained,
+    tokenizer: Pretrained | None,
     trainer_state: dict[str, Any],
 ) -> None:
     """Write a complete checkpoint, replacing one of the same name. Raises CheckpointError, leaving what was there.
@@ -59,7 +59,8 @@ def write_checkpoint(
     try:
         with written_atomically(directory) as draft:
             model.save_pretrained(str(draft))
-            tokenizer.save_pretrained(str(draft))
+            if tokenizer is not None:
+                tokenizer.save_pretrained(str(draft))
             torch.save(trainer_state, draft / TRAINER_STATE)
             manifest = {
                 "format": FORMAT,

@@ -24,12 +24,10 @@ from ray.exceptions import RayError
 
 from swarm.errors import CheckpointError
 from swarm.model_path import WEIGHT_SUFFIXES
-from swarm.trainer.atomic_directory import fingerprint, written_atomically
-from swarm.trainer.manifest import MANIFEST, read_manifest, verify_files
+from swarm.trainer.atomic_directory import written_atomically
+from swarm.trainer.manifest import MANIFEST, describe_file, read_manifest, verify_files
 
 FORMAT: Final = "verl-1"
-LARGEST_HASHED: Final = 2**28
-"""Bytes. Of larger files only the size is compared: reading hundreds of gigabytes twice would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def write_checkpoint(
                 "weight_version": weight_version,
                 "origin": asdict(origin),
                 "job": job,
-                "files": {str(path.relative_to(draft)): _describe(path) for path in _files(draft)},
+                "files": {str(path.relative_to(draft)): describe_file(path) for path in _files(draft)},
             }
             (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
     except (OSError, RayError) as error:
@@ -116,11 +114,6 @@ def _compare(directory: Path, stored: Mapping[str, Any], wanted: Mapping[str, An
 
 def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
-
-
-def _describe(path: Path) -> dict[str, int | str]:
-    size = path.stat().st_size
-    return fingerprint(path) if size <= LARGEST_HASHED else {"bytes": size}
 
 
 def _one_line(error: BaseException) -> str:

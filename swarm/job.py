@@ -119,6 +119,12 @@ class TrainJob(BaseModel):
     """Training steps after which the job is complete. Default: none, it goes on."""
     save_freq: int = Field(default=0, ge=0)
     """A checkpoint is kept every so many steps; 0 keeps none but those that crash recovery starts from."""
+    keep_last: int | None = Field(default=None, ge=1)
+    """How many of the checkpoints of `save_freq` stay, the newest. Default: all."""
+    keep_best: int = Field(default=0, ge=0)
+    """How many older ones stay besides, the best by `keep_best_metric`."""
+    keep_best_metric: str = Field(default="critic/score/mean", pattern=r"^-?[\w./@+-]+$", max_length=200)
+    """A metric of the step that made a checkpoint. The highest is best; with a minus before the name, the lowest."""
 
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Learning rate of AdamW. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-6."""
@@ -223,6 +229,10 @@ class TrainJob(BaseModel):
             raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
         if self.algorithm == "gae" and self.chosen_engine == "local":
             raise ValueError("algorithm gae needs a critic, which engine local has not: set engine to verl")
+        if self.keep_last is not None and not self.save_freq:
+            raise ValueError("keep_last is about the checkpoints of save_freq, which is 0: set save_freq")
+        if self.keep_best and self.keep_last is None:
+            raise ValueError("keep_best needs keep_last: without it, every checkpoint of save_freq stays")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
         if own is not None and self.loss_agg_mode not in {None, own}:
             raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import reduce
+from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
 from swarm.batch import BatchPolicy, BatchPool, rebuild
@@ -32,7 +33,7 @@ from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovery
-from swarm.trainer.run_directories import run_directory
+from swarm.trainer.run_directories import run_directory, runs_of
 from swarm.types import EpisodeType, TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ class Assembly:
             )
         self.lifecycle.publish(_weights_of(work))
         episodes = await self._open_episodes(job, history, work)
+        if work is None:
+            await asyncio.to_thread(_retire_earlier, self.config.home, row.job_id)
         checkpoints = RunCheckpoints(run_directory(self.config.home, job.project_name, job.experiment_name, row.job_id))
         loop = TrainLoop(
             job=job,
@@ -154,6 +157,8 @@ class Assembly:
 
     async def _read_batch(self, row: BatchRow) -> TrainBatch:
         episodes = await self.ledger.batch_episodes(row.batch_id)
+        if any(len(each.turns) < each.row.turns for each in episodes):
+            raise ValueError(f"the tokens of batch {row.batch_id} are not on record any more")
         numbers = {each.row.episode_id: each.row.batch_group for each in episodes if each.row.batch_group is not None}
         return rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes], numbers)
 
@@ -168,6 +173,13 @@ class Assembly:
             history = reduce(History.then, events, history)
             after_id = events[-1].event_id
         return history
+
+
+def _retire_earlier(home: Path, number: int) -> None:
+    """Of runs that nobody goes on with any more, the newest checkpoint stays, and what was to be kept."""
+    for run in runs_of(home):
+        if run.number < number:
+            run.checkpoints.retire()
 
 
 def _weights_of(work: OpenWork | None) -> WeightVersion:

@@ -30,6 +30,15 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}
 
 
+def verify_checkpoint(directory: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint of either trainer that is whole. Raises CheckpointError."""
+    manifest = read_manifest(directory)
+    if not {"step", "weight_version", "files"} <= manifest.keys():
+        raise CheckpointError(f"{directory} is no checkpoint of this service: its {MANIFEST} says nothing of a step")
+    verify_files(directory, manifest["files"])
+    return manifest
+
+
 def describe_file(path: Path) -> dict[str, int | str]:
     """Size, and SHA-256 unless the file is too large for that."""
     size = path.stat().st_size

@@ -7,6 +7,7 @@ it. It knows names and directories only, and nothing of what is in a checkpoint.
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,27 @@ class RunDirectory:
     @property
     def checkpoints(self) -> RunCheckpoints:
         return RunCheckpoints(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """What a home takes, and what is left where it lies, in bytes. `recovery` is the part of crash recovery alone."""
+
+    ledger: int
+    checkpoints: int
+    recovery: int
+    free: int
+
+    @staticmethod
+    def of(home: Path) -> DiskUse:
+        """Raises OSError if the home cannot be read."""
+        runs = runs_of(home)
+        return DiskUse(
+            ledger=sum(_size(path) for path in home.glob("ledger.db*")),
+            checkpoints=sum(_size_below(run.path / "checkpoints") for run in runs),
+            recovery=sum(_size_below(run.path / "recovery") for run in runs),
+            free=shutil.disk_usage(home).free,
+        )
 
 
 def run_directory(home: Path, project_name: str, experiment_name: str, number: int) -> Path:
@@ -94,6 +116,18 @@ def _of_step(found: list[Path], run: RunDirectory, step: int | None) -> Path:
 def _as_run(path: Path) -> RunDirectory | None:
     match = _RUN.fullmatch(path.name)
     return RunDirectory(path, int(match.group(1))) if match and path.is_dir() else None
+
+
+def _size_below(directory: Path) -> int:
+    return sum(_size(path) for path in directory.rglob("*")) if directory.is_dir() else 0
+
+
+def _size(path: Path) -> int:
+    # A checkpoint may be removed while it is looked at.
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
 
 
 def _experiment_directory(home: Path, project_name: str, experiment_name: str) -> Path:

@@ -17,6 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
+from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, write_checkpoint
 from swarm.cli import app
 from swarm.model_path import BUNDLED_DIRECTORY
@@ -183,10 +185,10 @@ async def test_a_damaged_checkpoint_is_named_and_not_exported(trained: Trained, 
 
 
 async def test_a_checkpoint_of_engine_fake_has_no_model_to_export(trained: Trained, tmp_path: Path) -> None:
-    run = tmp_path / "home" / "shop" / "fake" / "run-0001"
-    (run / "checkpoints" / "step-000001").mkdir(parents=True)
-    done = export(trained, str(run), str(tmp_path / "out"))
-    assert done.exit_code == 1 and "manifest.json cannot be read" in done.stderr
+    checkpoint = tmp_path / "step-000000"
+    await FakeTrainer(FakeEngine()).save(checkpoint)
+    done = export(trained, str(checkpoint), str(tmp_path / "out"))
+    assert done.exit_code == 1 and "holds no weights" in done.stderr
 
 
 async def test_the_whole_weights_of_a_verl_checkpoint_are_exported(trained: Trained, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ model. Knows nothing of homes or of which checkpoint is meant.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,9 +25,7 @@ from swarm.backends.local.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_b
 from swarm.errors import BadRequest, CheckpointError
 from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES
 from swarm.trainer.atomic_directory import written_atomically
-from swarm.trainer.manifest import MANIFEST, read_manifest, verify_files
-
-logger = logging.getLogger(__name__)
+from swarm.trainer.manifest import MANIFEST, verify_checkpoint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """What weights can be written as, by the names of transformers and vLLM."""
@@ -61,10 +58,7 @@ def export_checkpoint(
     checkpoint that is damaged or has no weights, and for an adapter whose base model is not there or another one.
     """
     refuse_occupied(directory)
-    manifest = read_manifest(checkpoint)
-    if not {"step", "weight_version", "files"} <= manifest.keys():
-        raise CheckpointError(f"{checkpoint} is no checkpoint of this service: its {MANIFEST} says nothing of a step")
-    verify_files(checkpoint, manifest["files"])
+    manifest = verify_checkpoint(checkpoint)
     chosen = dtype or _stored_dtype(checkpoint)
     has_adapter = (checkpoint / ADAPTER_WEIGHTS).is_file()
     if merge_lora and not has_adapter:

@@ -80,10 +80,11 @@ class Filler:
 
 def _turn(name: str, step: int, index: int) -> Turn:
     """One of several calls, each of which reads what the ones before read and sampled."""
-    prompt = tuple(40 + number % 50 for number in range(80 * (index + 1)))
+    read = tuple(40 + number % 50 for number in range(80))
+    prompt = (*(read + read[:40]) * index, *read)
     said = [{"role": "user", "content": TEXT + name}, {"role": "assistant", "content": TEXT[:60]}]
     return Turn(
-        episode_id=name, index=index, prompt_ids=prompt, output_ids_T=prompt[:40],
+        episode_id=name, index=index, prompt_ids=prompt, output_ids_T=read[:40],
         logprobs_T=tuple(-0.01 * number for number in range(40)), weight_versions_T=(step - 1,) * 40,
         finish_reason=FinishReason.STOP, params=SamplingParams(max_tokens=64),
         messages=(*(said * index), said[0]), reply=said[1],
@@ -138,7 +139,7 @@ def tokens_of(home: Path) -> dict[str, int]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    asyncio.run(fill(tmp_path / "home", steps=6, episodes=40, checkpoint_at=4))
+    asyncio.run(fill(tmp_path / "home", steps=6, episodes=40, checkpoint_at=4, calls=2))
     yield tmp_path / "home"
 
 
@@ -147,7 +148,7 @@ def test_what_a_server_needs_stays_and_the_rest_of_the_tokens_go(home: Path) -> 
     would = gc(home, "--dry-run")
     assert (home / "ledger.db").stat().st_size == before and all(tokens_of(home).values())
     done = gc(home)
-    assert (would["episodes"], done["episodes"], done["turns"], done["kept_after_step"]) == (160, 160, 160, 4)
+    assert (would["episodes"], done["episodes"], done["turns"], done["kept_after_step"]) == (160, 160, 320, 4)
     assert done["ledger_bytes_before"] == before > done["ledger_bytes_after"] == (home / "ledger.db").stat().st_size
     assert would["ledger_bytes_after"] == pytest.approx(done["ledger_bytes_after"], rel=0.2)
     left = tokens_of(home)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
 from pydantic import (
@@ -55,6 +55,7 @@ GROUP_TIMEOUT_S = 30.0
 """Longer than a client takes to make a failed attempt again; others wait for the group meanwhile."""
 STALL_TIMEOUT_S = 300.0
 """Longer than somebody takes to mend a client and start it again: a batch that lacks groups is worth that."""
+LoraTargets = Literal["all-linear"] | list[Annotated[str, Field(min_length=1, max_length=200)]]
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
 
 AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
@@ -118,6 +119,12 @@ class TrainJob(BaseModel):
     """Training steps after which the job is complete. Default: none, it goes on."""
     save_freq: int = Field(default=0, ge=0)
     """A checkpoint is kept every so many steps; 0 keeps none but those that crash recovery starts from."""
+    keep_last: int | None = Field(default=None, ge=1)
+    """How many of the checkpoints of `save_freq` stay, the newest. Default: all."""
+    keep_best: int = Field(default=0, ge=0)
+    """How many older ones stay besides, the best by `keep_best_metric`."""
+    keep_best_metric: str = Field(default="critic/score/mean", pattern=r"^-?[\w./@+-]+$", max_length=200)
+    """A metric of the step that made a checkpoint. The highest is best; with a minus before the name, the lowest."""
 
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Learning rate of AdamW. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-6."""
@@ -135,6 +142,18 @@ class TrainJob(BaseModel):
     """Optimizer updates per pass: a batch is split into so many minibatches."""
     ppo_max_token_len: int = Field(default=16_384, ge=64)
     """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
+
+    enable_gradient_checkpointing: bool | None = None
+    """Whether layers are computed again in the backward pass: less memory, longer steps. Default: no; with engine verl
+    on GPUs yes."""
+
+    lora_rank: int = Field(default=0, ge=0, le=4096)
+    """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](checkpoints.md#lora)."""
+    lora_alpha: int = Field(default=16, ge=1)
+    """The adapter's output is scaled by `lora_alpha / lora_rank`."""
+    lora_target_modules: LoraTargets = "all-linear"
+    """Modules that the adapter is put into, by the ends of their names, or `all-linear`: every linear layer but the
+    output head."""
 
     norm_adv_by_std_in_grpo: bool = True
     """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""
@@ -210,6 +229,10 @@ class TrainJob(BaseModel):
             raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
         if self.algorithm == "gae" and self.chosen_engine == "local":
             raise ValueError("algorithm gae needs a critic, which engine local has not: set engine to verl")
+        if self.keep_last is not None and not self.save_freq:
+            raise ValueError("keep_last is about the checkpoints of save_freq, which is 0: set save_freq")
+        if self.keep_best and self.keep_last is None:
+            raise ValueError("keep_best needs keep_last: without it, every checkpoint of save_freq stays")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
         if own is not None and self.loss_agg_mode not in {None, own}:
             raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")

@@ -24,6 +24,9 @@ BUNDLED_DIRECTORIES: Mapping[str, Path] = MappingProxyType(
 """Where the bundled models lie, by name."""
 BUNDLED_DIRECTORY = BUNDLED_DIRECTORIES[BUNDLED_MODEL]
 
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".index.json")
+"""Files of a model's directory that hold its weights, or say in which files they are."""
+
 
 def resolve_model(name_or_path: str) -> Path:
     """The directory of a model: a bundled one by its name, any other by path. Raises EngineFailure if unusable."""

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm import __version__
-from swarm.cli import environments, skills, training
+from swarm.cli import environments, export, gc, skills, training
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import program_of, require_model, split_named
+from swarm.cli.options import home_named, program_of, require_model, split_named
 from swarm.cli.scores import mean_of, score_text
 from swarm.cli.tokens import token_of
 from swarm.errors import (
@@ -38,6 +38,8 @@ app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no
 app.add_typer(environments.app, name="env")
 app.add_typer(skills.app, name="skills")
 app.command()(training.train)
+app.command()(export.export)
+app.command()(gc.gc)
 
 DEFAULT_URL = "http://127.0.0.1:10086"
 
@@ -297,14 +299,13 @@ def doctor(
 
     Changes nothing. Exit code 1 if a check fails, 0 otherwise.
     """
-    from swarm.config import ServerConfig, cluster_from_environment, home_from_environment
+    from swarm.config import cluster_from_environment
     from swarm.doctor.checks import ServerFlags, checks_of
     from swarm.doctor.examination import Health, examine, worst
 
     _configure_logging(verbose)
-    directory = home or home_from_environment() or ServerConfig().home
     flags = ServerFlags(
-        host, port, directory, token_of("observer", "commander", "rollout"), *cluster_from_environment()
+        host, port, home_named(home), token_of("observer", "commander", "rollout"), *cluster_from_environment()
     )
     outcomes = examine(checks_of(flags))
     if as_json:

@@ -1,4 +1,4 @@
-"""What several commands read from their options: a split, a program, a server that serves a model.
+"""What several commands read from their options: a split, a program, a home, a server that serves a model.
 
 Place in the flow: beside the commands, which ask here before they begin anything.
 """
@@ -34,6 +34,13 @@ def program_of(path: Path | None, environment: str) -> Program:
 
     chosen = path or agent_of(environment)
     return PLAIN if chosen is None else load_program(chosen)
+
+
+def home_named(home: Path | None) -> Path:
+    """The directory of a server: the option, else $SWARM_HOME/swarm, else runs/swarm."""
+    from swarm.config import ServerConfig, home_from_environment
+
+    return home or home_from_environment() or ServerConfig().home
 
 
 def require_model(client: SwarmClient) -> None:

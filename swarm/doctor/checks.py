@@ -45,6 +45,7 @@ def checks_of(flags: ServerFlags) -> list[Check]:
         Check("bundled model", partial(installation.check_bundled_model, probe), PROBE_S, _STUCK),
         _quick("open files", installation.check_open_files),
         _quick("home", partial(home.check_home, flags.home)),
+        _quick("disk use", partial(home.check_disk_use, flags.home)),
         _quick("disk latency", partial(home.check_fsync, flags.home)),
         Check("ledger", partial(home.check_ledger, flags.home), LEDGER_S, _ledger_is_large(flags.home)),
         _quick("port", partial(service.check_port, *address)),

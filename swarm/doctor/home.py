@@ -18,9 +18,11 @@ from pathlib import Path
 
 from swarm.doctor.examination import Finding, fail, ok, warn
 from swarm.ledger.database import APPLICATION_ID, SCHEMA_VERSION
+from swarm.trainer.run_directories import DiskUse
 
 LITTLE_SPACE_BYTES = 2**30
 NO_SPACE_BYTES = 64 * 2**20
+LARGE_LEDGER_BYTES = 10 * 2**30
 FSYNCS = 25
 FSYNC_BYTES = 4096
 # Every acknowledgement waits for one; groups of hundreds share it, so that slower disks cost latency, not throughput.
@@ -47,6 +49,22 @@ def check_home(home: Path) -> Finding:
     kind = _filesystem(place)
     if kind in NETWORK_FILESYSTEMS:
         return warn(f"{shown}, on a network filesystem ({kind})", "use a local disk: the ledger may lock up or break")
+    return ok(shown)
+
+
+def check_disk_use(home: Path) -> Finding:
+    """What ledger and checkpoints take."""
+    if not home.is_dir():
+        return ok("nothing yet")
+    try:
+        use = DiskUse.of(home)
+    except OSError as error:
+        return fail(f"{home} cannot be read: {error.strerror}", "look at the rights of the directory")
+    shown = (
+        f"ledger {_size(use.ledger)}, checkpoints {_size(use.checkpoints)}, for crash recovery {_size(use.recovery)}"
+    )
+    if use.ledger > LARGE_LEDGER_BYTES:
+        return warn(shown, f"swarm gc --home {home} drops the tokens of old episodes; --dry-run says how much")
     return ok(shown)
 
 

@@ -421,6 +421,12 @@ class Ledger:
         """The batches trained beyond `after_step` and not rewound since, by step."""
         return await self._read(partial(queries.trained_batches, after_step=after_step))
 
+    async def first_step_without_tokens(self, after_step: int, up_to_step: int) -> int | None:
+        """The first step of these whose batch cannot be trained again, because tokens of it were dropped."""
+        return await self._read(
+            partial(queries.first_step_without_tokens, after_step=after_step, up_to_step=up_to_step)
+        )
+
     async def batch_episodes(self, batch_id: str) -> tuple[RecordedEpisode, ...]:
         """The members of a batch with their turns, in the order they began."""
         return await self._read(partial(queries.batch_episodes, batch_id=batch_id))

@@ -121,6 +121,15 @@ def trained_batches(connection: sqlite3.Connection, after_step: int) -> list[Bat
     return [_to_batch(row) for row in rows]
 
 
+def first_step_without_tokens(connection: sqlite3.Connection, after_step: int, up_to_step: int) -> int | None:
+    return connection.execute(
+        "SELECT min(b.step) FROM batches AS b JOIN episodes AS e ON e.batch_id = b.batch_id"
+        f" WHERE b.job_id = {NEWEST_JOB} AND b.state = 'trained' AND b.step > ? AND b.step <= ?"
+        " AND e.turns > (SELECT count(*) FROM turns AS t WHERE t.episode_id = e.episode_id)",
+        (after_step, up_to_step),
+    ).fetchone()[0]
+
+
 def trained_groups_by_source(connection: sqlite3.Connection) -> dict[str, int]:
     rows = connection.execute(
         f"SELECT data_source, n FROM trained_groups WHERE job_id = {NEWEST_JOB} ORDER BY data_source"

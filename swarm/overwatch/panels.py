@@ -21,7 +21,16 @@ from rich.text import Text
 from textual.renderables.sparkline import Sparkline
 
 from swarm.overwatch.snapshot import Snapshot
-from swarm.schemas import BatchPolicyView, EngineState, EventView, PoolView, RunningEpisodeView, SourceView, Status
+from swarm.schemas import (
+    BatchPolicyView,
+    DiskView,
+    EngineState,
+    EventView,
+    PoolView,
+    RunningEpisodeView,
+    SourceView,
+    Status,
+)
 
 STYLE_BY_STATE: Mapping[EngineState, str] = {
     EngineState.OFFLINE: "dim",
@@ -194,6 +203,15 @@ def titles(status: Status) -> dict[str, str]:
     }
 
 
+def disk(use: DiskView) -> RenderableType:
+    """What the server's directory takes, and what is left."""
+    figures = (
+        f"ledger {_megabytes(use.ledger_bytes)} · checkpoints {_megabytes(use.checkpoints_bytes)}, of these for crash"
+        f" recovery {_megabytes(use.recovery_bytes)} · {_megabytes(use.free_bytes)} free"
+    )
+    return _line(figures)
+
+
 def report(snapshot: Snapshot, *, with_history: bool) -> RenderableType:
     """All panels one below the other, for output that is printed once."""
     status = snapshot.status
@@ -213,10 +231,16 @@ def report(snapshot: Snapshot, *, with_history: bool) -> RenderableType:
         sections.append(("Events", events(snapshot, 8)))
     elif status.last_metrics:
         sections.insert(0, ("Last step", _last_step(status)))
+    if status.disk is not None:
+        sections.append(("Disk", disk(status.disk)))
     parts: list[RenderableType] = [header(snapshot)]
     for heading, body in sections:
         parts += [Text(heading, style="bold"), Padding(body, (0, 0, 0, 2))]
     return Group(*parts)
+
+
+def _megabytes(amount: int) -> str:
+    return f"{amount / 1e6:,.1f} MB"
 
 
 def printable(text: str) -> str:

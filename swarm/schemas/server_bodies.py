@@ -107,13 +107,23 @@ class WarningView(Body):
     last_at: float
 
 
+class DiskView(Body):
+    """What the server's directory takes, in bytes, looked at within the last half minute. `recovery_bytes` is the part
+    of the checkpoints that crash recovery starts from, `free_bytes` what is left on that disk."""
+
+    ledger_bytes: int
+    checkpoints_bytes: int
+    recovery_bytes: int
+    free_bytes: int
+
+
 class Status(Body):
     """GET status: one snapshot. `failures` counts episodes that were not trained, by reason.
 
     `running` lists the running episodes that were silent longest, at most 50. `recoveries` counts how often the engine
     of this job came back after a crash, of its worker or of the server. `calls` counts model calls that were joined,
     replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that had no effect, by name.
-    `lease` names the study that uses the server.
+    `lease` names the study that uses the server, `disk` says what the server's directory takes.
     """
 
     server_version: str
@@ -137,6 +147,7 @@ class Status(Body):
     tokens_per_second: float
     last_metrics: dict[str, float]
     lease: LeaseView | None = None
+    disk: DiskView | None = None
     started_at: float
     now: float
 

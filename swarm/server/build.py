@@ -33,6 +33,7 @@ from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovery
+from swarm.trainer.run_directories import run_directory, runs_of
 from swarm.types import EpisodeType, TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,9 @@ class Assembly:
             )
         self.lifecycle.publish(_weights_of(work))
         episodes = await self._open_episodes(job, history, work)
-        checkpoints = RunCheckpoints(_experiment_directory(self.config.home, job) / f"run-{row.job_id:04d}")
+        if work is None:
+            await asyncio.to_thread(_retire_earlier, self.config.home, row.job_id)
+        checkpoints = RunCheckpoints(run_directory(self.config.home, job.project_name, job.experiment_name, row.job_id))
         loop = TrainLoop(
             job=job,
             trainer=backend.trainer,
@@ -154,6 +157,8 @@ class Assembly:
 
     async def _read_batch(self, row: BatchRow) -> TrainBatch:
         episodes = await self.ledger.batch_episodes(row.batch_id)
+        if any(len(each.turns) < each.row.turns for each in episodes):
+            raise ValueError(f"the tokens of batch {row.batch_id} are not on record any more")
         numbers = {each.row.episode_id: each.row.batch_group for each in episodes if each.row.batch_group is not None}
         return rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes], numbers)
 
@@ -170,17 +175,15 @@ class Assembly:
         return history
 
 
+def _retire_earlier(home: Path, number: int) -> None:
+    """Of runs that nobody goes on with any more, the newest checkpoint stays, and what was to be kept."""
+    for run in runs_of(home):
+        if run.number < number:
+            run.checkpoints.retire()
+
+
 def _weights_of(work: OpenWork | None) -> WeightVersion:
     """What the run will serve once its engine is up."""
     if work is None:
         return WeightVersion(version=0, step=0, published_at=0.0)
     return WeightVersion(version=work.weight_version, step=work.step, published_at=0.0)
-
-
-def _experiment_directory(home: Path, job: TrainJob) -> Path:
-    return home / _file_name(job.project_name) / _file_name(job.experiment_name)
-
-
-def _file_name(name: str) -> str:
-    """A caller-chosen name as one path component: no separators, no leading dot."""
-    return name.replace("/", "_").replace(":", "_").lstrip(".") or "_"

@@ -31,6 +31,7 @@ from swarm.rollout.completion import ModelService
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.schemas import CheckpointResponse, EngineState, LaunchView, Status
 from swarm.server.build import Assembly
+from swarm.server.disk import DiskMeter
 from swarm.server.lease import ServerLease
 from swarm.server.run import Run
 from swarm.server.status import build_status
@@ -60,6 +61,7 @@ class SwarmServer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lifecycle = EngineLifecycle(ledger.record_state)
         self.lease = ServerLease(ledger)
+        self._disk = DiskMeter(config.home)
         self._coordinator_client = CoordinatorClient(config.host, config.peers)
         self._assembly = Assembly(
             config=config,
@@ -231,7 +233,7 @@ class SwarmServer:
         status = build_status(
             self._job, self._run, self.lifecycle, await self._ledger.failures(), started_at=self._started_at
         )
-        return status.model_copy(update={"lease": self.lease.view()})
+        return status.model_copy(update={"lease": self.lease.view(), "disk": await self._disk.view()})
 
     async def _open_work(self, job: TrainJob, resume: bool) -> tuple[JobRow, OpenWork | None]:
         """What an earlier run of this very job left; None for a fresh run, which the ledger then records."""

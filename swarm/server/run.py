@@ -91,7 +91,7 @@ class Run:
     async def export(self) -> Path:
         """Write a checkpoint that is kept. Raises IllegalTransition while a batch is in work, CheckpointError."""
         async with self.loop.between_batches(EngineState.EXPORTING):
-            return await self.loop.save(kept=True)
+            return await self.loop.save(kept=True, is_asked=True)
 
     async def load(self, step: int) -> None:
         """Go back to the weights of an earlier step, for good: what was trained since counts as rewound.
@@ -102,6 +102,7 @@ class Run:
         present = self.lifecycle.weights
         if step > present.step:
             raise NotFound(f"this run has done {present.step} steps: there is no step {step} to go to", param="step")
+        await self.recovery.require_way_to(step)
         async with self.loop.between_batches(EngineState.BOOTING, f"going back to step {step}"):
             await self._abort_running()
             try:

@@ -17,14 +17,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarm.batch import SealedBatch
-from swarm.errors import CheckpointError, EngineFailure, IllegalTransition, LedgerUnwritable, SwarmError
+from swarm.errors import (
+    CheckpointError,
+    EngineFailure,
+    IllegalTransition,
+    LedgerError,
+    LedgerUnwritable,
+    SwarmError,
+)
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.sampler import EngineLost
 from swarm.schemas import EngineState
 from swarm.trainer.base import BatchSource, Trainer
-from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.trainer.checkpoints import Retention, RunCheckpoints
 from swarm.types import FinishedEpisode, StepReport, TrainBatch
 
 logger = logging.getLogger(__name__)
@@ -85,6 +92,8 @@ class TrainLoop:
         if not self._done:
             await self._move(EngineState.ROLLING)
             return
+        # Whoever goes on from here, also a server that is started again, begins with the newest checkpoint.
+        await asyncio.to_thread(self.checkpoints.retire)
         await self._move(
             EngineState.COMPLETE,
             # Short enough for one line of a terminal.
@@ -120,24 +129,48 @@ class TrainLoop:
                 raise
             await self._rest_after(state)
 
-    async def save(self, *, kept: bool) -> Path:
-        """Write a checkpoint of the present step; the caller moves the state. Raises CheckpointError, EngineLost."""
+    async def save(self, *, kept: bool, is_asked: bool = False) -> Path:
+        """Write a checkpoint of the present step; the caller moves the state. One that `is_asked` for by command stays
+        whatever the job keeps. Raises CheckpointError, EngineLost."""
         began = time.monotonic()
         weights = self.lifecycle.weights
         directory = self.checkpoints.place(weights.step, kept=kept)
         try:
+            if is_asked:
+                await asyncio.to_thread(self.checkpoints.mark_asked, weights.step)
             async with asyncio.timeout(self.train_timeout_s):
                 await self.trainer.save(directory)
         except TimeoutError as error:
             raise CheckpointError(f"{directory}: not written within {self.train_timeout_s:.0f} s") from error
+        except OSError as error:
+            raise CheckpointError(f"{directory}: cannot be written: {error.strerror}") from error
         finally:
             # A failed attempt took its time as well: it is not repeated sooner than a good one.
             self._unsaved_s, self._save_s = 0.0, time.monotonic() - began
         await asyncio.to_thread(self.checkpoints.prune)
+        await self._remove_outdated()
         detail = {"step": weights.step, "path": str(directory), "kept": kept, "seconds": self._save_s}
         await self._persist(lambda: self.ledger.record_event("checkpoint.saved", detail))
         logger.info("checkpoint of step %d: %s", weights.step, directory)
         return directory
+
+    async def _remove_outdated(self) -> None:
+        """Remove the checkpoints of `save_freq` that the job does not keep; those that cannot be judged now stay."""
+        retention = Retention.of(self.job)
+        if retention is None:
+            return
+        values: dict[int, float | None] = {}
+        try:
+            for step in await asyncio.to_thread(self.checkpoints.scheduled_steps):
+                found = await self.ledger.metrics(step - 1, 1)
+                values[step] = found[0].metrics.get(retention.metric) if found and found[0].step == step else None
+        except LedgerError as error:
+            logger.error("checkpoints are not pruned: %s", error.message)
+            return
+        if retention.best and all(value is None for value in values.values()):
+            logger.warning("no step has the metric %r: keep_best keeps the newest", retention.metric)
+        for step in retention.outdated(values):
+            await asyncio.to_thread(self.checkpoints.remove_scheduled, step)
 
     @property
     def _done(self) -> bool:

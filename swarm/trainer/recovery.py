@@ -13,11 +13,11 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from swarm.errors import CheckpointError, EngineFailure, SwarmError
+from swarm.errors import CheckpointError, EngineFailure, NotFound, SwarmError
 from swarm.ledger import BatchRow, Ledger
 from swarm.sampler import EngineLost
 from swarm.trainer.base import Trainer
-from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.trainer.checkpoints import RunCheckpoints, step_of
 from swarm.types import TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
@@ -77,6 +77,19 @@ class Recovery:
         elif replayed:
             logger.info("replayed %d batches up to step %d", replayed, weights.step)
         return Recovered(weights, step, replayed, time.monotonic() - began)
+
+    async def require_way_to(self, step: int) -> None:
+        """Raises NotFound if the weights of a step can neither be loaded nor be made again from what is on record."""
+        newest = next(iter(self.checkpoints.candidates(step)), None)
+        start = 0 if newest is None else step_of(newest) or 0
+        lost = await self.ledger.first_step_without_tokens(start, step)
+        if lost is not None:
+            steps = sorted({step_of(path) or 0 for path in self.checkpoints.newest_first()})
+            raise NotFound(
+                f"there is no way to step {step}: the tokens of step {lost} were dropped by `swarm gc`; there are"
+                f" checkpoints of {', '.join(map(str, steps)) or 'no step'}",
+                param="step",
+            )
 
     async def _load_newest(self, step: int) -> WeightVersion:
         """Raises EngineLost. Without a usable checkpoint the engine keeps the base model, which is step 0."""

@@ -42,6 +42,16 @@ def test_reversing_words_is_learned_within_twelve_steps(swarm_process: str, tmp_
     assert after >= 0.85, output
 
 
+@pytest.mark.timeout(300)
+def test_an_adapter_of_rank_8_learns_to_reverse_words(swarm_process: str, tmp_path: Path) -> None:
+    settings = yaml.safe_load((EXAMPLES / "reverse_words" / "job.yaml").read_text())
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump(settings | {"lora_rank": 8, "lr": 0.01, "total_steps": 14}))
+    before, after = accuracies(run_example("reverse_words", swarm_process, "--job", str(job)))
+    assert before <= 0.40
+    assert after >= 0.8
+
+
 def test_a_stock_openai_agent_is_trained_by_its_tool_calls(swarm_process: str, tmp_path: Path) -> None:
     settings = yaml.safe_load((EXAMPLES / "openai_tools" / "job.yaml").read_text())
     settings |= {"engine": "fake", "batch_size": 4, "num_repeat": 2, "total_steps": 2}

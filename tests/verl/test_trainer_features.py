@@ -23,8 +23,12 @@ OpenTrainer = Callable[..., Awaitable[Any]]
 async def test_lora_with_packed_sequences_and_gradient_checkpointing_lets_out_merged_weights(
     open_trainer: OpenTrainer, tmp_path: Path
 ) -> None:
-    model = {"lora_rank": 8, "use_remove_padding": True, "enable_gradient_checkpointing": True}
-    running = await open_trainer(verl={"actor_rollout_ref": {"model": model}}, use_kl_loss=True)
+    running = await open_trainer(
+        verl={"actor_rollout_ref": {"model": {"use_remove_padding": True}}},
+        lora_rank=8,
+        enable_gradient_checkpointing=True,
+        use_kl_loss=True,
+    )
     report = await running.trainer.train(make_batch(step=1, temperatures=(1.0, 0.7)))
     assert report.metrics["training/rollout_probs_diff_max"] < 1e-5
     assert report.metrics["actor/grad_norm"] > 0

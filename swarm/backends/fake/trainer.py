@@ -10,13 +10,17 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.errors import CheckpointError, EngineFailure
+from swarm.trainer.manifest import MANIFEST, describe_file
 from swarm.types import StepReport, TrainBatch, WeightVersion
 
 STATE_FILE = "fake_trainer.json"
+FORMAT = "fake-1"
 
 
 class FakeTrainer:
@@ -52,12 +56,12 @@ class FakeTrainer:
         )
 
     async def save(self, directory: Path) -> None:
-        state = json.dumps({"step": self._step, "weight_version": self._engine.weight_version})
-        partial = directory / f".{STATE_FILE}.partial"
+        state = {"step": self._step, "weight_version": self._engine.weight_version}
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            partial.write_text(state, encoding="utf-8")
-            os.replace(partial, directory / STATE_FILE)
+            _write_whole(directory / STATE_FILE, state)
+            files = {STATE_FILE: describe_file(directory / STATE_FILE)}
+            _write_whole(directory / MANIFEST, {"format": FORMAT, **state, "job": {}, "files": files})
         except OSError as error:
             raise CheckpointError(f"{directory}: cannot be written: {error.strerror}") from error
 
@@ -74,6 +78,12 @@ class FakeTrainer:
 
     def _version(self) -> WeightVersion:
         return WeightVersion(version=self._engine.weight_version, step=self._step, published_at=time.time())
+
+
+def _write_whole(path: Path, content: Mapping[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    os.replace(partial, path)
 
 
 def _centred_rewards(batch: TrainBatch) -> dict[str, float]:

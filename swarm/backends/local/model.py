@@ -18,8 +18,10 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from swarm.backends.local.adapter import add_adapter
 from swarm.backends.local.decoding.forward import verify_model
 from swarm.errors import EngineFailure
+from swarm.job import TrainJob
 from swarm.model_path import read_stop_ids, read_tokenizer
 
 
@@ -44,8 +46,11 @@ class LoadedModel:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
 
-def load_model(directory: Path, *, device: str, max_model_len: int | None) -> LoadedModel:
-    """Load onto `device`, float32 on a CPU and bfloat16 on a GPU. Raises EngineFailure with the reason."""
+def load_model(directory: Path, *, device: str, max_model_len: int | None, lora: TrainJob | None = None) -> LoadedModel:
+    """Load onto `device`, float32 on a CPU and bfloat16 on a GPU. Raises EngineFailure with the reason.
+
+    A job given as `lora` has its adapter added, untrained.
+    """
     transformers_logging.disable_progress_bar()
     tokenizer = read_tokenizer(directory)
     if device != "cpu" and not torch.cuda.is_available():
@@ -63,6 +68,8 @@ def load_model(directory: Path, *, device: str, max_model_len: int | None) -> Lo
     except Exception as error:
         first_line = str(error).strip().split("\n", 1)[0]
         raise EngineFailure(f"{directory}: cannot be loaded: {type(error).__name__}: {first_line}") from error
+    if lora is not None:
+        add_adapter(module, lora)
     module = module.to(device).eval()
     config = module.config.get_text_config()
     context_length = _context_length(config.max_position_embeddings, max_model_len)

@@ -136,7 +136,12 @@ class Worker:
         torch.set_num_threads(limits["torch_threads"])
         torch.manual_seed(job.seed)
         device = "cuda" if job.n_gpu else "cpu"
-        model = load_model(Path(args["directory"]), device=device, max_model_len=job.max_model_len)
+        model = load_model(
+            Path(args["directory"]),
+            device=device,
+            max_model_len=job.max_model_len,
+            lora=job if job.lora_rank else None,
+        )
         grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
         sampler = BatchSampler(
             model.module,
@@ -182,7 +187,10 @@ class Worker:
         from transformers import AutoTokenizer
 
         session = self._require_session()
-        tokenizer = AutoTokenizer.from_pretrained(session.model.directory, local_files_only=True)
+        # Beside an adapter there is none: it stays with the base model, and would be most of the checkpoint.
+        tokenizer = None
+        if not session.job.lora_rank:
+            tokenizer = AutoTokenizer.from_pretrained(session.model.directory, local_files_only=True)
         self._learner_of(session).save(
             Path(args), step=session.step, weight_version=session.sampler.weight_version, tokenizer=tokenizer
         )

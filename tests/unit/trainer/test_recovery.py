@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,7 @@ LIMIT_S = 60
 STEPS = 4
 PROMPT = (40, 41, 42, 43)
 JOB = TrainJob(lr=1e-3, ppo_epochs=2, mini_batch_num=2, lr_warmup_steps=3, weight_decay=0.01, use_kl_loss=True)
+LORA = JOB.model_copy(update={"lora_rank": 4, "enable_gradient_checkpointing": True})
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +45,20 @@ class Trained:
     engine: LocalEngine
     trainer: LocalTrainer
     worker: WorkerProcess
+    job: TrainJob
     final: Path
+
     batches: dict[str, TrainBatch] = field(default_factory=dict[str, TrainBatch])
     reports: dict[str, StepReport] = field(default_factory=dict[str, StepReport])
 
+    @property
+    def weights(self) -> str:
+        """The file of a checkpoint that holds them."""
+        return "adapter_model.safetensors" if self.job.lora_rank else "model.safetensors"
+
     async def record_in(self, home: Path) -> Recovery:
         ledger = Ledger.open(home / "ledger.db")
-        given = JOB.model_dump(mode="json")
+        given = self.job.model_dump(mode="json")
         await ledger.record_job(given, given)
         for batch in self.batches.values():
             await ledger.seal_batch(batch.batch_id, batch.step, [], [])
@@ -59,12 +69,14 @@ class Trained:
         return self.batches[row.batch_id]
 
 
-@pytest.fixture(scope="module")
-async def trained(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trained]:
+@pytest.fixture(scope="module", params=[JOB, LORA], ids=["full", "lora"])
+async def trained(
+    request: pytest.FixtureRequest, anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Trained]:
     directory = tmp_path_factory.mktemp("trained")
     worker = build_worker(ServerConfig(), directory / "worker.log")
-    engine, trainer = build_local(JOB, ServerConfig(), worker)
-    run = Trained(engine, trainer, worker, directory / "step-4")
+    engine, trainer = build_local(request.param, ServerConfig(), worker)
+    run = Trained(engine, trainer, worker, request.param, directory / "step-4")
     async with asyncio.timeout(LIMIT_S):
         await engine.start()
         for step in range(1, STEPS + 1):
@@ -123,7 +135,7 @@ async def expect_final_weights(trained: Trained, recovery: Recovery, *, replayed
         recovered = await recovery.restore(STEPS)
         await trained.trainer.save(directory)
     assert (recovered.weights.step, recovered.weights.version, recovered.replayed) == (STEPS, STEPS, replayed)
-    assert (directory / "model.safetensors").read_bytes() == (trained.final / "model.safetensors").read_bytes()
+    assert (directory / trained.weights).read_bytes() == (trained.final / trained.weights).read_bytes()
     states = [torch.load(path / "trainer_state.pt", weights_only=True) for path in (directory, trained.final)]
     assert states[0]["steps_done"] == states[1]["steps_done"] == STEPS
     moments, expected = (state["optimizer"]["adamw"] for state in states)
@@ -150,13 +162,25 @@ async def test_a_checkpoint_of_the_last_step_needs_no_replay(
     await expect_final_weights(trained, recovery, replayed=0, directory=tmp_path / "again")
 
 
+async def test_a_killed_worker_costs_no_bit_of_the_weights(
+    trained: Trained, recovery: Recovery, tmp_path: Path
+) -> None:
+    checkpoint_at(trained, recovery, 2)
+    assert trained.worker.pid is not None
+    os.kill(trained.worker.pid, signal.SIGKILL)
+    async with asyncio.timeout(LIMIT_S):
+        await trained.worker.exited.wait()
+        await trained.engine.start()
+    await expect_final_weights(trained, recovery, replayed=2, directory=tmp_path / "again")
+
+
 async def test_a_torn_checkpoint_is_skipped_with_a_warning(
     trained: Trained, recovery: Recovery, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint_at(trained, recovery, 2)
     torn = recovery.checkpoints.place(4, kept=True)
     torn.mkdir(parents=True)
-    (torn / "model.safetensors").write_bytes((trained.final / "model.safetensors").read_bytes()[:1000])
+    (torn / trained.weights).write_bytes((trained.final / trained.weights).read_bytes()[:1000])
     with caplog.at_level(logging.WARNING):
         await expect_final_weights(trained, recovery, replayed=2, directory=tmp_path / "again")
     assert "not a complete checkpoint" in caplog.text

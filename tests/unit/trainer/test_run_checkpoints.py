@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.job import TrainJob
+from swarm.trainer.checkpoints import Retention, RunCheckpoints
 
 
 @pytest.fixture
@@ -49,3 +50,52 @@ def test_later_checkpoints_are_out_of_the_way_and_those_asked_for_still_there(ch
     checkpoints.set_aside(4)
     aside = sorted(path.name for path in checkpoints.directory.glob("checkpoints/rewound-*"))
     assert aside == ["rewound-1-step-000006", "rewound-2-step-000006"]
+
+
+def retention(last: int, best: int, metric: str = "score") -> Retention:
+    kept = Retention.of(TrainJob(save_freq=1, keep_last=last, keep_best=best, keep_best_metric=metric))
+    assert kept is not None
+    return kept
+
+
+def test_the_newest_stay_and_the_best_of_the_older_ones() -> None:
+    values: dict[int, float | None] = {1: 0.1, 2: 0.9, 3: 0.5, 4: 0.7, 5: 0.2}
+    assert sorted(retention(2, 1).outdated(values)) == [1, 3]
+    assert sorted(retention(1, 2).outdated(values)) == [1, 3]
+    assert sorted(retention(2, 0).outdated(values)) == [1, 2, 3]
+    assert retention(5, 3).outdated(values) == []
+
+
+def test_a_minus_before_the_metric_makes_the_lowest_best() -> None:
+    values: dict[int, float | None] = {1: 0.1, 2: 0.9, 3: 0.5, 4: 0.7}
+    assert sorted(retention(1, 1, "-score").outdated(values)) == [2, 3]
+    assert retention(1, 1, "-score").metric == "score"
+
+
+def test_of_equals_the_newer_stays_and_a_step_without_the_metric_is_worst() -> None:
+    assert retention(1, 1).outdated({1: 0.5, 2: 0.5, 3: None, 4: 0.0}) == [1, 3]
+    assert retention(1, 1).outdated({1: None, 2: float("nan"), 3: None, 4: None}) == [2, 1]
+    assert retention(1, 1, "-score").outdated({1: 0.5, 2: None, 3: None}) == [2]
+
+
+def test_a_job_without_keep_last_keeps_all() -> None:
+    assert Retention.of(TrainJob(save_freq=1)) is None
+
+
+def test_a_checkpoint_that_was_asked_for_is_none_of_the_schedule(checkpoints: RunCheckpoints) -> None:
+    checkpoints.mark_asked(4)
+    assert checkpoints.scheduled_steps() == [2, 6]
+    checkpoints.remove_scheduled(2)
+    checkpoints.set_aside(3)
+    checkpoints.place(4, kept=True).mkdir()
+    assert checkpoints.scheduled_steps() == [4], "another one took its place after the run went back"
+
+
+def test_a_run_that_is_over_leaves_its_newest_checkpoint_and_what_was_kept(checkpoints: RunCheckpoints) -> None:
+    assert [path.name[-1] for path in checkpoints.superfluous()] == ["3", "5", "7"]
+    checkpoints.retire()
+    assert [path.name[-1] for path in checkpoints.candidates(100)] == ["9", "6", "4", "2"]
+    checkpoints.place(9, kept=True).mkdir()
+    checkpoints.retire()
+    assert not (checkpoints.directory / "recovery").exists()
+    assert [path.name[-1] for path in checkpoints.candidates(100)] == ["9", "6", "4", "2"]

@@ -100,7 +100,7 @@ def test_settings_that_the_service_makes_itself_are_refused_with_the_reason() ->
 @pytest.mark.parametrize(
     ("key", "meant"),
     [
-        ("actor_rollout_ref.model.lora_rnk", "actor_rollout_ref.model.lora_rank"),
+        ("actor_rollout_ref.model.lora_adapter_pth", "actor_rollout_ref.model.lora_adapter_path"),
         (
             "actor_rollout_ref.actor.enable_gradient_checkpointing",
             "actor_rollout_ref.model.enable_gradient_checkpointing",
@@ -120,7 +120,7 @@ def test_unknown_setting_is_named_with_what_may_have_been_meant(key: str, meant:
     [
         ("actor_rollout_ref.rollout.gpu_memory_utilization", "high"),
         ("critic.optim.lr", "1e-5"),
-        ("actor_rollout_ref.model.enable_gradient_checkpointing", 1),
+        ("actor_rollout_ref.model.use_remove_padding", 1),
         ("actor_rollout_ref.rollout.max_num_seqs", 1.5),
         ("actor_rollout_ref.model", 3),
     ],
@@ -130,10 +130,33 @@ def test_value_of_another_type_is_refused(key: str, value: object) -> None:
 
 
 def test_nested_and_dotted_overrides_are_the_same() -> None:
-    nested = merged({"actor_rollout_ref": {"model": {"lora_rank": 8, "lora_alpha": 32}}}).config
-    dotted = merged({"actor_rollout_ref.model.lora_rank": 8, "actor_rollout_ref": {"model.lora_alpha": 32}}).config
+    nested = merged({"actor_rollout_ref": {"model": {"trust_remote_code": True, "use_shm": True}}}).config
+    dotted = merged(
+        {"actor_rollout_ref.model.trust_remote_code": True, "actor_rollout_ref": {"model.use_shm": True}}
+    ).config
     assert nested == dotted
-    assert nested.actor_rollout_ref.model.lora_rank == 8
+    assert nested.actor_rollout_ref.model.use_shm is True
+
+
+def test_adapters_and_gradient_checkpointing_are_set_by_the_fields_of_the_job() -> None:
+    plain = merged({}).config.actor_rollout_ref.model
+    assert (plain.lora_rank, plain.enable_gradient_checkpointing) == (0, False)
+    config = merged(
+        {}, lora_rank=8, lora_alpha=32, lora_target_modules=["q_proj"], enable_gradient_checkpointing=True
+    ).config
+    model = config.actor_rollout_ref.model
+    assert (model.lora_rank, model.lora_alpha, list(model.target_modules), model.lora.merge) == (
+        8,
+        32,
+        ["q_proj"],
+        True,
+    )
+    assert model.enable_gradient_checkpointing and config.critic.model.enable_gradient_checkpointing
+
+
+def test_adapters_on_another_engine_than_fsdp_are_refused_by_name() -> None:
+    error = refusal({"actor_rollout_ref.actor.strategy": "megatron"}, n_gpu=8, lora_rank=8)
+    assert (error.param, "not by megatron" in error.message) == ("lora_rank", True)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +177,8 @@ def test_settings_that_only_verls_classes_or_libraries_know_are_taken(key: str, 
 @pytest.mark.parametrize(
     ("verl", "fields"),
     [
-        ({"actor_rollout_ref.model.enable_gradient_checkpointing": True}, {}),
         ({"actor_rollout_ref.model.use_remove_padding": True}, {}),
-        ({"actor_rollout_ref.model.lora_rank": 8}, {}),
+        ({"actor_rollout_ref.model.exclude_modules": "lm_head"}, {"lora_rank": 8}),
         ({"actor_rollout_ref.actor.strategy": "megatron"}, {"n_gpu": 8}),
         ({"model_engine": "megatron", "actor_rollout_ref.actor.megatron.tensor_model_parallel_size": 2}, {"n_gpu": 8}),
         ({"actor_rollout_ref.hybrid_engine": True}, {"n_gpu": 8}),
@@ -185,7 +207,7 @@ def test_features_are_reached_by_verls_names(verl: dict[str, Any], fields: dict[
         ({"actor_rollout_ref.rollout.name": "sglang"}, {}, "the sampler is vLLM"),
         ({"actor_rollout_ref.rollout.checkpoint_engine.backend": "naive"}, {}, "shm_file or nccl"),
         ({"actor_rollout_ref.rollout.nnodes": 2}, {"n_gpu": 8}, "set nccl"),
-        ({"actor_rollout_ref.model.lora_rank": 8, "actor_rollout_ref.model.lora.merge": False}, {}, "adapters merged"),
+        ({"actor_rollout_ref.model.lora.merge": False}, {"lora_rank": 8}, "adapters merged"),
         ({"actor_rollout_ref.rollout.tensor_model_parallel_size": 2}, {"n_gpu": 2}, "do not divide"),
         ({"algorithm.use_kl_in_reward": True}, {}, "use_kl_loss"),
         ({"actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine"}, {}, "total_steps"),

@@ -1,8 +1,8 @@
 """A checkpoint on disk: complete or not there at all.
 
 Place in the flow: the learner saves and loads through this. A checkpoint is a directory in the Hugging Face layout
-(weights, config, tokenizer) plus `trainer_state.pt` (optimizer and counters) and `manifest.json` (step, weight
-version, job, and size and SHA-256 of every file). This module knows nothing of losses or batches.
+(weights, config, tokenizer), or an adapter alone, plus `trainer_state.pt` (optimizer and counters) and `manifest.json`
+(step, weight version, job, and size and SHA-256 of every file). This module knows nothing of losses or batches.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,8 +22,8 @@ from transformers.utils import logging as transformers_logging
 
 from swarm.errors import CheckpointError
 from swarm.trainer.atomic_directory import fingerprint, written_atomically
+from swarm.trainer.manifest import MANIFEST, read_manifest, verify_files
 
-MANIFEST = "manifest.json"
 TRAINER_STATE = "trainer_state.pt"
 FORMAT = 1
 
@@ -48,7 +48,7 @@ def write_checkpoint(
     info: CheckpointInfo,
     job: dict[str, Any],
     model: Pretrained,
-    tokenizer: Pretrained,
+    tokenizer: Pretrained | None,
     trainer_state: dict[str, Any],
 ) -> None:
     """Write a complete checkpoint, replacing one of the same name. Raises CheckpointError, leaving what was there.
@@ -59,7 +59,8 @@ def write_checkpoint(
     try:
         with written_atomically(directory) as draft:
             model.save_pretrained(str(draft))
-            tokenizer.save_pretrained(str(draft))
+            if tokenizer is not None:
+                tokenizer.save_pretrained(str(draft))
             torch.save(trainer_state, draft / TRAINER_STATE)
             manifest = {
                 "format": FORMAT,
@@ -76,12 +77,7 @@ def write_checkpoint(
 def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
     """Step and trainer state of a checkpoint whose every file is as it was written. Raises CheckpointError."""
     manifest = _read_manifest(directory)
-    for name, expected in manifest["files"].items():
-        path = directory / name
-        if not path.is_file():
-            raise CheckpointError(f"checkpoint {directory} is incomplete: {name} is missing")
-        if fingerprint(path) != expected:
-            raise CheckpointError(f"checkpoint {directory} is damaged: {name} is not the file that was written")
+    verify_files(directory, manifest["files"])
     try:
         state = torch.load(directory / TRAINER_STATE, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError) as error:
@@ -109,13 +105,8 @@ def read_weights(directory: Path, like: torch.nn.Module) -> dict[str, torch.Tens
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{directory} is not a complete checkpoint: {MANIFEST} cannot be read") from error
-    except ValueError as error:
-        raise CheckpointError(f"checkpoint {directory} is damaged: {MANIFEST} is not valid JSON") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    manifest = read_manifest(directory)
+    if manifest.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {directory} was written in another format: {MANIFEST} must have {FORMAT=}")
     return manifest
 

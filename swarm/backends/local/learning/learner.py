@@ -21,6 +21,7 @@ from typing import cast
 
 import torch
 
+from swarm.backends.local.adapter import AdapterFiles, adapter_weights, read_adapter
 from swarm.backends.local.learning.checkpoint import (
     CheckpointInfo,
     Pretrained,
@@ -32,7 +33,7 @@ from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFoll
 from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
-from swarm.backends.local.learning.updater import MiniBatchUpdater, Pulse, StepInput, TokenScorer
+from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
 from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages
@@ -50,11 +51,12 @@ class LearnerReport:
 
 
 class Learner:
-    """Trains a Hugging Face causal language model in place. Used from one thread.
+    """Trains a Hugging Face causal language model in place, or the adapter that was added to it. Used from one thread.
 
     The module is kept in evaluation mode: dropout would make the trained policy differ from the sampled one. With
     `use_kl_loss` the weights at construction are copied as the frozen reference, so construct it with the base model
-    and then `load`. Turns sampled under a grammar are trained with the masks that `grammars` finds.
+    and then `load`; with `lora_rank` the reference is the module without its adapter, and nothing is copied. Turns
+    sampled under a grammar are trained with the masks that `grammars` finds.
     """
 
     def __init__(self, module: torch.nn.Module, job: TrainJob, grammars: GrammarFollower | None = None) -> None:
@@ -62,14 +64,11 @@ class Learner:
         self._job = job.resolve()
         self._grammars = grammars
         self._module = module.eval()
-        reference = None
-        if self._job.use_kl_loss:
-            frozen = copy.deepcopy(module).requires_grad_(False)
-            reference = TokenScorer(frozen)
+        policy = TokenScorer(module, recompute=bool(self._job.enable_gradient_checkpointing))
         self._optimizer = PolicyOptimizer(module, self._job)
         self._updater = MiniBatchUpdater(
-            policy=TokenScorer(module),
-            reference=reference,
+            policy=policy,
+            reference=self._reference(policy) if self._job.use_kl_loss else None,
             optimizer=self._optimizer,
             job=self._job,
             device=next(module.parameters()).device,
@@ -119,13 +118,14 @@ class Learner:
         }
         return LearnerReport(metrics, mean_advantages(rows, advantages_EL))
 
-    def save(self, directory: Path, *, step: int, weight_version: int, tokenizer: Pretrained) -> None:
-        """Write a checkpoint atomically. Raises CheckpointError and leaves what was there."""
+    def save(self, directory: Path, *, step: int, weight_version: int, tokenizer: Pretrained | None) -> None:
+        """Write a checkpoint atomically; one of an adapter needs no tokenizer. Raises CheckpointError and leaves what
+        was there."""
         write_checkpoint(
             directory,
             info=CheckpointInfo(step=step, weight_version=weight_version),
             job=self._job.model_dump(mode="json"),
-            model=cast(Pretrained, self._module),
+            model=AdapterFiles(self._module) if self._job.lora_rank else cast(Pretrained, self._module),
             tokenizer=tokenizer,
             trainer_state={"steps_done": self._steps_done, "optimizer": self._optimizer.state()},
         )
@@ -133,14 +133,22 @@ class Learner:
     def load(self, directory: Path) -> CheckpointInfo:
         """Restore weights and optimizer in place. Raises CheckpointError before anything is changed."""
         info, state = read_checkpoint(directory)
-        weights = read_weights(directory, like=self._module)
+        if self._job.lora_rank:
+            stored, present = read_adapter(directory, like=self._module), adapter_weights(self._module)
+        else:
+            stored, present = read_weights(directory, like=self._module), dict(self._module.named_parameters())
         self._optimizer.check(state["optimizer"])
         with torch.no_grad():
-            for name, weight in self._module.named_parameters():
-                weight.copy_(weights[name])
+            for name, weight in present.items():
+                weight.copy_(stored[name])
         self._optimizer.load(state["optimizer"])
         self._steps_done = state["steps_done"]
         return info
+
+    def _reference(self, policy: TokenScorer) -> Scorer:
+        if self._job.lora_rank:
+            return BaseScorer(self._module, policy)
+        return TokenScorer(copy.deepcopy(self._module).requires_grad_(False))
 
     def _learning_rate(self) -> float:
         """Linear warm-up by steps; the first step already learns, with 1/lr_warmup_steps of the rate."""

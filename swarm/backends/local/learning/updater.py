@@ -12,15 +12,19 @@ checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
+from swarm.backends.local.adapter import adapter_disabled
 from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.losses import MiniBatchSize, Objective, Scores
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
+from swarm.backends.local.learning.recomputation import LayerRecomputation
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row
 
@@ -35,6 +39,12 @@ class TokenScores:
     entropies_N: torch.Tensor
 
 
+class Scorer(Protocol):
+    """A model as a function from a microbatch to token scores."""
+
+    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> TokenScores: ...
+
+
 class TokenScorer:
     """A causal language model as a function from a microbatch to token scores.
 
@@ -43,12 +53,16 @@ class TokenScorer:
     all positions are computed.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, *, recompute: bool = False) -> None:
+        """With `recompute`, passes that a backward pass follows keep the inputs of the model's layers alone."""
         self._module = module
         self._parts = _split(module)
+        self._recomputation = LayerRecomputation(module) if recompute else None
 
     def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> TokenScores:
-        logits_NV = self._logits(micro).float() / micro.temperatures_N[:, None]
+        recomputation = self._recomputation if torch.is_grad_enabled() else None
+        with nullcontext() if recomputation is None else recomputation.around_forward():
+            logits_NV = self._logits(micro).float() / micro.temperatures_N[:, None]
         if micro.masks is not None:
             micro.masks.apply(logits_NV)
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
@@ -64,6 +78,19 @@ class TokenScorer:
         base, head = self._parts
         hidden_STH = base(input_ids=micro.input_ids_ST, use_cache=False).last_hidden_state
         return head(hidden_STH.flatten(0, 1)[micro.sources_N])
+
+
+class BaseScorer:
+    """The base model of a module with an adapter, scored through the same weights. Without gradients."""
+
+    def __init__(self, module: torch.nn.Module, policy: TokenScorer) -> None:
+        self._module = module
+        self._policy = policy
+
+    @torch.no_grad()
+    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> TokenScores:
+        with adapter_disabled(self._module):
+            return self._policy(micro)
 
 
 def _split(module: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.Module] | None:
@@ -109,8 +136,8 @@ class MiniBatchUpdater:
 
     def __init__(
         self,
-        policy: TokenScorer,
-        reference: TokenScorer | None,
+        policy: Scorer,
+        reference: Scorer | None,
         optimizer: PolicyOptimizer,
         job: TrainJob,
         device: torch.device,
@@ -183,12 +210,13 @@ class MiniBatchUpdater:
         return [number for number in chosen if every or step.advantages_EL[number].any()]
 
     def _score(self, step: StepInput, numbers: Sequence[int], micro: MicroBatch) -> Scores:
-        policy = self._policy(micro, entropy_gradient=self._entropy_gradient)
-        logprobs_RL = micro.spread(policy.logprobs_N)
+        # First: it may be the policy's own module in another state, which must not change before the backward pass.
         reference_RL = None
         if self._reference is not None:
             with torch.no_grad():
                 reference_RL = micro.spread(self._reference(micro).logprobs_N)
+        policy = self._policy(micro, entropy_gradient=self._entropy_gradient)
+        logprobs_RL = micro.spread(policy.logprobs_N)
         correction = None
         if step.correction is not None:
             step.correction.record(numbers, logprobs_RL)

@@ -23,14 +23,11 @@ from typing import Any, Final
 from ray.exceptions import RayError
 
 from swarm.errors import CheckpointError
-from swarm.trainer.atomic_directory import fingerprint, written_atomically
+from swarm.model_path import WEIGHT_SUFFIXES
+from swarm.trainer.atomic_directory import written_atomically
+from swarm.trainer.manifest import MANIFEST, describe_file, read_manifest, verify_files
 
-MANIFEST: Final = "manifest.json"
 FORMAT: Final = "verl-1"
-NOT_COPIED: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".index.json")
-"""Files of a model's directory that hold its weights, or say in which files they are."""
-LARGEST_HASHED: Final = 2**28
-"""Bytes. Of larger files only the size is compared: reading hundreds of gigabytes twice would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ def write_checkpoint(
         with written_atomically(directory) as draft:
             save(draft)
             for path in sorted(model_directory.iterdir()):
-                if path.is_file() and not path.name.endswith(NOT_COPIED):
+                if path.is_file() and not path.name.endswith(WEIGHT_SUFFIXES):
                     shutil.copyfile(path, draft / path.name)
             manifest = {
                 "format": FORMAT,
@@ -86,7 +83,7 @@ def write_checkpoint(
                 "weight_version": weight_version,
                 "origin": asdict(origin),
                 "job": job,
-                "files": {str(path.relative_to(draft)): _describe(path) for path in _files(draft)},
+                "files": {str(path.relative_to(draft)): describe_file(path) for path in _files(draft)},
             }
             (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
     except (OSError, RayError) as error:
@@ -95,21 +92,11 @@ def write_checkpoint(
 
 def read_checkpoint(directory: Path, origin: CheckpointOrigin) -> CheckpointInfo:
     """Where training stood, of a checkpoint that is whole and fits the trainer. Raises CheckpointError."""
-    try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{directory} is not a complete checkpoint: {MANIFEST} cannot be read") from error
-    except ValueError as error:
-        raise CheckpointError(f"checkpoint {directory} is damaged: {MANIFEST} is not valid JSON") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    manifest = read_manifest(directory)
+    if manifest.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {directory} was written by another trainer: {MANIFEST} must have {FORMAT=}")
     _compare(directory, manifest["origin"], asdict(origin))
-    for name, expected in manifest["files"].items():
-        path = directory / name
-        if not path.is_file():
-            raise CheckpointError(f"checkpoint {directory} is incomplete: {name} is missing")
-        if _describe(path) != expected:
-            raise CheckpointError(f"checkpoint {directory} is damaged: {name} is not the file that was written")
+    verify_files(directory, manifest["files"])
     return CheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"])
 
 
@@ -127,11 +114,6 @@ def _compare(directory: Path, stored: Mapping[str, Any], wanted: Mapping[str, An
 
 def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
-
-
-def _describe(path: Path) -> dict[str, int | str]:
-    size = path.stat().st_size
-    return fingerprint(path) if size <= LARGEST_HASHED else {"bytes": size}
 
 
 def _one_line(error: BaseException) -> str:

@@ -158,7 +158,7 @@ def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> 
         **_of_sampler(job),
         **_of_run(job, model_directory),
         **(_of_cpu() if job.n_gpu == 0 else _of_gpu(given)),
-        **_of_lora(given),
+        **_of_memory(job, given),
     }
 
 
@@ -276,9 +276,27 @@ def _of_gpu(given: Mapping[str, Any]) -> dict[str, Any]:
     return shared
 
 
-def _of_lora(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A sampler is sent whole weights, so adapters are merged into what it gets."""
-    return {f"{MODEL}.lora.merge": True} if given.get(f"{MODEL}.lora_rank") else {}
+def _of_memory(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Adapters, merged into the whole weights that a sampler is sent; and what the backward pass computes again."""
+    asked: dict[str, Any] = {}
+    if job.enable_gradient_checkpointing is not None:
+        asked |= {
+            f"{model}.enable_gradient_checkpointing": job.enable_gradient_checkpointing
+            for model in (MODEL, "critic.model")
+        }
+    if not job.lora_rank:
+        return asked
+    if (engine := _model_engine(given)) != "dp":
+        raise JobInvalid(
+            f"lora_rank: adapters are trained by FSDP alone, not by {engine}: set it to 0, or leave the strategy out",
+            param="lora_rank",
+        )
+    return asked | {
+        f"{MODEL}.lora_rank": job.lora_rank,
+        f"{MODEL}.lora_alpha": job.lora_alpha,
+        f"{MODEL}.target_modules": job.lora_target_modules,
+        f"{MODEL}.lora.merge": True,
+    }
 
 
 def _set(config: DictConfig, key: str, value: Any) -> None:

@@ -1,0 +1,161 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""A LoRA adapter in a Hugging Face model: added in place, taken out of the way for a while, written and read alone.
+
+Place in the flow: the worker adds it right after the base model is loaded, so that sampler and learner run the same
+module; the learner scores its KL reference with the adapter disabled and keeps only the adapter in checkpoints. Knows
+nothing of batches, optimizers or the steps of a run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from swarm.errors import CheckpointError, EngineFailure
+from swarm.job import TrainJob
+from swarm.model_path import WEIGHT_SUFFIXES
+from swarm.trainer.manifest import describe_file
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+BASE_MODEL = "base_model.json"
+"""Beside an adapter: the directory of the model that it belongs to, and what its weight files are."""
+
+
+PREFIX = "base_model.model."
+"""Of every tensor in peft's files, where the model stands within peft's own."""
+
+
+def add_adapter(module: Any, job: TrainJob) -> None:
+    """Put a fresh adapter of the job into the modules that it targets. The base is frozen from then on.
+
+    The adapter changes nothing before its first update: one of its two matrices begins at zero, the other is drawn
+    from the job's seed. Raises EngineFailure for targets that the model has not.
+    """
+    # Imported late: it takes seconds, and a job of full parameters does not need it.
+    from peft import LoraConfig
+
+    targets = job.lora_target_modules
+    if isinstance(targets, list):
+        _refuse_missing(module, targets)
+    config = LoraConfig(
+        r=job.lora_rank,
+        lora_alpha=job.lora_alpha,
+        target_modules=targets,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(job.seed)
+            module.add_adapter(config)
+    except (ValueError, TypeError) as error:
+        raise EngineFailure(f"lora_target_modules: {_one_line(error)}") from error
+
+
+@contextmanager
+def adapter_disabled(module: Any) -> Generator[None]:
+    """The module as its base model alone. Not to be entered between a forward pass and its backward pass."""
+    module.disable_adapters()
+    try:
+        yield
+    finally:
+        module.enable_adapters()
+
+
+def adapter_weights(module: Any) -> dict[str, torch.Tensor]:
+    """The adapter's own tensors by the names of peft's files; they share memory with the module's parameters."""
+    from peft import get_peft_model_state_dict
+
+    found = get_peft_model_state_dict(module, save_embedding_layers=False)
+    return {f"{PREFIX}{name}": weight for name, weight in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    """The adapter of a module as what a checkpoint writes instead of the whole model, in peft's layout."""
+
+    module: Any
+
+    def save_pretrained(self, save_directory: str) -> None:
+        directory, base = Path(save_directory), Path(self.module.name_or_path)
+        weights = {name: weight.detach().cpu().contiguous() for name, weight in adapter_weights(self.module).items()}
+        save_file(weights, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        config = self.module.peft_config["default"]
+        config.base_model_name_or_path = str(base)
+        config.save_pretrained(save_directory)
+        described = {"directory": str(base), "files": describe_weights(base)}
+        (directory / BASE_MODEL).write_text(json.dumps(described, indent=2), encoding="utf-8")
+
+
+def read_adapter(directory: Path, like: Any) -> dict[str, torch.Tensor]:
+    """The stored tensors of an adapter that fits the one in `like`, on the CPU.
+
+    Raises CheckpointError for a checkpoint without one, or of another adapter or base model.
+    """
+    path = directory / ADAPTER_WEIGHTS
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint {directory} holds no adapter: it was written without lora_rank")
+    verify_base(directory, Path(like.name_or_path))
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {directory} cannot be loaded: {_one_line(error)}") from error
+    if _shapes(stored) != _shapes(adapter_weights(like)):
+        raise CheckpointError(f"checkpoint {directory} is of another adapter: parameter names or shapes differ")
+    return stored
+
+
+def read_base(directory: Path) -> Path:
+    """Where the base model of a checkpoint's adapter lay when it was written. Raises CheckpointError."""
+    try:
+        return Path(json.loads((directory / BASE_MODEL).read_text(encoding="utf-8"))["directory"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {directory} does not say whose adapter it holds: {BASE_MODEL}") from error
+
+
+def verify_base(directory: Path, base: Path) -> None:
+    """Raises CheckpointError unless the weight files in `base` are those that the adapter was trained on."""
+    try:
+        expected = json.loads((directory / BASE_MODEL).read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {directory} does not say whose adapter it holds: {BASE_MODEL}") from error
+    if describe_weights(base) != expected:
+        raise CheckpointError(f"checkpoint {directory} holds the adapter of another base model than {base}")
+
+
+def describe_weights(base: Path) -> dict[str, dict[str, int | str]]:
+    """What the weight files of a model's directory are; nothing for a model that was never on a disk."""
+    if base == Path() or not base.is_dir():
+        return {}
+    files = [path for path in sorted(base.iterdir()) if path.is_file() and path.name.endswith(WEIGHT_SUFFIXES)]
+    return {path.name: describe_file(path) for path in files}
+
+
+def _refuse_missing(module: torch.nn.Module, targets: list[str]) -> None:
+    """peft adapts what it finds and says nothing of the rest."""
+    names = {name.rpartition(".")[2] for name, each in module.named_modules() if not list(each.children())}
+    endings = [name for name, _ in module.named_modules()]
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in endings):
+            has = ", ".join(sorted(name for name in names if name.endswith(("proj", "fc1", "fc2", "dense", "attn"))))
+            hint = f"; it has {has}" if has else ""
+            raise EngineFailure(f"lora_target_modules: the model has no module {target!r}{hint}")
+
+
+def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,171 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""The weights of a checkpoint as a folder that other programs load: a Hugging Face model without training state.
+
+Place in the flow: called by `swarm export`, in a process of its own beside any server. It reads the checkpoints of both
+trainers, which keep whole weights in the same layout, and the local trainer's adapters, alone or merged into their base
+model. Knows nothing of homes or of which checkpoint is meant.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from swarm.backends.local.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_base, verify_base
+from swarm.errors import BadRequest, CheckpointError
+from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES
+from swarm.trainer.atomic_directory import written_atomically
+from swarm.trainer.manifest import MANIFEST, verify_checkpoint
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""What weights can be written as, by the names of transformers and vLLM."""
+_BY_HEADER = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written where. `bytes` counts all files; `is_adapter` says that the base model is not among them."""
+
+    checkpoint: Path
+    directory: Path
+    step: int
+    weight_version: int
+    dtype: str
+    parameters: int
+    is_adapter: bool
+    bytes: int
+
+
+def export_checkpoint(
+    checkpoint: Path, directory: Path, *, dtype: str | None = None, merge_lora: bool = False
+) -> Exported:
+    """Write weights, configuration, tokenizer, generation settings and chat template into a new or empty directory.
+
+    `dtype` is one of DTYPES, that of the checkpoint by default. An adapter is written as one, in peft's layout, unless
+    `merge_lora` asks for the whole model. The directory is complete or not there.
+
+    Raises BadRequest for a directory that holds something, or if there is no adapter to merge; CheckpointError for a
+    checkpoint that is damaged or has no weights, and for an adapter whose base model is not there or another one.
+    """
+    refuse_occupied(directory)
+    manifest = verify_checkpoint(checkpoint)
+    chosen = dtype or _stored_dtype(checkpoint)
+    has_adapter = (checkpoint / ADAPTER_WEIGHTS).is_file()
+    if merge_lora and not has_adapter:
+        raise BadRequest(f"{checkpoint} holds whole weights and no adapter: leave --merge-lora out", param="merge_lora")
+    source = _base_of(checkpoint, manifest) if has_adapter else checkpoint
+    content = _Adapter(checkpoint, chosen) if has_adapter and not merge_lora else _load(checkpoint, source, chosen)
+    try:
+        with written_atomically(directory.resolve()) as draft:
+            content.save_pretrained(str(draft))
+            _copy_rest(source, draft)
+            size = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{directory} was not written: {_one_line(error)}") from error
+    return Exported(
+        checkpoint=checkpoint,
+        directory=directory,
+        step=manifest["step"],
+        weight_version=manifest["weight_version"],
+        dtype=chosen,
+        parameters=content.num_parameters(),
+        is_adapter=isinstance(content, _Adapter),
+        bytes=size,
+    )
+
+
+class _Adapter:
+    """The adapter of a checkpoint as peft loads it."""
+
+    def __init__(self, checkpoint: Path, dtype: str) -> None:
+        self._checkpoint = checkpoint
+        self._weights = {
+            name: weight.to(DTYPES[dtype]) for name, weight in load_file(checkpoint / ADAPTER_WEIGHTS).items()
+        }
+
+    def num_parameters(self) -> int:
+        return sum(weight.numel() for weight in self._weights.values())
+
+    def save_pretrained(self, save_directory: str) -> None:
+        save_file(self._weights, Path(save_directory) / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        shutil.copyfile(self._checkpoint / ADAPTER_CONFIG, Path(save_directory) / ADAPTER_CONFIG)
+
+
+def refuse_occupied(directory: Path) -> None:
+    """Raises BadRequest unless the directory is new or empty."""
+    if directory.is_dir() and not any(directory.iterdir()):
+        return
+    if directory.exists() or directory.is_symlink():
+        raise BadRequest(f"{directory} is not empty: give a directory that is new, or remove what is there")
+
+
+def _stored_dtype(checkpoint: Path) -> str:
+    """The precision of the stored weights, which a configuration need not name rightly."""
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  it is no mapping
+                    if known := _BY_HEADER.get(file.get_slice(name).get_dtype()):
+                        return known
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"checkpoint {checkpoint} is damaged: {path.name}: {_one_line(error)}") from error
+    raise CheckpointError(f"checkpoint {checkpoint} holds no weights: there is no model to export")
+
+
+def _base_of(checkpoint: Path, manifest: Mapping[str, Any]) -> Path:
+    """The directory of the adapter's base model, which is the one that it was trained on."""
+    recorded = read_base(checkpoint)
+    base = BUNDLED_DIRECTORIES.get(manifest.get("job", {}).get("model"), recorded)
+    if not base.is_dir():
+        raise CheckpointError(f"the base model of {checkpoint} is not there any more: {base}")
+    verify_base(checkpoint, base)
+    return base
+
+
+def _load(checkpoint: Path, source: Path, dtype: str) -> Any:
+    """The model in `source`, with the adapter of the checkpoint merged into it if it is another directory."""
+    if source == checkpoint:
+        return _load_whole(source, DTYPES[dtype])
+    from peft import PeftModel
+
+    # In float32, so that weights are rounded once.
+    merged: Any = PeftModel.from_pretrained(_load_whole(source, torch.float32), str(checkpoint))
+    return merged.merge_and_unload().to(DTYPES[dtype])
+
+
+def _load_whole(directory: Path, dtype: torch.dtype) -> Any:
+    transformers_logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
+        )
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(f"{directory} cannot be loaded: {_one_line(error)}") from error
+    module, found = loaded
+    if found["missing_keys"]:
+        raise CheckpointError(f"{directory} lacks weights of its model, such as {min(found['missing_keys'])}")
+    return module
+
+
+def _copy_rest(source: Path, draft: Path) -> None:
+    """The files beside the weights as they are, so that a tokenizer and its chat template stay the same to the byte."""
+    # Beside an adapter, the configuration of its base model would make it look like a whole model.
+    not_copied = {MANIFEST, "config.json"}
+    for path in sorted(source.iterdir()):
+        is_state = path.name in not_copied or path.name.endswith(WEIGHT_SUFFIXES)
+        if path.is_file() and not is_state and not (draft / path.name).exists():
+            shutil.copyfile(path, draft / path.name)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

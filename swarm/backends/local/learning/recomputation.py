@@ -1,0 +1,44 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Gradient checkpointing: the layers of a model keep only their inputs, and run again in the backward pass.
+
+Place in the flow: around the learner's forward passes of a job that asks for it. transformers has a switch of its own,
+which works in training mode alone; here the module stays in evaluation mode, in which it samples, so that dropout of
+any kind stays off. Knows nothing of batches or losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from swarm.errors import EngineFailure
+
+
+class LayerRecomputation:
+    """The layers of one module, found once."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        """Raises EngineFailure for a model whose layers transformers does not mark."""
+        self._layers: list[Any] = [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]
+        if not self._layers:
+            raise EngineFailure(
+                f"enable_gradient_checkpointing: {type(module).__name__} has no layers that can be computed again"
+            )
+
+    @contextmanager
+    def around_forward(self) -> Generator[None]:
+        """A forward pass inside keeps the inputs of the layers alone. Its values and gradients are the same."""
+        for layer in self._layers:
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                # The one of its class stands again.
+                del layer.forward

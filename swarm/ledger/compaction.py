@@ -1,0 +1,125 @@
+"""Dropping the tokens of old episodes from a ledger, so that its file becomes smaller.
+
+Place in the flow: called without a server, under the ledger's lock. What stays is everything but turns: episodes with
+their rewards, batches, metrics, events. Never dropped is what a server that is started again reads: the turns of
+episodes that are running or wait for a batch, of batches that are sealed, and of trained ones that a recovery would
+train once more. Knows nothing of checkpoints; which step a recovery starts from is told.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.errors import LedgerError, LedgerUnwritable
+from swarm.ledger import queries, writes
+from swarm.ledger.database import open_for_reading, open_for_writing
+from swarm.ledger.rows import JobRow
+
+_DROPPED = f"""
+    SELECT e.episode_id FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id
+    WHERE e.turns > 0
+    AND e.state NOT IN ('running', 'prepared')
+    AND NOT (e.state = 'completed' AND e.episode_type = 'train' AND (b.state IS NULL OR b.state = 'sealed'))
+    AND NOT (b.state IS 'trained' AND b.job_id = {queries.NEWEST_JOB} AND b.step > :after_step)
+    AND coalesce(e.ended_at, e.begun_at) < :ended_before
+"""
+_BYTES_OF_A_TURN = " + ".join(
+    f"length(CAST({column} AS BLOB))"
+    for column in ("prompt_ids", "output_ids", "logprobs", "weight_versions", "params", "messages", "reply", "tools")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRun:
+    """The newest job of a ledger, and the last step that it has trained."""
+
+    job: JobRow
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """`episodes` lost their tokens, `turns` is how many of their turns went. Sizes are those of the ledger's files."""
+
+    episodes: int
+    turns: int
+    bytes_before: int
+    bytes_after: int
+
+
+def newest_run(path: Path) -> NewestRun | None:
+    """None if no job is on record. Raises LedgerError."""
+    try:
+        with closing(open_for_reading(path)) as connection:
+            job = queries.latest_job(connection)
+            step = connection.execute(
+                f"SELECT coalesce(max(step), 0) FROM batches WHERE job_id = {queries.NEWEST_JOB} AND state = 'trained'"
+            ).fetchone()[0]
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path} cannot be read: {error}") from error
+    return None if job is None else NewestRun(job, step)
+
+
+def estimate_compaction(path: Path, *, after_step: int, ended_before: float) -> Compacted:
+    """What `compact` would do, without doing it; the size after it is an estimate. Raises LedgerError."""
+    try:
+        with closing(open_for_reading(path)) as connection:
+            found = connection.execute(
+                f"SELECT count(DISTINCT episode_id), count(*), coalesce(sum({_BYTES_OF_A_TURN}), 0) FROM turns"
+                f" WHERE episode_id IN ({_DROPPED})",
+                {"after_step": after_step, "ended_before": ended_before},
+            ).fetchone()
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path} cannot be read: {error}") from error
+    before = _size(path)
+    return Compacted(found[0], found[1], before, max(before - found[2], 0))
+
+
+def compact(path: Path, *, after_step: int, ended_before: float) -> Compacted:
+    """Drop the turns that nothing needs any more and give their room back to the disk. The caller holds the lock.
+
+    Needed are trained batches of the newest job beyond `after_step`, whatever waits to be trained, and episodes that
+    ended at `ended_before` (seconds since the epoch) or later. Killed at any point, the ledger is as before or as
+    after. Raises LedgerUnwritable if the disk refuses, LedgerError.
+    """
+    before = _size(path)
+    connection = open_for_writing(path)
+    try:
+        with closing(connection):
+            episodes, turns = _drop(connection, after_step, ended_before)
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise LedgerUnwritable(
+            f"{path} was not made smaller ({error}): it needs as much free space as it will have left", retry_after_s=60
+        ) from error
+    return Compacted(episodes, turns, before, _size(path))
+
+
+def _drop(connection: sqlite3.Connection, after_step: int, ended_before: float) -> tuple[int, int]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        bounds = {"after_step": after_step, "ended_before": ended_before}
+        connection.execute(f"CREATE TEMP TABLE dropped AS {_DROPPED}", bounds)
+        chosen = "episode_id IN (SELECT episode_id FROM dropped)"
+        episodes = connection.execute(f"SELECT count(DISTINCT episode_id) FROM turns WHERE {chosen}").fetchone()[0]
+        turns = connection.execute(f"DELETE FROM turns WHERE {chosen}").rowcount
+        if turns:
+            detail = writes.to_json({"episodes": episodes, "turns": turns})
+            writes.insert_event(connection, "ledger.compacted", detail, time.time())
+        connection.execute("DROP TABLE dropped")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+    return episodes, turns
+
+
+def _size(path: Path) -> int:
+    """With the write-ahead log beside it."""
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

@@ -1,0 +1,104 @@
+"""What of a server's directory nothing needs any more: tokens of old episodes, and copies for crash recovery.
+
+Place in the flow: called by `swarm gc` while no server runs there. It finds the checkpoint that a server would go on
+from, makes sure that it is whole, and has the ledger drop what lies before it. Knows no tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.errors import CheckpointError, NotFound
+from swarm.ledger.compaction import Compacted, NewestRun, compact, estimate_compaction, newest_run
+from swarm.ledger.database import hold_lock
+from swarm.trainer.checkpoints import step_of
+from swarm.trainer.manifest import verify_checkpoint
+from swarm.trainer.run_directories import run_directory, runs_of
+
+logger = logging.getLogger(__name__)
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """`kept_after_step` is the step of the checkpoint that a server goes on from: the tokens of later steps stay.
+
+    `removed` are the directories of recovery copies.
+    """
+
+    ledger: Compacted
+    kept_after_step: int
+    removed: tuple[Path, ...]
+    removed_bytes: int
+    is_dry_run: bool
+
+
+def clean(home: Path, *, keep_days: float, is_dry_run: bool = False) -> Cleaned:
+    """Drop the tokens of episodes that ended more than `keep_days` days ago and that nothing needs, and superfluous
+    recovery copies; a dry run changes nothing, and may look at the home of a running server.
+
+    Raises NotFound without a ledger, LedgerInUse while a server runs, LedgerError.
+    """
+    path = home / "ledger.db"
+    if not path.is_file():
+        raise NotFound(f"{home} holds no ledger: give the --home of a server")
+    ended_before = time.time() - keep_days * DAY_S
+    with _locked(path, is_dry_run):
+        run = newest_run(path)
+        step = 0 if run is None else _recovery_step(home, run)
+        do = estimate_compaction if is_dry_run else compact
+        ledger = do(path, after_step=step, ended_before=ended_before)
+        doomed = _superfluous(home, run)
+        size = sum(file.stat().st_size for folder in doomed for file in folder.rglob("*") if file.is_file())
+        if not is_dry_run:
+            for folder in doomed:
+                shutil.rmtree(folder, ignore_errors=True)
+    return Cleaned(ledger, step, tuple(doomed), size, is_dry_run)
+
+
+def _recovery_step(home: Path, run: NewestRun) -> int:
+    """The step of the newest checkpoint of the newest run that is whole; 0 without one: then all is needed."""
+    names = run.job.resolved
+    directory = run_directory(home, names["project_name"], names["experiment_name"], run.job.job_id)
+    for found in runs_of(home):
+        if found.path != directory:
+            continue
+        for checkpoint in found.checkpoints.candidates(run.step):
+            try:
+                verify_checkpoint(checkpoint)
+            except CheckpointError as error:
+                logger.warning("not counted on: %s", error.message)
+                continue
+            return step_of(checkpoint) or 0
+    return 0
+
+
+def _superfluous(home: Path, run: NewestRun | None) -> list[Path]:
+    """Recovery copies of runs that nobody goes on with, and of the newest one if it has done all its steps."""
+    total = None if run is None else run.job.resolved.get("total_steps")
+    is_done = run is not None and total is not None and run.step >= total
+    return [
+        path
+        for found in runs_of(home)
+        if run is not None and (found.number < run.job.job_id or (found.number == run.job.job_id and is_done))
+        for path in found.checkpoints.superfluous()
+    ]
+
+
+@contextmanager
+def _locked(path: Path, is_dry_run: bool) -> Generator[None]:
+    if is_dry_run:
+        yield
+        return
+    lock = hold_lock(path)
+    try:
+        yield
+    finally:
+        lock.close()

@@ -1,0 +1,56 @@
+"""The manifest of a checkpoint: what it says, and whether the files beside it are still those that it names.
+
+Place in the flow: both trainers read their checkpoints through this, and so does whoever hands weights over or frees
+space. Each trainer writes manifests of its own format. Knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from swarm.errors import CheckpointError
+from swarm.trainer.atomic_directory import fingerprint
+
+MANIFEST: Final = "manifest.json"
+LARGEST_HASHED: Final = 2**28
+"""Bytes. Of larger files only the size is compared: reading hundreds of gigabytes twice would take minutes."""
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """What the manifest of a checkpoint says. Raises CheckpointError if there is none that can be read."""
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{directory} is not a complete checkpoint: {MANIFEST} cannot be read") from error
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {directory} is damaged: {MANIFEST} is not valid JSON") from error
+    return cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}
+
+
+def verify_checkpoint(directory: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint of either trainer that is whole. Raises CheckpointError."""
+    manifest = read_manifest(directory)
+    if not {"step", "weight_version", "files"} <= manifest.keys():
+        raise CheckpointError(f"{directory} is no checkpoint of this service: its {MANIFEST} says nothing of a step")
+    verify_files(directory, manifest["files"])
+    return manifest
+
+
+def describe_file(path: Path) -> dict[str, int | str]:
+    """Size, and SHA-256 unless the file is too large for that."""
+    size = path.stat().st_size
+    return fingerprint(path) if size <= LARGEST_HASHED else {"bytes": size}
+
+
+def verify_files(directory: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises CheckpointError unless every file has the size, and the SHA-256 where one is given, that is on record."""
+    for name, expected in files.items():
+        path = directory / name
+        if not path.is_file():
+            raise CheckpointError(f"checkpoint {directory} is incomplete: {name} is missing")
+        found = fingerprint(path) if "sha256" in expected else {"bytes": path.stat().st_size}
+        if found != expected:
+            raise CheckpointError(f"checkpoint {directory} is damaged: {name} is not the file that was written")

@@ -1,0 +1,86 @@
+"""Engine and trainer of one job on a worker process of their own, and trained checkpoints where a server keeps them.
+
+Place in the flow: tests of what the local backend leaves on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from contract.test_trainer_contract import make_batch, sample
+from transformers import AutoModelForCausalLM
+
+from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
+from swarm.trainer.run_directories import run_directory
+
+PROMPT = (40, 41, 42, 43)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What the sampler said of the tokens that it drew."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    engine: LocalEngine
+    trainer: LocalTrainer
+    job: TrainJob
+
+    async def train(self, first: int, last: int) -> list[dict[str, float]]:
+        """Steps `first` to `last`, each on a batch sampled just before; the metrics of each."""
+        return [dict((await self.trainer.train(await make_batch(self.engine, step))).metrics)
+                for step in range(first, last + 1)]  # fmt: skip
+
+    async def save(self, home: Path, step: int, *, number: int = 1) -> Path:
+        run = run_directory(home, self.job.project_name, self.job.experiment_name, number)
+        directory = run / "checkpoints" / f"step-{step:06d}"
+        await self.trainer.save(directory)
+        return directory
+
+    async def draw(self) -> list[Drawn]:
+        """A few completions of the present weights, each with a seed of its own."""
+        drawn: list[Drawn] = []
+        for seed in range(4):
+            deltas = await sample(self.engine, max_tokens=12, seed=seed)
+            tokens = tuple(token for delta in deltas for token in delta.token_ids_T)
+            drawn.append(Drawn(tokens, tuple(value for delta in deltas for value in delta.logprobs_T)))
+        return drawn
+
+
+@asynccontextmanager
+async def local_run(directory: Path, **settings: Any) -> AsyncIterator[LocalRun]:
+    """A started engine of the bundled model with its trainer; the worker ends with the context."""
+    job = TrainJob(**{"lr": 3e-3, **settings}).resolve()
+    worker = build_worker(ServerConfig(), directory / "worker.log")
+    engine, trainer = build_local(job, ServerConfig(), worker)
+    try:
+        await engine.start()
+        yield LocalRun(engine, trainer, job)
+    finally:
+        await worker.stop()
+
+
+def largest_gap(model: Path | torch.nn.Module, drawn: Sequence[Drawn]) -> float:
+    """How far the sampler's logprobs are from those of a plain forward pass of a model in transformers."""
+    module: Any = model
+    if isinstance(model, Path):
+        module = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    gaps: list[float] = []
+    for each in drawn:
+        with torch.inference_mode():
+            logits = module(torch.tensor([[*PROMPT, *each.token_ids]])).logits[0, len(PROMPT) - 1 : -1].float()
+        said = torch.log_softmax(logits, -1).gather(1, torch.tensor(each.token_ids)[:, None])[:, 0]
+        gaps.append((said - torch.tensor(each.logprobs)).abs().max().item())
+    return max(gaps)

@@ -37,6 +37,7 @@ from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches, step_generator
+from swarm.trainer.schedule import learning_rate
 from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch
 
@@ -93,7 +94,7 @@ class Learner:
             nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
             return LearnerReport({**nothing, **followed.metrics}, {})
         advantages_EL = compute_advantages(rows, self._job)
-        lr, meter = self._learning_rate(), Meter()
+        lr, meter = learning_rate(self._job, self._steps_done + 1), Meter()
         correction = None if self._job.rollout_is == "off" else RolloutCorrection(rows, self._job)
         step = StepInput(rows, advantages_EL, lr, pulse or _no_pulse, weight_version, correction)
         minibatches = list(draw_minibatches(len(rows), self._job, batch.step))
@@ -141,11 +142,6 @@ class Learner:
         self._optimizer.load(state["optimizer"])
         self._steps_done = state["steps_done"]
         return info
-
-    def _learning_rate(self) -> float:
-        """Linear warm-up by steps; the first step already learns, with 1/lr_warmup_steps of the rate."""
-        assert self._job.lr is not None, "a resolved job has a learning rate"
-        return self._job.lr * min(1.0, (self._steps_done + 1) / max(1, self._job.lr_warmup_steps))
 
     @contextmanager
     def _all_or_nothing(self, step: int) -> Generator[None]:

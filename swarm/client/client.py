@@ -297,6 +297,17 @@ class SwarmClient:
     def job(self) -> JobView:
         return self._run(calls.job(self._server))
 
+    def change_job(
+        self, settings: Mapping[str, Any], *, at_step: int | None = None, expected_revision: int | None = None
+    ) -> JobView:
+        """Other settings of the job that runs, from step `at_step` on; by default from the first step that can have
+        them, which the last of the `changes` returned names. Durable, and made once however often it is sent.
+
+        Raises BadRequest by name for what cannot change while a job runs; RevisionConflict if somebody else has changed
+        the job, since `expected_revision` or, without one, during this call.
+        """
+        return self._run(calls.change_job(self._server, settings, at_step, expected_revision))
+
     def held_tasks(self) -> list[HeldTask]:
         """The tasks of the present job of which something is trained or waits to be: how many groups, and how many
         episodes beside them. A program that was started again goes on with the others."""

@@ -27,6 +27,7 @@ from swarm.ledger.rows import (
     StateRow,
     TaskRow,
 )
+from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
 
@@ -39,6 +40,11 @@ NEWEST_JOB = "(SELECT max(job_id) FROM jobs)"
 def latest_job(connection: sqlite3.Connection) -> JobRow | None:
     row = connection.execute("SELECT * FROM jobs ORDER BY job_id DESC LIMIT 1").fetchone()
     return None if row is None else to_job(row)
+
+
+def job_changes(connection: sqlite3.Connection, job_id: int) -> list[JobChange]:
+    rows = connection.execute("SELECT * FROM job_changes WHERE job_id = ? ORDER BY revision", (job_id,))
+    return [JobChange(row["revision"], row["at_step"], json.loads(row["settings"])) for row in rows]
 
 
 def states(connection: sqlite3.Connection, limit: int) -> list[StateRow]:
@@ -233,4 +239,5 @@ def _to_batch(row: sqlite3.Row) -> BatchRow:
         finished_at=row["finished_at"],
         weight_version=row["weight_version"],
         metrics=json.loads(row["metrics"]),
+        settings=json.loads(row["settings"]),
     )

@@ -155,7 +155,10 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """One batch. `metrics` is empty and `finished_at` and `weight_version` are None until it was trained."""
+    """One batch. `metrics` is empty and `finished_at` and `weight_version` are None until it was trained.
+
+    `settings` is what it is trained with where that differs from the job of its run.
+    """
 
     batch_id: str
     step: int
@@ -165,6 +168,7 @@ class BatchRow:
     finished_at: float | None
     weight_version: int | None
     metrics: Mapping[str, float]
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from swarm.types import EpisodeType
 
 class SyncJobRequest(Body):
     """PUT job. `job` is checked by TrainJob; accepted while OFFLINE or FAILED, if equal to the present job, or if it is
-    the present job with more `total_steps`."""
+    the present job with more `total_steps`. Other settings of a running job are PATCHed."""
 
     job: dict[str, Any]
 
@@ -34,11 +34,36 @@ class CheckpointResponse(Body):
     weight_version: int
 
 
+class ChangeJobRequest(Body):
+    """PATCH job: other settings of the job that runs, from step `at_step` on; by default from the first step that can
+    have them. With `expected_revision`, only if nobody else has changed the job since it was at that revision."""
+
+    settings: dict[str, Any]
+    at_step: int | None = Field(default=None, ge=1)
+    expected_revision: int | None = Field(default=None, ge=0)
+
+
+class JobChangeView(Body):
+    """One change of a running job: `settings` hold from step `at_step` on."""
+
+    revision: int
+    at_step: int
+    settings: dict[str, Any]
+
+
 class JobView(Body):
-    """GET job: as given, and with every default resolved. Both are null while no job is known."""
+    """GET job: as given, and with every default resolved. Both are null while no job is known.
+
+    While an engine runs, `in_force` is the resolved job of step `filling`, whose batch is being collected, `revision`
+    counts the changes that were made to the job, and `changes` are these.
+    """
 
     job: dict[str, Any] | None
     resolved: dict[str, Any] | None
+    in_force: dict[str, Any] | None = None
+    filling: int | None = None
+    revision: int = 0
+    changes: list[JobChangeView] = Field(default_factory=list[JobChangeView])
 
 
 class LoadRequest(Body):
@@ -113,7 +138,8 @@ class Status(Body):
     `running` lists the running episodes that were silent longest, at most 50. `recoveries` counts how often the engine
     of this job came back after a crash, of its worker or of the server. `calls` counts model calls that were joined,
     replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that had no effect, by name.
-    `lease` names the study that uses the server.
+    `lease` names the study that uses the server. `revision` counts the changes of the job, `changes_ahead` are those of
+    steps that are not trained yet.
     """
 
     server_version: str
@@ -137,6 +163,8 @@ class Status(Body):
     tokens_per_second: float
     last_metrics: dict[str, float]
     lease: LeaseView | None = None
+    revision: int = 0
+    changes_ahead: list[JobChangeView] = Field(default_factory=list[JobChangeView])
     started_at: float
     now: float
 

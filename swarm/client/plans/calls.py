@@ -33,6 +33,7 @@ from swarm.schemas import (
     AuditPage,
     AuditView,
     BatchPolicies,
+    ChangeJobRequest,
     CheckpointResponse,
     EngineState,
     EventPage,
@@ -79,6 +80,18 @@ def status(server: Server) -> Plan[Status]:
 
 def job(server: Server) -> Plan[JobView]:
     return exchange(server, Call("GET", f"{API_PREFIX}/job"), JobView)
+
+
+def change_job(
+    server: Server, settings: Mapping[str, Any], at_step: int | None, expected_revision: int | None
+) -> Plan[JobView]:
+    """The revision that it is made on makes it repeatable."""
+    if expected_revision is None:
+        expected_revision = (yield from job(server)).revision
+    body = checked(
+        lambda: ChangeJobRequest(settings=dict(settings), at_step=at_step, expected_revision=expected_revision)
+    )
+    return (yield from exchange(server, Call("PATCH", f"{API_PREFIX}/job", body), JobView))
 
 
 def held_tasks(server: Server) -> Plan[list[HeldTask]]:

@@ -110,7 +110,8 @@ def fill(path: Path, batches: int) -> None:
         for batch in range(batches):
             step = batch - batches + 6
             connection.execute(
-                "INSERT INTO batches VALUES (?, 1, ?, 'trained', NULL, 1.0, 2.0, ?, '{}')", (f"b{batch}", step, step)
+                "INSERT INTO batches VALUES (?, 1, ?, 'trained', NULL, 1.0, 2.0, ?, '{}', '{}')",
+                (f"b{batch}", step, step),
             )
         episodes = [
             (f"e{batch}-{number}", number % 2, f"c{number}", f"task-{batch}", f"b{batch}")

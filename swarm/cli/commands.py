@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm import __version__
-from swarm.cli import environments, skills, training
+from swarm.cli import environments, job, skills, training
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import program_of, require_model, split_named
 from swarm.cli.scores import mean_of, score_text
@@ -38,6 +38,7 @@ app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no
 app.add_typer(environments.app, name="env")
 app.add_typer(skills.app, name="skills")
 app.command()(training.train)
+app.command(name="job")(job.show_or_change)
 
 DEFAULT_URL = "http://127.0.0.1:10086"
 

@@ -204,6 +204,8 @@ CREATE TABLE job_changes (
     PRIMARY KEY (job_id, revision)
 );
 ALTER TABLE batches ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE jobs ADD COLUMN origin_job_id INTEGER REFERENCES jobs;
+ALTER TABLE jobs ADD COLUMN origin_step INTEGER;
 INSERT INTO job_changes
     SELECT job_id, row_number() OVER (PARTITION BY job_id ORDER BY policy_id),
         1 + coalesce(

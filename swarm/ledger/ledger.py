@@ -86,10 +86,13 @@ class Ledger:
         self._writer.close()
         self._lock.close()
 
-    async def record_job(self, job: Mapping[str, Any], resolved: Mapping[str, Any]) -> JobRow:
+    async def record_job(
+        self, job: Mapping[str, Any], resolved: Mapping[str, Any], *, from_weights: bool = False
+    ) -> JobRow:
         """Start a new run: from here on steps count from 0 and the pool is empty.
 
-        What the run before left open is closed with the reason `job_replaced`.
+        With `from_weights` it begins from those of the run before, if there is one. What that left open is closed with
+        the reason `job_replaced`.
         """
         return await self._write(
             partial(
@@ -97,8 +100,13 @@ class Ledger:
                 job=operations.to_json(job),
                 resolved=operations.to_json(resolved),
                 at=time.time(),
+                from_weights=from_weights,
             )
         )
+
+    async def job(self, job_id: int) -> JobRow:
+        """One run of this ledger. Raises NotFound."""
+        return await self._read(partial(queries.job, job_id=job_id))
 
     async def extend_job(self, job: Mapping[str, Any], resolved: Mapping[str, Any]) -> JobRow:
         """Give the newest run its job anew, with another end: steps and pool stay."""
@@ -426,9 +434,10 @@ class Ledger:
         """The newest batches, newest first."""
         return await self._read(partial(queries.batches, limit=limit))
 
-    async def trained_batches(self, after_step: int) -> list[BatchRow]:
-        """The batches trained beyond `after_step` and not rewound since, by step."""
-        return await self._read(partial(queries.trained_batches, after_step=after_step))
+    async def trained_batches(self, after_step: int, job_id: int | None = None) -> list[BatchRow]:
+        """The batches trained beyond `after_step` and not rewound since, by step; of the newest run, if none is
+        named."""
+        return await self._read(partial(queries.trained_batches, after_step=after_step, job_id=job_id))
 
     async def batch_episodes(self, batch_id: str) -> tuple[RecordedEpisode, ...]:
         """The members of a batch with their turns, in the order they began."""

@@ -26,12 +26,17 @@ class BatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One run of a job. `job` is as given, `resolved` has every default filled in."""
+    """One run of a job. `job` is as given, `resolved` has every default filled in.
+
+    A run that began from the weights of an earlier one names that and the step; both None: it began from the model.
+    """
 
     job_id: int
     job: Mapping[str, Any]
     resolved: Mapping[str, Any]
     created_at: float
+    origin_job_id: int | None = None
+    origin_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

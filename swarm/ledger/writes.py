@@ -96,15 +96,26 @@ class Ending:
     turn_rewards: Sequence[float] | None
 
 
-def insert_job(connection: sqlite3.Connection, job: str, resolved: str, at: float, key: str | None = None) -> JobRow:
+def insert_job(
+    connection: sqlite3.Connection,
+    job: str,
+    resolved: str,
+    at: float,
+    key: str | None = None,
+    from_weights: bool = False,
+) -> JobRow:
     _close_books(connection, at)
+    earlier = queries.latest_job(connection) if from_weights else None
+    origin = None if earlier is None else (earlier.job_id, queries.last_trained_step(connection, earlier.job_id))
     row = connection.execute(
-        "INSERT INTO jobs (job, resolved, created_at) VALUES (?, ?, ?) RETURNING *", (job, resolved, at)
+        "INSERT INTO jobs (job, resolved, created_at, origin_job_id, origin_step) VALUES (?, ?, ?, ?, ?) RETURNING *",
+        (job, resolved, at, *(origin or (None, None))),
     ).fetchone()
     started = queries.to_job(row)
     names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
     named = {} if key is None else {"key": key}
-    insert_event(connection, "job.started", to_json({"job_id": started.job_id, **names, **named}), at)
+    weights = {} if origin is None else {"weights_of": {"job_id": origin[0], "step": origin[1]}}
+    insert_event(connection, "job.started", to_json({"job_id": started.job_id, **names, **named, **weights}), at)
     return started
 
 

@@ -5,7 +5,7 @@ Place in the flow: the gateway's control routes, and the client's calls of them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -22,10 +22,16 @@ class SyncJobRequest(Body):
     job: dict[str, Any]
 
 
-class StartEngineRequest(Body):
-    """POST engine/start. `resume` continues from the newest checkpoint of the experiment, if there is one."""
+Resume = bool | Literal["weights"]
+"""Whether a start goes on with an earlier run: true with that of the same job, "weights" also from the weights of one
+of another job, false with none."""
 
-    resume: bool = True
+
+class StartEngineRequest(Body):
+    """POST engine/start. With `resume` (the default) the same job goes on where it was. With "weights" another job
+    begins a new run from the weights that the run before has, instead of from its model."""
+
+    resume: Resume = True
 
 
 class CheckpointResponse(Body):

@@ -30,6 +30,7 @@ from swarm.rollout.running import REMEMBERED_EPISODES
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.running_job import RunningJob
 from swarm.sampler import EngineInfo
+from swarm.server.initial_weights import InitialWeights
 from swarm.server.run import Run
 from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
@@ -75,7 +76,8 @@ class Assembly:
 
         Raises EngineFailure for a model that is not there, JobInvalid for one without a chat template.
         """
-        backend = self.backends.build(job.resolve(), is_fresh=work is None)
+        initial = InitialWeights(self.config, self.ledger, self.backends, self._read_batch, self._checkpoints_of)
+        backend = self.backends.build(await initial.job_for_engine(job, row), is_fresh=work is None)
         # The process imports its libraries while this one imports those of the tokenizer.
         await backend.warm_up()
         with collector_paused("transformers"):
@@ -96,7 +98,7 @@ class Assembly:
             check=self.backends.check,
         )
         episodes = await self._open_episodes(running_job, work)
-        checkpoints = RunCheckpoints(_experiment_directory(self.config.home, job) / f"run-{row.job_id:04d}")
+        checkpoints = self._checkpoints_of(job, row)
         loop = TrainLoop(
             job=running_job,
             trainer=backend.trainer,
@@ -120,6 +122,9 @@ class Assembly:
             recoveries=history.recoveries,
             crashed_at=crashed_at,
         )
+
+    def _checkpoints_of(self, job: TrainJob, row: JobRow) -> RunCheckpoints:
+        return RunCheckpoints(_experiment_directory(self.config.home, job) / f"run-{row.job_id:04d}")
 
     async def _open_episodes(self, running_job: RunningJob, work: OpenWork | None) -> Episodes:
         job = running_job.at(running_job.filling)

@@ -30,7 +30,7 @@ from swarm.lifecycle import EngineLifecycle
 from swarm.live_settings import JobTimeline
 from swarm.rollout.completion import ModelService
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
-from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, JobView, LaunchView, Status
+from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, JobView, LaunchView, Resume, Status
 from swarm.server.build import Assembly
 from swarm.server.lease import ServerLease
 from swarm.server.run import Run
@@ -166,8 +166,11 @@ class SwarmServer:
         await self._ledger.extend_job(*_as_recorded(self._job))
         await self._run.extend(self._job)
 
-    async def start_engine(self, resume: bool = True) -> None:
-        """Begin to boot the synced job; returns at once. The state says when it rolls, or FAILED and why."""
+    async def start_engine(self, resume: Resume = True) -> None:
+        """Begin to boot the synced job; returns at once. The state says when it rolls, or FAILED and why.
+
+        Raises JobInvalid without a job, or for one of another model that is to go on from the weights there are.
+        """
         async with self._commands:
             job = self._job
             if job is None:
@@ -269,7 +272,7 @@ class SwarmServer:
             logger.error("the job on record is not valid: %s", error.message)
             return None
 
-    async def _open_work(self, job: TrainJob, resume: bool) -> tuple[TrainJob, JobRow, OpenWork | None]:
+    async def _open_work(self, job: TrainJob, resume: Resume) -> tuple[TrainJob, JobRow, OpenWork | None]:
         """The job as its run was given it, and what an earlier run of it left; None for a fresh run, which the ledger
         then records."""
         if resume and (known := await self._on_record()) is not None:
@@ -284,7 +287,14 @@ class SwarmServer:
                     return timeline.job, row, work
                 longer = timeline.job.model_copy(update={"total_steps": job.total_steps})
                 return longer, await self._ledger.extend_job(*_as_recorded(longer)), work
-        return job, await self._ledger.record_job(*_as_recorded(job)), None
+            if resume == "weights" and job.model != timeline.job.model:
+                raise JobInvalid(
+                    f"model: the weights there are are those of {timeline.job.model}, not of {job.model}: leave resume"
+                    " out to begin with the model itself",
+                    param="model",
+                )
+        row = await self._ledger.record_job(*_as_recorded(job), from_weights=resume == "weights")
+        return job, row, None
 
     async def _boot(self, job: TrainJob, row: JobRow, work: OpenWork | None) -> None:
         if await self._assemble(job, row, work, crashed_at=None):

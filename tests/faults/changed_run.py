@@ -60,6 +60,7 @@ class ChangedRun:
     plan: Plan
     save_freq: int = 0
     kills: int = 0
+    troubles: list[str] = field(default_factory=list[str])
     _is_done: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -80,6 +81,7 @@ class ChangedRun:
             finally:
                 self._is_done.set()
                 killer.join(timeout=PATIENCE_S)
+                assert not self.troubles, self.troubles
         with httpx.Client(base_url=self.url, timeout=PATIENCE_S) as http:
             wait_for_state(http, "COMPLETE")
 
@@ -145,7 +147,11 @@ class ChangedRun:
                 return
             self.server.kill()
             self.kills += 1
-            self.server.start()
+            try:
+                self.server.start()
+            except AssertionError as error:
+                self.troubles.append(str(error))
+                return
 
 
 def change_by_curl(url: str, body: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ from swarm.schemas import (
     MetricPointView,
     MetricsHistory,
     Ready,
+    Resume,
     StartEngineRequest,
     Status,
     SyncJobRequest,
@@ -66,7 +67,7 @@ class Control:
     job: Callable[[], JobView]
     sync_job: Callable[[dict[str, Any]], Awaitable[JobView]]
     change_job: Callable[[ChangeJobRequest], Awaitable[JobView]]
-    start: Callable[[bool], Awaitable[None]]
+    start: Callable[[Resume], Awaitable[None]]
     launch: Callable[[str, dict[str, Any]], Awaitable[LaunchView]]
     launches: Callable[[str | None, int], Awaitable[list[LaunchView]]]
     lease: Lease
@@ -156,7 +157,8 @@ def add_command_routes(
     @router.post("/engine/start", status_code=202, summary="Boot the engine", responses=errors(409, 507))
     async def start_engine(body: StartEngineRequest | None = None) -> Acknowledged:
         """Answers at once; the status says when it is ROLLING (COMPLETE if all its steps are done), or FAILED and why.
-        With `resume` (the default) the same job goes on where it was."""
+        With `resume` (the default) the same job goes on where it was; with "weights" another job of the same model
+        begins a new run from the weights of the run before."""
         await control.start(body.resume if body else True)
         return acknowledged()
 

@@ -16,8 +16,8 @@ import pytest
 from server_processes import server_processes
 from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 
-from swarm import AsyncSwarmClient, BadRequest, SwarmClient, TrainJob
-from swarm.errors import RevisionConflict
+from swarm import AsyncSwarmClient, SwarmClient, TrainJob
+from swarm.errors import BadRequest, RevisionConflict
 from swarm.live_settings import FIXED, LIVE
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=1)
@@ -222,7 +222,7 @@ def test_every_setting_of_a_job_either_can_change_or_says_why_not() -> None:
 
 
 def test_the_command_line_shows_and_changes_the_job(start_server: Any) -> None:
-    with rolling(start_server) as (http, client):
+    with rolling(start_server) as (_, client):
         changed = swarm_job(client.url, "--set", "lr=3e-4", "--set", "mixture={words: 1.0}", "--at-step", "40")
         assert changed.returncode == 0, changed.stderr
         assert "from step 40 on: lr 0.0003, mixture {'words': 1.0}" in changed.stdout

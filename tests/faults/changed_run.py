@@ -11,6 +11,7 @@ import random
 import shutil
 import subprocess
 import threading
+import time
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +26,8 @@ from tests_support import wait_for_state
 from swarm import SwarmClient, SwarmError, Task, WorkflowOutput
 from swarm.job import TrainJob
 
-PATIENCE_S = 120.0
+PATIENCE_S = 1800.0
+"""A call that is held while the server boots may see it killed many times."""
 LR, TEMPERATURE, BATCH_SIZE = 4e-4, 0.6, 3
 JOB = TrainJob(
     engine="local",
@@ -54,11 +56,12 @@ class Plan:
 
 @dataclass
 class ChangedRun:
-    """`save_freq` keeps a checkpoint of every so many steps."""
+    """`save_freq` keeps a checkpoint of every so many steps; before each episode the client waits for `pause_s`."""
 
     server: ServerProcess
     plan: Plan
     save_freq: int = 0
+    pause_s: float = 0.0
     kills: int = 0
     troubles: list[str] = field(default_factory=list[str])
     _is_done: threading.Event = field(default_factory=threading.Event)
@@ -68,7 +71,7 @@ class ChangedRun:
         return self.server.url
 
     def play(self, moments: Sequence[float] = ()) -> None:
-        """All steps; the server is killed and started again at each of these seconds after the one before."""
+        """All steps. The server is killed and started again, each time so many seconds after it has come back."""
         killer = threading.Thread(target=self._kill_at, args=(moments,))
         with SwarmClient(self.url, timeout=PATIENCE_S) as client:
             client.auto_sync_train_config_and_start_engine(self._job())
@@ -120,6 +123,7 @@ class ChangedRun:
     def _finish_episode(self, client: SwarmClient, step: int, task: int, repeat: int) -> None:
         name = f"{step}-{task}"
         seed = zlib.crc32(f"{name}-{repeat}".encode())
+        time.sleep(self.pause_s)
         while True:
             episode_id, credentials = client.begin_episode(task_id=name, wait_timeout=PATIENCE_S)
             text = self._ask(credentials.base_url, credentials.api_key, f"Reverse: {name}", seed)

@@ -17,17 +17,17 @@ def test_a_run_with_changed_settings_that_is_killed_has_the_weights_of_an_undist
 @pytest.mark.faults
 @pytest.mark.timeout(7200)
 def test_twenty_kills_at_random_moments_change_no_bit_of_any_step(tmp_path: Path) -> None:
-    check(tmp_path, Plan(steps=60, changed_at=5, size_changed_at=9), moments(seed=1, number=20, longest_s=2.0))
+    check(tmp_path, Plan(steps=40, changed_at=5, size_changed_at=9), moments(seed=1, number=20, longest_s=12.0), 0.4)
 
 
-def check(home: Path, plan: Plan, kills: list[float]) -> None:
+def check(home: Path, plan: Plan, kills: list[float], pause_s: float = 0.0) -> None:
     with server_processes(home) as make:
         undisturbed = ChangedRun(make(), plan, save_freq=1)
         undisturbed.play()
         expected = undisturbed.kept_weights()
         batches = undisturbed.batches()
         undisturbed.server.close()
-        killed = ChangedRun(make(), plan)
+        killed = ChangedRun(make(), plan, pause_s=pause_s)
         killed.play(kills)
         assert killed.kills == len(kills), "the run was over before its server had been killed so often"
         assert sorted(expected) == list(range(1, plan.steps + 1))

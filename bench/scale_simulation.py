@@ -62,7 +62,7 @@ class Simulation:
         self._loop = asyncio.get_running_loop()
         self._pool = BatchPool(BatchPolicy.of(job), weight_version=0, clock=self._loop.time)
         self._lifecycle = EngineLifecycle(_keep_no_record)
-        self._admission = Admission(job, self._lifecycle, self._pool, MOST_RUNNING)
+        self._admission = Admission(lambda _: job.total_steps, self._lifecycle, self._pool, MOST_RUNNING)
         self._lifecycle.subscribe(self._admission.release)
         self._replicas = [Replica(setup.cluster, self._loop) for _ in range(setup.cluster.replicas)]
         self._gateway = Gateway()

@@ -17,6 +17,7 @@ TRAINS = frozenset(
         *("algorithm", "project_name", "experiment_name", "seed", "batch_size", "num_repeat", "stop_rule", "min_group"),
         *("drain_timeout_s", "batch_timeout_s", "group_timeout_s", "stall_timeout_s", "max_staleness", "mixture"),
         *("total_steps", "save_freq", "lr", "lr_warmup_steps", "weight_decay", "betas", "grad_clip", "ppo_epochs"),
+        *("lr_scheduler_type", "min_lr_ratio"),
         *("mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "policy_loss", "clip_ratio"),
         *("clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode", "loss_scale_factor", "entropy_coeff"),
         *("rollout_is", "rollout_is_threshold", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature"),

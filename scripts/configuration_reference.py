@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
+from swarm.live_settings import FIXED, LIVE, Reader
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -29,7 +30,17 @@ This page is written by `scripts/configuration_reference.py` from the fields of 
 What a client syncs: `TrainJob` in Python, `{{"job": ...}}` over HTTP, a `job.yaml` of the same names. A setting that is
 not listed here is refused by name. `GET /v1/swarm/job` shows a job as it was given and with every default filled in.
 
+Most settings can [change while the job runs](http-api.md#change-the-job-that-runs), on every engine or on all but verl.
+Column "live" says when a change can hold at the earliest: from the next *seal*, for what is read when a batch is
+trained or after that; or from the next *batch*, for what is read from the first episode of a batch on and never changes
+within one.
+
 {job}
+### What cannot change while a job runs
+
+| setting | why, and what to do |
+|---|---|
+{fixed}
 ## A server
 
 `host` and `port` are flags of `swarm start`. Each other setting can be an environment variable: its name in capitals
@@ -42,15 +53,27 @@ BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", 
 
 
 def page() -> str:
-    return TEXT.format(job=_table(TrainJob), server=_table(ServerConfig))
+    fixed = "".join(f"| `{name}` | {reason} |\n" for name, reason in FIXED.items())
+    live = {name: _live(name) for name in TrainJob.model_fields}
+    return TEXT.format(job=_table(TrainJob, live), fixed=fixed, server=_table(ServerConfig))
 
 
-def _table(model: type[BaseModel]) -> str:
-    rows = [
-        f"| `{name}` | {_values(field)} | {_default(field)} | {' '.join(field['description'].split())} |\n"
-        for name, field in model.model_json_schema()["properties"].items()
-    ]
-    return "| setting | values | default | |\n|---|---|---|---|\n" + "".join(rows)
+def _table(model: type[BaseModel], live: Mapping[str, str] | None = None) -> str:
+    def row(name: str, field: Mapping[str, Any]) -> str:
+        cells = [f"`{name}`", _values(field), _default(field), *([] if live is None else [live[name]])]
+        return f"| {' | '.join([*cells, ' '.join(field['description'].split())])} |\n"
+
+    names = ["setting", "values", "default", *([] if live is None else ["live"])]
+    head = f"| {' | '.join(names)} | |\n|{'---|' * (len(names) + 1)}\n"
+    return head + "".join(row(name, field) for name, field in model.model_json_schema()["properties"].items())
+
+
+def _live(name: str) -> str:
+    """From when on a change of a running job can hold."""
+    if name not in LIVE:
+        return ""
+    first = {Reader.STEP: "seal", Reader.BATCH: "batch"}[LIVE[name].reader]
+    return first if LIVE[name].on_verl else f"{first}, not on verl"
 
 
 def _values(field: Mapping[str, Any]) -> str:

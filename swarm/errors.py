@@ -14,6 +14,7 @@
     │   ├── IdempotencyMismatch     the episode was ended before, with another payload
     │   ├── IllegalTransition       the engine cannot do this in its present state
     │   ├── TrainingComplete        the job has done its `total_steps`
+    │   ├── RevisionConflict        somebody else has changed the job since its revision was read
     │   ├── LaunchConflict          another run is under way, or the key was used for another job
     │   ├── ServerLeased            another study uses the server
     │   └── LeaseLost               the lease that a call was made under is over
@@ -101,6 +102,10 @@ class IllegalTransition(Conflict):
 
 class TrainingComplete(Conflict):
     code = "training_complete"
+
+
+class RevisionConflict(Conflict):
+    code = "revision_conflict"
 
 
 class LaunchConflict(Conflict):

@@ -56,6 +56,7 @@ GROUP_TIMEOUT_S = 30.0
 STALL_TIMEOUT_S = 300.0
 """Longer than somebody takes to mend a client and start it again: a batch that lacks groups is worth that."""
 LoraTargets = Literal["all-linear"] | list[Annotated[str, Field(min_length=1, max_length=200)]]
+LRScheduler = Literal["constant", "linear", "cosine"]
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
 
 AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
@@ -130,6 +131,11 @@ class TrainJob(BaseModel):
     """Learning rate of AdamW. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-6."""
     lr_warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to `lr`."""
+    lr_scheduler_type: LRScheduler = "constant"
+    """How the learning rate goes on after the warm-up: as it is, or down to its floor at `total_steps`, in a straight
+    line or along half a cosine."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """The floor of a learning rate that goes down, as a share of `lr`."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Decoupled weight decay of AdamW."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -233,6 +239,8 @@ class TrainJob(BaseModel):
             raise ValueError("keep_last is about the checkpoints of save_freq, which is 0: set save_freq")
         if self.keep_best and self.keep_last is None:
             raise ValueError("keep_best needs keep_last: without it, every checkpoint of save_freq stays")
+        if self.lr_scheduler_type != "constant" and self.total_steps is None:
+            raise ValueError(f"lr_scheduler_type {self.lr_scheduler_type} ends at total_steps: set total_steps")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
         if own is not None and self.loss_agg_mode not in {None, own}:
             raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")
@@ -269,12 +277,17 @@ class TrainJob(BaseModel):
     def extends(self, earlier: TrainJob) -> bool:
         """Whether this is the `earlier` job with more `total_steps`, so that it goes on from where that one is.
 
-        A learning-rate schedule of verl's that ends is made for its `total_steps`: it has no longer version.
+        A learning rate that goes down is made for its `total_steps`: it has no longer version.
         """
         if earlier.total_steps is None or (self.total_steps is not None and self.total_steps <= earlier.total_steps):
             return False
         longer = earlier.model_copy(update={"total_steps": self.total_steps})
-        return self.means(longer) and not _has_schedule(self.verl)
+        return self.means(longer) and not self.has_schedule
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether the learning rate goes down towards `total_steps`."""
+        return self.lr_scheduler_type != "constant" or _has_schedule(self.verl)
 
     def dump_job_as_yaml(self, path: str | Path) -> Path:
         """Write the job, without values left at their defaults."""

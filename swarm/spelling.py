@@ -27,6 +27,9 @@ NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "n": "num_repeat",
         "max_tokens": "max_response_length",
         "beta": "kl_loss_coef",
+        "lr_scheduler": "lr_scheduler_type",
+        "lr_schedule": "lr_scheduler_type",
+        "warmup_steps": "lr_warmup_steps",
     }
 )
 """What other trainers call the same thing, which is spelled too differently to be found."""

@@ -307,11 +307,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """A sealed batch: what one optimizer step (of one or more minibatches) learns from."""
+    """A sealed batch: what one optimizer step (of one or more minibatches) learns from.
+
+    `settings` is what it is trained with where that differs from the job as the run was given it.
+    """
 
     batch_id: str
     step: int
     groups: tuple[Group, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def episodes(self) -> tuple[FinishedEpisode, ...]:

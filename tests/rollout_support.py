@@ -15,7 +15,9 @@ from swarm.batch.policy import BatchPolicy
 from swarm.job import TrainJob
 from swarm.ledger import EndReceipt, Ledger, RecordedEpisode
 from swarm.lifecycle import EngineLifecycle
+from swarm.live_settings import JobTimeline
 from swarm.rollout.episodes import BegunEpisode, Episodes
+from swarm.running_job import RunningJob
 from swarm.sampler import EngineInfo
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.types import FinishReason, ForkReason, SamplingParams, Turn
@@ -65,7 +67,7 @@ class Stage:
         """What the training loop does between two batches, without the training. Returns the members."""
         await self.lifecycle.move(EngineState.DRAINING)
         step = self.lifecycle.weights.step + 1
-        sealed = self.pool.seal(batch_id=f"batch-{step}-{time.time()}", step=step)
+        sealed = self.episodes.seal(batch_id=f"batch-{step}-{time.time()}", step=step)
         members = [episode.episode_id for episode in sealed.batch.episodes]
         dropped = [(drop.episode_id, drop.reason) for drop in sealed.dropped]
         await self.ledger.seal_batch(sealed.batch.batch_id, step, members, dropped)
@@ -105,7 +107,7 @@ async def rolling(home: Path, *, max_running: int = 100, **job: Any) -> AsyncIte
         await lifecycle.move(EngineState.BOOTING)
         pool = BatchPool(BatchPolicy.of(settings), weight_version=0)
         episodes = Episodes(
-            job=settings.resolve(),
+            running_job=RunningJob(JobTimeline(settings), ledger.record_change),
             info=INFO,
             pool=pool,
             ledger=ledger,

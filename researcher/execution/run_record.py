@@ -81,8 +81,8 @@ def _offence_of(event: EventView) -> str | None:
     """What a command of somebody else's did to the run; None for what a run does by itself."""
     detail = event.detail
     match event.kind:
-        case "policy.changed":
-            return "the batch policy was changed"
+        case "policy.changed" | "job.changed":
+            return "the settings of the job were changed"
         case "job.started":
             return f"the job {detail.get('experiment_name')} was started"
         case "job.extended":

@@ -21,7 +21,8 @@ MAX_ITEM_CHARS = 400
 MAX_ITEMS = 20
 
 TUNABLE = (
-    "algorithm", "batch_size", "num_repeat", "lr", "lr_warmup_steps", "weight_decay", "grad_clip", "ppo_epochs",
+    "algorithm", "batch_size", "num_repeat", "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio",
+    "weight_decay", "grad_clip", "ppo_epochs",
     "mini_batch_num", "norm_adv_by_std_in_grpo", "policy_loss", "clip_ratio", "clip_ratio_low", "clip_ratio_high",
     "loss_agg_mode", "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature",
 )  # fmt: skip

@@ -122,6 +122,14 @@ class BatchPool:
         """Change the policy from the next batch on."""
         self._next_policy = None if policy == self._policy else policy
 
+    def adopt(self, policy: BatchPolicy) -> None:
+        """Fill the present batch by `policy`: the one that was sealed before it is to be collected again."""
+        self._next_policy = None
+        if policy != self._policy:
+            self._take_up(policy)
+            self._renew_quotas()
+            self._review()
+
     @property
     def agreed(self) -> tuple[str, ...]:
         return tuple(self._agreed)
@@ -379,13 +387,17 @@ class BatchPool:
     def _start_anew(self) -> None:
         self._note_activity()
         self._agreed.clear()
-        if self._next_policy is not None:
-            if self._next_policy.mixture != self._policy.mixture:
-                self._carry, self._leaving = {}, {}
-            self._policy, self._next_policy = self._next_policy, None
-            self._groups.adopt(self._policy)
+        upcoming, self._next_policy = self._next_policy, None
+        if upcoming is not None:
+            self._take_up(upcoming)
         self._renew_quotas()
         self._review()
+
+    def _take_up(self, policy: BatchPolicy) -> None:
+        if policy.mixture != self._policy.mixture:
+            self._carry, self._leaving = {}, {}
+        self._policy = policy
+        self._groups.adopt(policy)
 
     def _review(self) -> None:
         """Look at every episode again: other weights or another staleness let others count."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm import __version__
-from swarm.cli import environments, export, gc, skills, training
+from swarm.cli import environments, export, gc, job, skills, training
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import home_named, program_of, require_model, split_named
 from swarm.cli.scores import mean_of, score_text
@@ -40,6 +40,7 @@ app.add_typer(skills.app, name="skills")
 app.command()(training.train)
 app.command()(export.export)
 app.command()(gc.gc)
+app.command(name="job")(job.show_or_change)
 
 DEFAULT_URL = "http://127.0.0.1:10086"
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel
@@ -106,16 +106,24 @@ class SwarmClient:
         self.close()
 
     def auto_sync_train_config_and_start_engine(
-        self, job: BaseModel | Mapping[str, Any], force_restart: bool = False, *, boot_timeout: float = 300.0
+        self,
+        job: BaseModel | Mapping[str, Any],
+        force_restart: bool = False,
+        *,
+        resume: Literal["run", "weights"] = "run",
+        boot_timeout: float = 300.0,
     ) -> Status:
         """Give the server this TrainJob and wait until it serves. Joins a server that runs the same job already.
 
         `force_restart` stops whatever runs and starts the job anew, from the base weights; otherwise a stopped job
-        goes on from its newest checkpoint. A token that may only roll out waits for the job to be served; if another
-        one is set it raises Forbidden. Raises JobInvalid, IllegalTransition while another job runs, EngineFailure if
-        the engine does not boot, Unavailable after `boot_timeout` seconds.
+        goes on from its newest checkpoint. With `resume="weights"` a job that was changed takes the place of the one
+        that runs, as a new run from the weights it has: steps count from 0, and the optimizer begins anew.
+
+        A token that may only roll out waits for the job to be served; if another one is set it raises Forbidden. Raises
+        JobInvalid, IllegalTransition while another job runs, EngineFailure if the engine does not boot, Unavailable
+        after `boot_timeout` seconds.
         """
-        return self._run(calls.sync_and_start(self._server, job, force_restart, boot_timeout))
+        return self._run(calls.sync_and_start(self._server, job, force_restart, boot_timeout, resume))
 
     def begin_episode(
         self,
@@ -296,6 +304,17 @@ class SwarmClient:
 
     def job(self) -> JobView:
         return self._run(calls.job(self._server))
+
+    def change_job(
+        self, settings: Mapping[str, Any], *, at_step: int | None = None, expected_revision: int | None = None
+    ) -> JobView:
+        """Other settings of the job that runs, from step `at_step` on; by default from the first step that can have
+        them, which the last of the `changes` returned names. Durable, and made once however often it is sent.
+
+        Raises BadRequest by name for what cannot change while a job runs; RevisionConflict if somebody else has changed
+        the job, since `expected_revision` or, without one, during this call.
+        """
+        return self._run(calls.change_job(self._server, settings, at_step, expected_revision))
 
     def held_tasks(self) -> list[HeldTask]:
         """The tasks of the present job of which something is trained or waits to be: how many groups, and how many

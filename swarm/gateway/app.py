@@ -25,6 +25,7 @@ from swarm.gateway.control.server_routes import (
     Served,
     add_command_routes,
     add_history_routes,
+    add_job_routes,
     add_status_routes,
     health_router,
 )
@@ -102,6 +103,7 @@ def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
     add_launch_record_route(records, deps.control)
     add_event_routes(records, deps.events)
     commands = gate.router(COMMANDERS, "control")
+    add_job_routes(commands, deps.control)
     add_command_routes(commands, deps.control, deps.served, deps.lifecycle, deps.ledger)
     add_study_routes(commands, deps.control, deps.lifecycle)
     scrape = gate.router(READERS, "health", prefix="")

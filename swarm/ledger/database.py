@@ -16,7 +16,7 @@ from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
 # A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
@@ -194,6 +194,30 @@ CREATE TABLE leases (
 );
 """
 
+_ADDED_IN_VERSION_6 = """
+CREATE TABLE job_changes (
+    job_id INTEGER NOT NULL REFERENCES jobs,
+    revision INTEGER NOT NULL,
+    at_step INTEGER NOT NULL,
+    settings TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (job_id, revision)
+);
+ALTER TABLE batches ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE jobs ADD COLUMN origin_job_id INTEGER REFERENCES jobs;
+ALTER TABLE jobs ADD COLUMN origin_step INTEGER;
+INSERT INTO job_changes
+    SELECT job_id, row_number() OVER (PARTITION BY job_id ORDER BY policy_id),
+        1 + coalesce(
+            (SELECT step FROM batches WHERE batches.job_id = policies.job_id AND sealed_at >= policies.at
+                ORDER BY sealed_at LIMIT 1),
+            (SELECT coalesce(max(step), 0) + 1 FROM batches
+                WHERE batches.job_id = policies.job_id AND state = 'trained')),
+        policy, at FROM policies;
+DROP TABLE policies;
+"""
+# A policy held from the seal after it on, and has the names of the job's settings.
+
 _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
@@ -211,12 +235,17 @@ INSERT INTO trained_groups
     GROUP BY 1, 2;
 """
 
+_SINCE_VERSION_4 = f"{_ADDED_IN_VERSION_5} {_ADDED_IN_VERSION_6}"
+_SINCE_VERSION_3 = f"{_ADDED_IN_VERSION_4} {_SINCE_VERSION_4}"
+_SINCE_VERSION_2 = f"{_ADDED_IN_VERSION_3} {_SINCE_VERSION_3}"
+
 _CHANGES = {
-    0: f"{_SCHEMA} {_ADDED_IN_VERSION_2} {_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4} {_ADDED_IN_VERSION_5}",
-    1: f"{_FROM_VERSION_1} {_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4} {_ADDED_IN_VERSION_5}",
-    2: f"{_ADDED_IN_VERSION_3} {_ADDED_IN_VERSION_4} {_ADDED_IN_VERSION_5}",
-    3: f"{_ADDED_IN_VERSION_4} {_ADDED_IN_VERSION_5}",
-    4: _ADDED_IN_VERSION_5,
+    0: f"{_SCHEMA} {_ADDED_IN_VERSION_2} {_SINCE_VERSION_2}",
+    1: f"{_FROM_VERSION_1} {_SINCE_VERSION_2}",
+    2: _SINCE_VERSION_2,
+    3: _SINCE_VERSION_3,
+    4: _SINCE_VERSION_4,
+    5: _ADDED_IN_VERSION_6,
 }
 """By the version that the file has, 0 for a new one."""
 

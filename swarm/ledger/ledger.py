@@ -5,8 +5,8 @@ through one writer thread that commits them in groups; reads run in worker threa
 module knows nothing of HTTP, tokenizers or weights.
 
 Everything is a coroutine; a write returns once it is on disk (`synchronous=FULL`) and raises LedgerError, with nothing
-stored, if the disk refuses. Writes are done in the order of their calls. Steps, metrics, counters, policies and open
-work are those of the newest job; earlier jobs stay on record. What changes jobs, states, batches, policies or rewards
+stored, if the disk refuses. Writes are done in the order of their calls. Steps, metrics, counters and open
+work are those of the newest job; earlier jobs stay on record. What changes jobs, states, batches or rewards
 leaves an event in the same transaction.
 """
 
@@ -43,6 +43,7 @@ from swarm.ledger.rows import (
     TaskRow,
 )
 from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
+from swarm.live_settings import JobChange
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import EpisodeType, StepReport, Turn
 
@@ -85,10 +86,13 @@ class Ledger:
         self._writer.close()
         self._lock.close()
 
-    async def record_job(self, job: Mapping[str, Any], resolved: Mapping[str, Any]) -> JobRow:
+    async def record_job(
+        self, job: Mapping[str, Any], resolved: Mapping[str, Any], *, from_weights: bool = False
+    ) -> JobRow:
         """Start a new run: from here on steps count from 0 and the pool is empty.
 
-        What the run before left open is closed with the reason `job_replaced`.
+        With `from_weights` it begins from those of the run before, if there is one. What that left open is closed with
+        the reason `job_replaced`.
         """
         return await self._write(
             partial(
@@ -96,8 +100,13 @@ class Ledger:
                 job=operations.to_json(job),
                 resolved=operations.to_json(resolved),
                 at=time.time(),
+                from_weights=from_weights,
             )
         )
+
+    async def job(self, job_id: int) -> JobRow:
+        """One run of this ledger. Raises NotFound."""
+        return await self._read(partial(queries.job, job_id=job_id))
 
     async def extend_job(self, job: Mapping[str, Any], resolved: Mapping[str, Any]) -> JobRow:
         """Give the newest run its job anew, with another end: steps and pool stay."""
@@ -196,9 +205,14 @@ class Ledger:
         """Control calls beyond `after_id`, oldest first."""
         return await self._read(partial(queries.audit, after_id=after_id, limit=limit))
 
-    async def record_policy(self, policy: Mapping[str, Any]) -> None:
-        """The batch policy that the newest job has from its next batch on."""
-        await self._write(partial(operations.insert_policy, policy=operations.to_json(policy), at=time.time()))
+    async def record_change(self, change: JobChange) -> None:
+        """Other settings of the newest job from a step on. Raises Conflict unless it is the next revision."""
+        settings = operations.to_json(dict(change.settings))
+        await self._write(partial(operations.insert_change, change=change, settings=settings, at=time.time()))
+
+    async def job_changes(self, job_id: int) -> list[JobChange]:
+        """The changes of one run, in their order."""
+        return await self._read(partial(queries.job_changes, job_id=job_id))
 
     async def begin_episode(self, row: EpisodeRow) -> None:
         """Record a RUNNING episode of the newest job. Raises LedgerError if no job is recorded or the id is taken."""
@@ -334,11 +348,13 @@ class Ledger:
         members: Sequence[str],
         dropped: Sequence[tuple[str, str]],
         groups: Sequence[int] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         """Bind completed episodes to a batch and drop others, given as (episode id, reason), in one transaction.
 
-        `groups` numbers the group of each member; without it, the members of a task are its group. Raises Conflict,
-        with nothing changed, if one of them is not a completed train episode outside any batch.
+        `groups` numbers the group of each member; without it, the members of a task are its group. `settings` is what
+        the batch is trained with where that differs from the job. Raises Conflict, with nothing changed, if a member is
+        not a completed train episode outside any batch.
         """
         await self._write(
             partial(
@@ -348,6 +364,7 @@ class Ledger:
                 members=tuple(members),
                 dropped=tuple(dropped),
                 groups=groups,
+                settings=operations.to_json(dict(settings or {})),
                 at=time.time(),
             )
         )
@@ -417,9 +434,10 @@ class Ledger:
         """The newest batches, newest first."""
         return await self._read(partial(queries.batches, limit=limit))
 
-    async def trained_batches(self, after_step: int) -> list[BatchRow]:
-        """The batches trained beyond `after_step` and not rewound since, by step."""
-        return await self._read(partial(queries.trained_batches, after_step=after_step))
+    async def trained_batches(self, after_step: int, job_id: int | None = None) -> list[BatchRow]:
+        """The batches trained beyond `after_step` and not rewound since, by step; of the newest run, if none is
+        named."""
+        return await self._read(partial(queries.trained_batches, after_step=after_step, job_id=job_id))
 
     async def first_step_without_tokens(self, after_step: int, up_to_step: int) -> int | None:
         """The first step of these whose batch cannot be trained again, because tokens of it were dropped."""

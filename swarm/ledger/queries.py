@@ -27,6 +27,7 @@ from swarm.ledger.rows import (
     StateRow,
     TaskRow,
 )
+from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
 
@@ -39,6 +40,23 @@ NEWEST_JOB = "(SELECT max(job_id) FROM jobs)"
 def latest_job(connection: sqlite3.Connection) -> JobRow | None:
     row = connection.execute("SELECT * FROM jobs ORDER BY job_id DESC LIMIT 1").fetchone()
     return None if row is None else to_job(row)
+
+
+def job(connection: sqlite3.Connection, job_id: int) -> JobRow:
+    row = connection.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+    if row is None:
+        raise NotFound(f"no run {job_id} is on record")
+    return to_job(row)
+
+
+def last_trained_step(connection: sqlite3.Connection, job_id: int) -> int:
+    row = connection.execute("SELECT max(step) FROM batches WHERE job_id = ? AND state = 'trained'", (job_id,))
+    return row.fetchone()[0] or 0
+
+
+def job_changes(connection: sqlite3.Connection, job_id: int) -> list[JobChange]:
+    rows = connection.execute("SELECT * FROM job_changes WHERE job_id = ? ORDER BY revision", (job_id,))
+    return [JobChange(row["revision"], row["at_step"], json.loads(row["settings"])) for row in rows]
 
 
 def states(connection: sqlite3.Connection, limit: int) -> list[StateRow]:
@@ -113,10 +131,11 @@ def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[Recor
     return tuple(RecordedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
 
 
-def trained_batches(connection: sqlite3.Connection, after_step: int) -> list[BatchRow]:
+def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int | None) -> list[BatchRow]:
     rows = connection.execute(
-        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained' AND step > ? ORDER BY step",
-        (after_step,),
+        f"SELECT * FROM batches WHERE job_id = coalesce(?, {NEWEST_JOB}) AND state = 'trained' AND step > ?"
+        " ORDER BY step",
+        (job_id, after_step),
     )
     return [_to_batch(row) for row in rows]
 
@@ -184,7 +203,14 @@ def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]
 
 
 def to_job(row: sqlite3.Row) -> JobRow:
-    return JobRow(row["job_id"], json.loads(row["job"]), json.loads(row["resolved"]), row["created_at"])
+    return JobRow(
+        row["job_id"],
+        json.loads(row["job"]),
+        json.loads(row["resolved"]),
+        row["created_at"],
+        row["origin_job_id"],
+        row["origin_step"],
+    )
 
 
 def to_episode(row: sqlite3.Row) -> EpisodeRow:
@@ -242,4 +268,5 @@ def _to_batch(row: sqlite3.Row) -> BatchRow:
         finished_at=row["finished_at"],
         weight_version=row["weight_version"],
         metrics=json.loads(row["metrics"]),
+        settings=json.loads(row["settings"]),
     )

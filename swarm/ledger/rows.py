@@ -26,12 +26,17 @@ class BatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One run of a job. `job` is as given, `resolved` has every default filled in."""
+    """One run of a job. `job` is as given, `resolved` has every default filled in.
+
+    A run that began from the weights of an earlier one names that and the step; both None: it began from the model.
+    """
 
     job_id: int
     job: Mapping[str, Any]
     resolved: Mapping[str, Any]
     created_at: float
+    origin_job_id: int | None = None
+    origin_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,10 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """One batch. `metrics` is empty and `finished_at` and `weight_version` are None until it was trained."""
+    """One batch. `metrics` is empty and `finished_at` and `weight_version` are None until it was trained.
+
+    `settings` is what it is trained with where that differs from the job of its run.
+    """
 
     batch_id: str
     step: int
@@ -165,6 +173,7 @@ class BatchRow:
     finished_at: float | None
     weight_version: int | None
     metrics: Mapping[str, float]
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from swarm.ledger import queries
 from swarm.ledger.blobs import pack_floats, pack_integers
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import AuditRow, BatchState, EndReceipt, EpisodeRow, JobRow, OpenWork
+from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 from swarm.types import SamplingParams, StepReport, Turn
 
@@ -95,15 +96,26 @@ class Ending:
     turn_rewards: Sequence[float] | None
 
 
-def insert_job(connection: sqlite3.Connection, job: str, resolved: str, at: float, key: str | None = None) -> JobRow:
+def insert_job(
+    connection: sqlite3.Connection,
+    job: str,
+    resolved: str,
+    at: float,
+    key: str | None = None,
+    from_weights: bool = False,
+) -> JobRow:
     _close_books(connection, at)
+    earlier = queries.latest_job(connection) if from_weights else None
+    origin = None if earlier is None else (earlier.job_id, queries.last_trained_step(connection, earlier.job_id))
     row = connection.execute(
-        "INSERT INTO jobs (job, resolved, created_at) VALUES (?, ?, ?) RETURNING *", (job, resolved, at)
+        "INSERT INTO jobs (job, resolved, created_at, origin_job_id, origin_step) VALUES (?, ?, ?, ?, ?) RETURNING *",
+        (job, resolved, at, *(origin or (None, None))),
     ).fetchone()
     started = queries.to_job(row)
     names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
     named = {} if key is None else {"key": key}
-    insert_event(connection, "job.started", to_json({"job_id": started.job_id, **names, **named}), at)
+    weights = {} if origin is None else {"weights_of": {"job_id": origin[0], "step": origin[1]}}
+    insert_event(connection, "job.started", to_json({"job_id": started.job_id, **names, **named, **weights}), at)
     return started
 
 
@@ -136,9 +148,18 @@ def insert_audit(connection: sqlite3.Connection, entry: AuditRow) -> None:
     )
 
 
-def insert_policy(connection: sqlite3.Connection, policy: str, at: float) -> None:
-    connection.execute(f"INSERT INTO policies (job_id, policy, at) VALUES ({NEWEST_JOB}, ?, ?)", (policy, at))
-    insert_event(connection, "policy.changed", policy, at)
+def insert_change(connection: sqlite3.Connection, change: JobChange, settings: str, at: float) -> None:
+    job = queries.latest_job(connection)
+    if job is None:
+        raise LedgerError("no job is on record: there is none to change")
+    last = len(queries.job_changes(connection, job.job_id))
+    _require(change.revision == last + 1, f"the job is at revision {last}: the next one is not {change.revision}")
+    connection.execute(
+        "INSERT INTO job_changes (job_id, revision, at_step, settings, at) VALUES (?, ?, ?, ?, ?)",
+        (job.job_id, change.revision, change.at_step, settings, at),
+    )
+    detail = {"revision": change.revision, "at_step": change.at_step, "settings": dict(change.settings)}
+    insert_event(connection, "job.changed", to_json({"job_id": job.job_id, **detail}), at)
 
 
 def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
@@ -266,11 +287,13 @@ def seal_batch(
     members: Sequence[str],
     dropped: Sequence[tuple[str, str]],
     groups: Sequence[int] | None,
+    settings: str,
     at: float,
 ) -> None:
     connection.execute(
-        f"INSERT INTO batches (batch_id, job_id, step, state, sealed_at) VALUES (?, {NEWEST_JOB}, ?, ?, ?)",
-        (batch_id, step, BatchState.SEALED, at),
+        "INSERT INTO batches (batch_id, job_id, step, state, sealed_at, settings)"
+        f" VALUES (?, {NEWEST_JOB}, ?, ?, ?, ?)",
+        (batch_id, step, BatchState.SEALED, at, settings),
     )
     for episode_id, group in zip(members, groups or (None,) * len(members), strict=True):
         bound = connection.execute(

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 
 from swarm.batch import BatchPool, Place
 from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
-from swarm.job import TrainJob
 from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType
@@ -38,18 +37,21 @@ class Admission:
     lines could move, they take turns. Used from one event loop.
     """
 
-    def __init__(self, job: TrainJob, lifecycle: EngineLifecycle, pool: BatchPool, max_running: int) -> None:
-        self._job = job
+    def __init__(
+        self,
+        total_steps_at: Callable[[int], int | None],
+        lifecycle: EngineLifecycle,
+        pool: BatchPool,
+        max_running: int,
+    ) -> None:
+        """`total_steps_at` gives the `total_steps` that hold for a step; None is no end."""
+        self._total_steps_at = total_steps_at
         self._lifecycle = lifecycle
         self._pool = pool
         self._max_running = max_running
         self._running: Counter[EpisodeType] = Counter()
         self._lines: OrderedDict[Kind, Line] = OrderedDict()
         self._train_left = asyncio.Event()
-
-    def extend(self, job: TrainJob) -> None:
-        """From here on the present job has the `total_steps` of `job`."""
-        self._job = job
 
     def running(self, episode_type: EpisodeType) -> int:
         return self._running[episode_type]
@@ -207,7 +209,8 @@ class Admission:
         return shortage
 
     def _refuse_after_last_step(self, episode_type: EpisodeType) -> None:
-        total, done = self._job.total_steps, self._lifecycle.weights.step
+        done = self._lifecycle.weights.step
+        total = self._total_steps_at(done + 1)
         if episode_type is EpisodeType.TRAIN and total is not None and done >= total:
             raise TrainingComplete(f"all {total} steps of this job are done: no more train episodes")
 
@@ -215,7 +218,8 @@ class Admission:
         """On-policy, a train episode begun before the step is done would be stale; before the last one, useless."""
         if episode_type is EpisodeType.EVAL:
             return SERVING
-        total, step = self._job.total_steps, self._lifecycle.weights.step + 1
+        step = self._lifecycle.weights.step + 1
+        total = self._total_steps_at(step)
         is_last = total is not None and step >= total
         return SERVING if self._pool.policy.max_staleness and not is_last else frozenset({EngineState.ROLLING})
 

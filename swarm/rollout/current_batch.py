@@ -10,15 +10,13 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
 
 from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
-from swarm.errors import BadRequest, JobInvalid
-from swarm.job import TrainJob, build_job
 from swarm.ledger import EpisodeRow, Ledger
 from swarm.rollout.clients import Clients
 from swarm.rollout.results import align_turn_rewards, finished_episode, require_revisable, sealed_already
+from swarm.running_job import RunningJob
 from swarm.schemas import (
     BatchPolicies,
     BatchPolicyView,
@@ -32,7 +30,7 @@ from swarm.schemas import (
 class CurrentBatch:
     """Used from one event loop."""
 
-    def __init__(self, job: TrainJob, pool: BatchPool, ledger: Ledger, clients: Clients) -> None:
+    def __init__(self, job: RunningJob, pool: BatchPool, ledger: Ledger, clients: Clients) -> None:
         self._job = job
         self._pool = pool
         self._ledger = ledger
@@ -59,12 +57,14 @@ class CurrentBatch:
         )
 
     async def propose_policy(self, request: UpdateBatchPolicyRequest) -> BatchPolicies:
-        """Change the policy from the next batch on; durable on return. Raises BadRequest if the whole is not sound."""
-        present = self._pool.next_policy or self._pool.policy
-        changed = merge_policy(self._job, present, request)
-        if changed != present:
-            await self._ledger.record_policy(asdict(changed))
-            self._pool.propose(changed)
+        """Change the policy from the next batch on; durable on return. A mixture of {} ends the mixture.
+
+        Raises BadRequest if the whole is not sound.
+        """
+        settings = request.model_dump(exclude_none=True)
+        if request.mixture == {}:
+            settings["mixture"] = None
+        await self._job.change(settings)
         return self.policies()
 
     async def revise(self, episode_id: str, request: ReviseRewardRequest) -> EpisodeRow:
@@ -133,21 +133,6 @@ class CurrentBatch:
         if self._pool.policy.stop_rule != "all_clients_agree" or not self._pool.agreed:
             return {}
         return self._clients.awaited(now, self._pool.clients)
-
-
-def merge_policy(job: TrainJob, present: BatchPolicy, request: UpdateBatchPolicyRequest) -> BatchPolicy:
-    """`present` with what the request names changed; a mixture of {} ends the mixture.
-
-    Raises BadRequest if the whole is not a policy that `job` could have been given.
-    """
-    changes: dict[str, Any] = request.model_dump(exclude_none=True)
-    if request.mixture == {}:
-        changes["mixture"] = None
-    try:
-        merged = build_job({**job.model_dump(), **asdict(present), **changes}, source="batch policy")
-    except JobInvalid as error:
-        raise BadRequest(error.message, param=error.param) from error
-    return BatchPolicy.of(merged)
 
 
 def view_policy(policy: BatchPolicy) -> BatchPolicyView:

@@ -36,6 +36,7 @@ from swarm.rollout.running import (
 )
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.transactions.two_phase import Transactions
+from swarm.running_job import RunningJob
 from swarm.sampler import EngineInfo
 from swarm.schemas import (
     BatchPolicies,
@@ -80,7 +81,7 @@ class Episodes:
     `max_running` bounds the running episodes. The training loop takes its batches from here.
     """
 
-    job: TrainJob
+    running_job: RunningJob
     info: EngineInfo
     pool: BatchPool
     ledger: Ledger
@@ -103,13 +104,22 @@ class Episodes:
 
     def __post_init__(self) -> None:
         self._warnings = ClientWarnings(self.diagnostics, self.ledger)
-        self._batch = CurrentBatch(self.job, self.pool, self.ledger, self._clients)
-        self._admission = Admission(self.job, self.lifecycle, self.pool, self.max_running)
+        self._batch = CurrentBatch(self.running_job, self.pool, self.ledger, self._clients)
+        self._admission = Admission(
+            lambda step: self.running_job.at(step).total_steps, self.lifecycle, self.pool, self.max_running
+        )
         self._deadlines = DeadlineQueue(self._running.by_id)
         self.transactions = Transactions(
             self.ledger, self._running, self.coordinator_client, self._complete, self._lose
         )
         self._unsubscribe = self.lifecycle.subscribe(self._follow_state)
+        self.running_job.subscribe(self._follow_change)
+        self._foresee()
+
+    @property
+    def job(self) -> TrainJob:
+        """As it holds for what is sampled now: for the step that comes after the present weights."""
+        return self.running_job.at(self.lifecycle.weights.step + 1)
 
     async def begin(self, request: BeginEpisodeRequest, departure: Departure | None = None) -> BegunEpisode:
         """Open an episode, holding the call up to `wait_s` seconds while none of its task may begin, or until
@@ -299,9 +309,7 @@ class Episodes:
 
     async def propose_policy(self, request: UpdateBatchPolicyRequest) -> BatchPolicies:
         """Change the policy from the next batch on; durable on return. Raises BadRequest if the whole is not sound."""
-        policies = await self._batch.propose_policy(request)
-        self._admission.release()
-        return policies
+        return await self._batch.propose_policy(request)
 
     def policies(self) -> BatchPolicies:
         return self._batch.policies()
@@ -322,7 +330,16 @@ class Episodes:
 
     def seal(self, batch_id: str, step: int) -> SealedBatch:
         """Take the batch out: what ends later belongs to another one."""
-        return self.pool.seal(batch_id, step)
+        sealed = self.pool.seal(batch_id, step)
+        self.running_job.fill(step + 1)
+        self._foresee()
+        return sealed
+
+    def fill(self, step: int) -> None:
+        """Collect the batch of this step, by what holds for it: it was sealed and not trained, or is to come again."""
+        self.running_job.fill(step)
+        self.pool.adopt(BatchPolicy.of(self.running_job.at(step)))
+        self._foresee()
 
     def confirm(self, batch: TrainBatch) -> None:
         """To be told once a seal is on record: the batch is looked over, and episodes of the next one may begin."""
@@ -330,8 +347,9 @@ class Episodes:
         self._admission.release()
 
     def take_back(self, episodes: Sequence[FinishedEpisode]) -> None:
-        """Let the episodes of a batch that was not trained wait for the next one."""
+        """Let the episodes of a batch that was not trained wait for the next one, which takes its step."""
         self.pool.restore(episodes)
+        self.fill(self.lifecycle.weights.step + 1)
 
     def publish(self, weight_version: int) -> None:
         """To be told of every version that is served, which decides how stale an episode is."""
@@ -343,10 +361,6 @@ class Episodes:
 
     def running(self, episode_type: EpisodeType) -> int:
         return self._admission.running(episode_type)
-
-    def extend(self, job: TrainJob) -> None:
-        """From here on the present job has the `total_steps` of `job`."""
-        self._admission.extend(job)
 
     def last_seen(self, episode_id: str) -> float | None:
         """Seconds since the epoch; None if the episode does not run."""
@@ -495,6 +509,14 @@ class Episodes:
         """Whose episode it was; the caller counts it there, and lets it leave."""
         self._running.remove(episode, reason)
         return self._clients.left(episode.client_id, episode.episode_type)
+
+    def _foresee(self) -> None:
+        """The policy that the next batch will have."""
+        self.pool.propose(BatchPolicy.of(self.running_job.at(self.running_job.filling + 1)))
+
+    def _follow_change(self) -> None:
+        self._foresee()
+        self._admission.release()
 
     def _follow_state(self) -> None:
         """While nobody could begin an episode, no group was idle."""

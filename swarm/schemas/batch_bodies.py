@@ -81,6 +81,8 @@ class UpdateBatchPolicyRequest(Body):
 class BatchView(Body):
     """One batch: `state` is sealed, trained, failed, or rewound if older weights were loaded after it was trained.
 
+    `settings` is what it is trained with where that differs from the job as it was given.
+
     `metrics` is empty, `finished_at` and `weight_version` are None until it was trained. Times are seconds since the
     epoch.
     """
@@ -93,6 +95,7 @@ class BatchView(Body):
     finished_at: float | None
     weight_version: int | None
     metrics: dict[str, float]
+    settings: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class BatchPage(Body):

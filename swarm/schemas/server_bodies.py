@@ -5,7 +5,7 @@ Place in the flow: the gateway's control routes, and the client's calls of them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -17,15 +17,21 @@ from swarm.types import EpisodeType
 
 class SyncJobRequest(Body):
     """PUT job. `job` is checked by TrainJob; accepted while OFFLINE or FAILED, if equal to the present job, or if it is
-    the present job with more `total_steps`."""
+    the present job with more `total_steps`. Other settings of a running job are PATCHed."""
 
     job: dict[str, Any]
 
 
-class StartEngineRequest(Body):
-    """POST engine/start. `resume` continues from the newest checkpoint of the experiment, if there is one."""
+Resume = bool | Literal["weights"]
+"""Whether a start goes on with an earlier run: true with that of the same job, "weights" also from the weights of one
+of another job, false with none."""
 
-    resume: bool = True
+
+class StartEngineRequest(Body):
+    """POST engine/start. With `resume` (the default) the same job goes on where it was. With "weights" another job
+    begins a new run from the weights that the run before has, instead of from its model."""
+
+    resume: Resume = True
 
 
 class CheckpointResponse(Body):
@@ -34,11 +40,36 @@ class CheckpointResponse(Body):
     weight_version: int
 
 
+class ChangeJobRequest(Body):
+    """PATCH job: other settings of the job that runs, from step `at_step` on; by default from the first step that can
+    have them. With `expected_revision`, only if nobody else has changed the job since it was at that revision."""
+
+    settings: dict[str, Any]
+    at_step: int | None = Field(default=None, ge=1)
+    expected_revision: int | None = Field(default=None, ge=0)
+
+
+class JobChangeView(Body):
+    """One change of a running job: `settings` hold from step `at_step` on."""
+
+    revision: int
+    at_step: int
+    settings: dict[str, Any]
+
+
 class JobView(Body):
-    """GET job: as given, and with every default resolved. Both are null while no job is known."""
+    """GET job: as given, and with every default resolved. Both are null while no job is known.
+
+    While an engine runs, `in_force` is the resolved job of step `filling`, whose batch is being collected, `revision`
+    counts the changes that were made to the job, and `changes` are these.
+    """
 
     job: dict[str, Any] | None
     resolved: dict[str, Any] | None
+    in_force: dict[str, Any] | None = None
+    filling: int | None = None
+    revision: int = 0
+    changes: list[JobChangeView] = Field(default_factory=list[JobChangeView])
 
 
 class LoadRequest(Body):
@@ -123,7 +154,8 @@ class Status(Body):
     `running` lists the running episodes that were silent longest, at most 50. `recoveries` counts how often the engine
     of this job came back after a crash, of its worker or of the server. `calls` counts model calls that were joined,
     replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that had no effect, by name.
-    `lease` names the study that uses the server, `disk` says what the server's directory takes.
+    `lease` names the study that uses the server, `disk` says what the server's directory takes. `revision` counts the
+    changes of the job, `changes_ahead` are those of steps that are not trained yet.
     """
 
     server_version: str
@@ -148,6 +180,8 @@ class Status(Body):
     last_metrics: dict[str, float]
     lease: LeaseView | None = None
     disk: DiskView | None = None
+    revision: int = 0
+    changes_ahead: list[JobChangeView] = Field(default_factory=list[JobChangeView])
     started_at: float
     now: float
 

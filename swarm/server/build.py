@@ -21,13 +21,16 @@ from swarm.imports import collector_paused
 from swarm.job import TrainJob
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.lifecycle import EngineLifecycle
+from swarm.live_settings import JobTimeline
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
 from swarm.rollout.held_sampling import HeldSampler
 from swarm.rollout.results import finished_episode, salvaged_episode
 from swarm.rollout.running import REMEMBERED_EPISODES
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
+from swarm.running_job import RunningJob
 from swarm.sampler import EngineInfo
+from swarm.server.initial_weights import InitialWeights
 from swarm.server.run import Run
 from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
@@ -43,12 +46,9 @@ EVENTS_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the events of a job tell: how often its engine came back, which policy its present batch is filled by, and
-    which one was proposed since. None is the job's own policy, and no proposal."""
+    """What the events of a job tell: how often its engine came back."""
 
     recoveries: int = 0
-    policy: BatchPolicy | None = None
-    next_policy: BatchPolicy | None = None
 
     def then(self, event: EventRow) -> History:
         match event.kind:
@@ -56,10 +56,6 @@ class History:
                 return History()
             case "engine.recovered":
                 return replace(self, recoveries=self.recoveries + 1)
-            case "policy.changed":
-                return replace(self, next_policy=BatchPolicy(**event.detail))
-            case "batch.sealed":
-                return replace(self, policy=self.next_policy or self.policy, next_policy=None)
             case _:
                 return self
 
@@ -77,11 +73,12 @@ class Assembly:
     on_engine_failure: Callable[[EngineFailure], None]
 
     async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> Run:
-        """A run of `job` that goes on with `work`, or begins if that is None; not yet carried on.
+        """A run of `job`, as it was given, that goes on with `work`, or begins if that is None; not yet carried on.
 
         Raises EngineFailure for a model that is not there, JobInvalid for one without a chat template.
         """
-        backend = self.backends.build(job, is_fresh=work is None)
+        initial = InitialWeights(self.config, self.ledger, self.backends, self._read_batch, self._checkpoints_of)
+        backend = self.backends.build(await initial.job_for_engine(job, row), is_fresh=work is None)
         # The process imports its libraries while this one imports those of the tokenizer.
         await backend.warm_up()
         with collector_paused("transformers"):
@@ -95,12 +92,18 @@ class Assembly:
                 self._read_history(),
             )
         self.lifecycle.publish(_weights_of(work))
-        episodes = await self._open_episodes(job, history, work)
+        running_job = RunningJob(
+            JobTimeline(job, await self.ledger.job_changes(row.job_id)),
+            self.ledger.record_change,
+            filling=self.lifecycle.weights.step + 1,
+            check=self.backends.check,
+        )
+        episodes = await self._open_episodes(running_job, work)
         if work is None:
             await asyncio.to_thread(_retire_earlier, self.config.home, row.job_id)
-        checkpoints = RunCheckpoints(run_directory(self.config.home, job.project_name, job.experiment_name, row.job_id))
+        checkpoints = self._checkpoints_of(job, row)
         loop = TrainLoop(
-            job=job,
+            job=running_job,
             trainer=backend.trainer,
             source=episodes,
             ledger=self.ledger,
@@ -123,16 +126,18 @@ class Assembly:
             crashed_at=crashed_at,
         )
 
-    async def _open_episodes(self, job: TrainJob, history: History, work: OpenWork | None) -> Episodes:
+    def _checkpoints_of(self, job: TrainJob, row: JobRow) -> RunCheckpoints:
+        return RunCheckpoints(run_directory(self.config.home, job.project_name, job.experiment_name, row.job_id))
+
+    async def _open_episodes(self, running_job: RunningJob, work: OpenWork | None) -> Episodes:
+        job = running_job.at(running_job.filling)
         pool = BatchPool(
-            history.policy or BatchPolicy.of(job),
+            BatchPolicy.of(job),
             weight_version=self.lifecycle.weights.version,
             trained_groups=await self.ledger.trained_groups_by_source(),
         )
-        if history.next_policy is not None:
-            pool.propose(history.next_policy)
         episodes = Episodes(
-            job=job,
+            running_job=running_job,
             info=EngineInfo(job.model, "", job.max_model_len or 0, 0, "not started"),
             pool=pool,
             ledger=self.ledger,
@@ -160,7 +165,8 @@ class Assembly:
         if any(len(each.turns) < each.row.turns for each in episodes):
             raise ValueError(f"the tokens of batch {row.batch_id} are not on record any more")
         numbers = {each.row.episode_id: each.row.batch_group for each in episodes if each.row.batch_group is not None}
-        return rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes], numbers)
+        batch = rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes], numbers)
+        return replace(batch, settings=row.settings)
 
     async def _last_metrics(self, work: OpenWork | None) -> dict[str, float]:
         if work is None or not work.step:

@@ -27,14 +27,15 @@ from swarm.gateway.control.server_routes import Control
 from swarm.job import TrainJob, build_job
 from swarm.ledger import JobRow, LaunchRow, Ledger, OpenWork, StateRow
 from swarm.lifecycle import EngineLifecycle
+from swarm.live_settings import JobTimeline
 from swarm.rollout.completion import ModelService
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
-from swarm.schemas import CheckpointResponse, EngineState, LaunchView, Status
+from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, JobView, LaunchView, Resume, Status
 from swarm.server.build import Assembly
 from swarm.server.disk import DiskMeter
 from swarm.server.lease import ServerLease
 from swarm.server.run import Run
-from swarm.server.status import build_status
+from swarm.server.status import build_job_view, build_status
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +75,9 @@ class SwarmServer:
         )
         self.control = Control(
             status=self.status,
-            job=lambda: self._job,
+            job=self.view_job,
             sync_job=self.sync_job,
+            change_job=self.change_job,
             start=self.start_engine,
             launch=self.launch,
             launches=self.launches,
@@ -85,6 +87,11 @@ class SwarmServer:
             load=self.load,
             shutdown=self.shutdown_requested.set,
         )
+
+    @property
+    def job(self) -> TrainJob | None:
+        """As its run was given it."""
+        return self._job
 
     def find_service(self) -> ModelService | None:
         """None while no engine runs or boots."""
@@ -97,28 +104,33 @@ class SwarmServer:
         On return its episodes are known again; the state says when the engine rolls, or FAILED and why.
         """
         async with self._commands:
-            states, row = await self._ledger.states(1), await self._ledger.latest_job()
-            if row is None or not states or not _was_interrupted(states[-1]):
+            states = await self._ledger.states(1)
+            if not states or not _was_interrupted(states[-1]) or (known := await self._on_record()) is None:
                 return False
-            try:
-                job = build_job(dict(row.job), source="the interrupted job")
-            except JobInvalid as error:
-                logger.error("not resumed: %s", error.message)
+            _, timeline = known
+            if wanted is not None and not (timeline.is_meant_by(wanted) or timeline.is_extended_by(wanted)):
                 return False
-            if wanted is not None:
-                if not (wanted.means(job) or wanted.extends(job)):
-                    return False
-                job = wanted
             was_crash = states[-1].state != EngineState.OFFLINE
-            self._job = job
-            row, work = await self._open_work(job, resume=True)
+            self._job, row, work = await self._open_work(wanted or timeline.job, resume=True)
+            job = self._job
             await self.lifecycle.move(EngineState.BOOTING, "going on after a crash" if was_crash else None)
             crashed_at = self._began if was_crash else None
         if await self._assemble(job, row, work, crashed_at):
             self._spawn(self._carry_on(), "engine")
         return True
 
-    async def sync_job(self, data: dict[str, Any]) -> TrainJob:
+    def view_job(self) -> JobView:
+        """The job, and what was changed since while an engine runs."""
+        return build_job_view(self._job, self._run)
+
+    async def change_job(self, wanted: ChangeJobRequest) -> JobView:
+        """Change settings of the running job from a step on. Raises as `RunningJob.change`, EngineNotReady."""
+        async with self._commands:
+            run = self._require_run()
+            await run.change(wanted.settings, wanted.at_step, wanted.expected_revision)
+            return self.view_job()
+
+    async def sync_job(self, data: dict[str, Any]) -> JobView:
         """Take a job while no engine runs, or the present one with more `total_steps`.
 
         Raises JobInvalid; IllegalTransition while another job runs; EngineNotReady for more steps while it boots.
@@ -126,28 +138,41 @@ class SwarmServer:
         job = build_job(data)
         await asyncio.to_thread(self._backends.check, job)
         async with self._commands:
-            if self._job is not None and job.means(self._job):
-                return self._job
+            if self._job is not None and (self._timeline or JobTimeline(self._job)).is_meant_by(job):
+                return self.view_job()
             if self.lifecycle.state not in STARTABLE:
                 await self._extend(job)
-            self._job = job
-            return job
+            else:
+                self._job = job
+            return self.view_job()
+
+    @property
+    def _timeline(self) -> JobTimeline | None:
+        """The present run's job with its changes; None while no engine runs or boots."""
+        return None if self._run is None else self._run.job.timeline
 
     async def _extend(self, job: TrainJob) -> None:
         """Give the running job more steps. Raises IllegalTransition if `job` is another one, EngineNotReady."""
-        if self._job is None or not job.extends(self._job):
+        timeline = self._timeline or (None if self._job is None else JobTimeline(self._job))
+        if timeline is None or not timeline.is_extended_by(job):
             raise IllegalTransition(
                 f"another job is {self.lifecycle.state}{_name_of(self._job)}: stop it first, with stop_engine(),"
                 " force_restart=True or `swarm stop --engine-only`"
             )
         if self._run is None or self.lifecycle.state is EngineState.BOOTING:
             raise EngineNotReady("the engine boots: it takes more total_steps once it serves", retry_after_s=1)
-        given = job.model_dump(mode="json", exclude_defaults=True)
-        await self._ledger.extend_job(given, job.resolve().model_dump(mode="json"))
-        await self._run.extend(job.resolve())
+        if timeline.has_changed_end:
+            await self._run.change({"total_steps": job.total_steps}, None, None)
+            return
+        self._job = timeline.job.model_copy(update={"total_steps": job.total_steps})
+        await self._ledger.extend_job(*_as_recorded(self._job))
+        await self._run.extend(self._job)
 
-    async def start_engine(self, resume: bool = True) -> None:
-        """Begin to boot the synced job; returns at once. The state says when it rolls, or FAILED and why."""
+    async def start_engine(self, resume: Resume = True) -> None:
+        """Begin to boot the synced job; returns at once. The state says when it rolls, or FAILED and why.
+
+        Raises JobInvalid without a job, or for one of another model that is to go on from the weights there are.
+        """
         async with self._commands:
             job = self._job
             if job is None:
@@ -155,7 +180,8 @@ class SwarmServer:
             if self.lifecycle.state not in STARTABLE:
                 raise IllegalTransition(f"the engine is {self.lifecycle.state}: it is started already")
             # On record before the state: a crash between the two must not revive the job before this one.
-            row, work = await self._open_work(job, resume)
+            self._job, row, work = await self._open_work(job, resume)
+            job = self._job
             await self.lifecycle.move(EngineState.BOOTING)
             self._spawn(self._boot(job, row, work), "engine")
 
@@ -177,9 +203,8 @@ class SwarmServer:
                 name = _name_of(self._job) if running is None else f" (launched as {running})"
                 raise LaunchConflict(f"another run is {self.lifecycle.state}{name}: stop it first, or wait for its end")
             self._job = job
-            given, resolved = job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
             # On record before the engine boots: whoever dies now, the same key never starts it a second time.
-            row = await self._ledger.record_launch(key, given, resolved)
+            row = await self._ledger.record_launch(key, *_as_recorded(job))
             await self.lifecycle.move(EngineState.BOOTING)
             self._spawn(self._boot(job, row, None), "engine")
             return self._view_launch(LaunchRow(key, row, row.created_at, 0, True)).model_copy(update={"is_new": True})
@@ -189,7 +214,9 @@ class SwarmServer:
         return [self._view_launch(known) for known in await self._ledger.launches(key, limit)]
 
     def _view_launch(self, known: LaunchRow) -> LaunchView:
-        state, total = self.lifecycle.state, int(known.job.resolved["total_steps"])
+        state, total = self.lifecycle.state, known.job.resolved["total_steps"]
+        if known.is_newest and self._run is not None:
+            total = self._run.job.at(self.lifecycle.weights.step + 1).total_steps or total
         if not known.is_newest:
             outcome, reason = "replaced", "a later run of this server took its place"
         elif state is EngineState.FAILED:
@@ -235,17 +262,47 @@ class SwarmServer:
         )
         return status.model_copy(update={"lease": self.lease.view(), "disk": await self._disk.view()})
 
-    async def _open_work(self, job: TrainJob, resume: bool) -> tuple[JobRow, OpenWork | None]:
-        """What an earlier run of this very job left; None for a fresh run, which the ledger then records."""
-        given, resolved = job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
-        latest = await self._ledger.latest_job()
-        earlier = None if latest is None else _recorded(latest)
-        if resume and latest is not None and earlier is not None:
-            if job.means(earlier):
-                return latest, await self._ledger.recover()
-            if job.extends(earlier):
-                return await self._ledger.extend_job(given, resolved), await self._ledger.recover()
-        return await self._ledger.record_job(given, resolved), None
+    async def _on_record(self) -> tuple[JobRow, JobTimeline] | None:
+        """The newest run with the changes of its job; None if there is none that is valid today."""
+        row = await self._ledger.latest_job()
+        job = None if row is None else _recorded(row)
+        if row is None or job is None:
+            return None
+        try:
+            return row, JobTimeline(job, await self._ledger.job_changes(row.job_id))
+        except JobInvalid as error:
+            logger.error("the job on record is not valid: %s", error.message)
+            return None
+
+    async def _open_work(self, job: TrainJob, resume: Resume) -> tuple[TrainJob, JobRow, OpenWork | None]:
+        """The job as its run was given it, and what an earlier run of it left; None for a fresh run, which the ledger
+        then records."""
+        if resume and (known := await self._on_record()) is not None:
+            row, timeline = known
+            if timeline.is_meant_by(job):
+                return timeline.job, row, await self._ledger.recover()
+            if timeline.is_extended_by(job):
+                work = await self._ledger.recover()
+                if timeline.has_changed_end:
+                    end = {"total_steps": job.total_steps}
+                    await self._ledger.record_change(timeline.with_change(work.step + 1, end).changes[-1])
+                    return timeline.job, row, work
+                longer = timeline.job.model_copy(update={"total_steps": job.total_steps})
+                return longer, await self._ledger.extend_job(*_as_recorded(longer)), work
+            if resume == "weights" and job.model != timeline.job.model:
+                raise JobInvalid(
+                    f"model: the weights there are are those of {timeline.job.model}, not of {job.model}: leave resume"
+                    " out to begin with the model itself",
+                    param="model",
+                )
+            if resume == "weights" and timeline.job.lora_rank and timeline.job.chosen_engine == "local":
+                raise JobInvalid(
+                    "lora_rank: the weights there are are an adapter: swarm export --merge-lora writes the whole model,"
+                    " whose directory a new job can have as its model",
+                    param="lora_rank",
+                )
+        row = await self._ledger.record_job(*_as_recorded(job), from_weights=resume == "weights")
+        return job, row, None
 
     async def _boot(self, job: TrainJob, row: JobRow, work: OpenWork | None) -> None:
         if await self._assemble(job, row, work, crashed_at=None):
@@ -253,7 +310,7 @@ class SwarmServer:
 
     async def _assemble(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> bool:
         try:
-            self._run = await self._assembly.build(job.resolve(), row, work, crashed_at)
+            self._run = await self._assembly.build(job, row, work, crashed_at)
         except SwarmError as error:
             await self._fail(error.message)
             return False
@@ -334,6 +391,11 @@ class SwarmServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s ended with an unexpected error", task.get_name(), exc_info=error)
             self._spawn(self._fail(f"{task.get_name()}: {type(error).__name__}: {error}"), "failure report")
+
+
+def _as_recorded(job: TrainJob) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As given, and with every default filled in."""
+    return job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
 
 
 def _recorded(row: JobRow) -> TrainJob | None:

@@ -167,7 +167,7 @@ async def _serve(
 async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: OnResume | None) -> None:
     """Go on with the interrupted job, unless it is another than the one given, which is then begun."""
     if resume and await server.resume(job):
-        interrupted = server.control.job()
+        interrupted = server.job
         if interrupted is not None and on_resume is not None:
             on_resume(interrupted, server.lifecycle.weights.step)
     elif job is not None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from swarm.backends.base import Backend
 from swarm.config import ServerConfig
@@ -22,6 +23,7 @@ from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
+from swarm.running_job import RunningJob
 from swarm.sampler import EngineLost
 from swarm.schemas import EngineState, EpisodeState
 from swarm.trainer.loop import TrainLoop
@@ -83,10 +85,19 @@ class Run:
             self._count_death(reason)
             await self._leave_service(f"the engine worker died ({reason}): starting another")
 
+    @property
+    def job(self) -> RunningJob:
+        return self.loop.job
+
     async def extend(self, job: TrainJob) -> None:
-        """Go on to the end of `job`: the present one, resolved, with more `total_steps`."""
-        self.episodes.extend(job)
-        await self.loop.extend(job)
+        """Go on to the end of `job`: the one as given, with more `total_steps`."""
+        self.job.extend(job)
+        await self.loop.look_again()
+
+    async def change(self, settings: Mapping[str, Any], at_step: int | None, expected_revision: int | None) -> None:
+        """Change settings from a step on; durable on return. Raises as `RunningJob.change`."""
+        await self.job.change(settings, at_step=at_step, expected_revision=expected_revision)
+        await self.loop.look_again()
 
     async def export(self) -> Path:
         """Write a checkpoint that is kept. Raises IllegalTransition while a batch is in work, CheckpointError."""
@@ -143,7 +154,7 @@ class Run:
                 self._count_death(error.message)
 
     async def _start_engine(self) -> None:
-        limit_s = self.config.boot_limit_s(self.loop.job.engine)
+        limit_s = self.config.boot_limit_s(self.job.timeline.job.chosen_engine)
         try:
             async with asyncio.timeout(limit_s):
                 self.episodes.info = await self.backend.engine.start()
@@ -155,6 +166,7 @@ class Run:
         present = self.lifecycle.weights
         recovered = await self.recovery.restore(present.step)
         self.lifecycle.publish(recovered.weights)
+        self.episodes.fill(recovered.weights.step + 1)
         if recovered.weights.version != present.version:
             self.loop.source.publish(recovered.weights.version)
         return recovered

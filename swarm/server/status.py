@@ -1,4 +1,4 @@
-"""The status of a server: one snapshot of its parts, as the control API shows it.
+"""The status of a server and its job: snapshots of its parts, as the control API shows them.
 
 Place in the flow: called by commands.py. It only reads.
 """
@@ -10,7 +10,8 @@ import time
 import swarm
 from swarm.job import TrainJob
 from swarm.lifecycle import EngineLifecycle
-from swarm.schemas import Status
+from swarm.live_settings import JobChange
+from swarm.schemas import JobChangeView, JobView, Status
 from swarm.server.run import Run
 
 RUNNING_SHOWN = 50
@@ -21,6 +22,8 @@ def build_status(
 ) -> Status:
     """`failures` counts untrained episodes by reason; `started_at` is in seconds since the epoch."""
     weights = lifecycle.weights
+    if run is not None:
+        job = run.job.at(weights.step + 1)
     episodes = run.episodes if run else None
     return Status(
         server_version=swarm.__version__,
@@ -43,6 +46,33 @@ def build_status(
         ignored_fields=dict(run.service.counts.ignored_fields) if run else {},
         tokens_per_second=run.service.tokens_per_second() if run else 0.0,
         last_metrics=run.loop.last_metrics if run else {},
+        revision=run.job.timeline.revision if run else 0,
+        changes_ahead=[_view(change) for change in run.job.timeline.changes if change.at_step > weights.step]
+        if run
+        else [],
         started_at=started_at,
         now=time.time(),
     )
+
+
+def build_job_view(job: TrainJob | None, run: Run | None) -> JobView:
+    if job is None:
+        return JobView(job=None, resolved=None)
+    view = JobView(
+        job=job.model_dump(mode="json", exclude_defaults=True), resolved=job.resolve().model_dump(mode="json")
+    )
+    if run is None:
+        return view
+    running = run.job
+    return view.model_copy(
+        update={
+            "in_force": running.at(running.filling).model_dump(mode="json"),
+            "filling": running.filling,
+            "revision": running.timeline.revision,
+            "changes": [_view(change) for change in running.timeline.changes],
+        }
+    )
+
+
+def _view(change: JobChange) -> JobChangeView:
+    return JobChangeView(revision=change.revision, at_step=change.at_step, settings=dict(change.settings))

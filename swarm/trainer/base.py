@@ -43,7 +43,8 @@ class BatchSource(Protocol):
         ...
 
     def take_back(self, episodes: Sequence[FinishedEpisode]) -> None:
-        """Let the episodes of a batch that was not trained wait for the next one."""
+        """Let the episodes of a batch that was not trained, if there are any, wait for the next one, which takes its
+        step."""
         ...
 
     def publish(self, weight_version: int) -> None:

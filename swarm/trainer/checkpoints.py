@@ -66,9 +66,14 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class RunCheckpoints:
-    """`checkpoints/` holds what was asked for and stays, `recovery/` what crash recovery starts from."""
+    """`checkpoints/` holds what was asked for and stays, `recovery/` what crash recovery starts from, `initial/` the
+    model that a run began with, if it began from the weights of another run."""
 
     directory: Path
+
+    @property
+    def initial(self) -> Path:
+        return self.directory / "initial"
 
     def place(self, step: int, *, kept: bool) -> Path:
         """Where the checkpoint of a step belongs."""

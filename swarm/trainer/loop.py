@@ -25,9 +25,9 @@ from swarm.errors import (
     LedgerUnwritable,
     SwarmError,
 )
-from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
+from swarm.running_job import RunningJob
 from swarm.sampler import EngineLost
 from swarm.schemas import EngineState
 from swarm.trainer.base import BatchSource, Trainer
@@ -54,7 +54,7 @@ class TrainLoop:
     At most `recovery_overhead` of the training time goes into checkpoints for crash recovery.
     """
 
-    job: TrainJob
+    job: RunningJob
     trainer: Trainer
     source: BatchSource
     ledger: Ledger
@@ -97,12 +97,11 @@ class TrainLoop:
         await self._move(
             EngineState.COMPLETE,
             # Short enough for one line of a terminal.
-            f"all {self.job.total_steps} steps are done: sync more total_steps to go on, or force_restart=True",
+            f"all {self._total_steps} steps are done: sync more total_steps to go on, or force_restart=True",
         )
 
-    async def extend(self, job: TrainJob) -> None:
-        """Go on to the end of `job`, which is the present one with more `total_steps`."""
-        self.job = job
+    async def look_again(self) -> None:
+        """Go on if the job has got more steps."""
         if self.lifecycle.state is EngineState.COMPLETE:
             async with self.turn:
                 await self._leave_rest_if_extended()
@@ -156,7 +155,7 @@ class TrainLoop:
 
     async def _remove_outdated(self) -> None:
         """Remove the checkpoints of `save_freq` that the job does not keep; those that cannot be judged now stay."""
-        retention = Retention.of(self.job)
+        retention = Retention.of(self.job.at(self.lifecycle.weights.step))
         if retention is None:
             return
         values: dict[int, float | None] = {}
@@ -174,7 +173,11 @@ class TrainLoop:
 
     @property
     def _done(self) -> bool:
-        return self.job.total_steps is not None and self.lifecycle.weights.step >= self.job.total_steps
+        return self._total_steps is not None and self.lifecycle.weights.step >= self._total_steps
+
+    @property
+    def _total_steps(self) -> int | None:
+        return self.job.at(self.lifecycle.weights.step + 1).total_steps
 
     async def _until_due(self) -> None:
         """Until a batch may be taken, if the job has steps left; or until it may have more of them."""
@@ -222,14 +225,14 @@ class TrainLoop:
             logger.warning("train episodes still run after %.0f s: sealing without them", limit_s)
 
     async def _step(self, drain_s: float) -> None:
-        sealed = self.source.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=self.lifecycle.weights.step + 1)
+        sealed = await self._seal(self.lifecycle.weights.step + 1)
         await self._persist(lambda: self._record_seal(sealed))
         self.source.confirm(sealed.batch)
         if not sealed.batch.groups:
             logger.warning(
                 "no group of the batch survived: nothing to train (%d episodes dropped)", len(sealed.dropped)
             )
-            await self._persist(lambda: self.ledger.fail_batch(sealed.batch.batch_id, "nothing_survived"))
+            await self._take_back(sealed.batch, "nothing_survived")
             return
         await self._move(EngineState.TRAINING)
         began = time.monotonic()
@@ -239,6 +242,13 @@ class TrainLoop:
             await self._publish(sealed, report, drain_s)
             await self._save_if_due(report.step)
 
+    async def _seal(self, step: int) -> SealedBatch:
+        """What the batch is trained with is settled here: a change is on record before, or holds for a later step."""
+        async with self.job.sealing:
+            sealed = self.source.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=step)
+            settings = self.job.timeline.settings_of(step)
+        return replace(sealed, batch=replace(sealed.batch, settings=settings))
+
     async def _record_seal(self, sealed: SealedBatch) -> None:
         batch = sealed.batch
         await self.ledger.seal_batch(
@@ -247,6 +257,7 @@ class TrainLoop:
             [episode.episode_id for episode in batch.episodes],
             [(drop.episode_id, drop.reason) for drop in sealed.dropped],
             [number for number, group in enumerate(batch.groups) for _ in group.episodes],
+            batch.settings,
         )
 
     async def _train(self, batch: TrainBatch) -> StepReport | None:
@@ -322,7 +333,8 @@ class TrainLoop:
             logger.error("the engine is %s, which could not be recorded: %s", state, error.message)
 
     async def _save_if_due(self, step: int) -> None:
-        kept = bool(self.job.save_freq) and step % self.job.save_freq == 0
+        save_freq = self.job.at(step).save_freq
+        kept = bool(save_freq) and step % save_freq == 0
         if not kept and self._unsaved_s * self.recovery_overhead < self._save_s:
             return
         await self._move(EngineState.EXPORTING)

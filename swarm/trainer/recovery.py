@@ -42,13 +42,14 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """`train_timeout_s` bounds the replay of one batch."""
+    """`train_timeout_s` bounds the replay of one batch. `job_id` names the run; None is the newest."""
 
     ledger: Ledger
     trainer: Trainer
     checkpoints: RunCheckpoints
     read_batch: ReadBatch
     train_timeout_s: float
+    job_id: int | None = None
 
     async def restore(self, step: int) -> Recovered:
         """Bring the weights of a freshly started engine to `step`.
@@ -56,10 +57,22 @@ class Recovery:
         A batch that cannot be replayed ends the way there: the ledger is then rewound to the step reached. Raises
         EngineLost if the engine dies meanwhile, LedgerError.
         """
+        recovered = await self.reach(step)
+        weights = recovered.weights
+        if weights.step < step:
+            logger.error("the weights of step %d cannot be restored: going on from step %d", step, weights.step)
+            self.checkpoints.set_aside(weights.step)
+            await self.ledger.rewind(weights.step, f"the weights of step {step} could not be restored")
+        elif recovered.replayed:
+            logger.info("replayed %d batches up to step %d", recovered.replayed, weights.step)
+        return recovered
+
+    async def reach(self, step: int) -> Recovered:
+        """As `restore`, but leaves the record alone however far it gets."""
         weights = await self._load_newest(step)
         began = time.monotonic()
         replayed = 0
-        for row in await self.ledger.trained_batches(weights.step):
+        for row in await self.ledger.trained_batches(weights.step, self.job_id):
             if row.step > step:
                 break
             try:
@@ -70,12 +83,6 @@ class Recovery:
                 logger.error("step %d cannot be replayed, its weights are lost: %s", row.step, error)
                 break
             replayed += 1
-        if weights.step < step:
-            logger.error("the weights of step %d cannot be restored: going on from step %d", step, weights.step)
-            self.checkpoints.set_aside(weights.step)
-            await self.ledger.rewind(weights.step, f"the weights of step {step} could not be restored")
-        elif replayed:
-            logger.info("replayed %d batches up to step %d", replayed, weights.step)
         return Recovered(weights, step, replayed, time.monotonic() - began)
 
     async def require_way_to(self, step: int) -> None:

@@ -53,7 +53,7 @@ def batches_of_each_mixture(url: str) -> tuple[list[Counter[str]], list[Counter[
     """Episodes of each trained batch by source: those begun under the first mixture, and those after the change."""
     with httpx.Client(base_url=f"{url}/v1/swarm", timeout=60) as http:
         events = http.get("/events", params={"limit": 1000}).json()["events"]
-        changed_at = next(event["event_id"] for event in events if event["kind"] == "policy.changed")
+        changed_at = next(event["event_id"] for event in events if event["kind"] == "job.changed")
         sealed = [event for event in events if event["kind"] == "batch.sealed"]
         before = sum(event["event_id"] < changed_at for event in sealed)
         batches = [

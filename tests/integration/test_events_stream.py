@@ -108,7 +108,7 @@ def test_a_stream_tells_the_past_and_then_what_happens(http: httpx.Client, ask: 
             assert json.loads(shown["data"]) == event
         http.patch("/v1/swarm/batch/policy", json={"batch_size": 7}).raise_for_status()
         [shown] = read_events(lines, 1)
-        assert shown["event"] == "policy.changed"
+        assert shown["event"] == "job.changed"
 
 
 def test_a_watcher_that_comes_back_goes_on_after_the_last_event_it_saw(http: httpx.Client) -> None:

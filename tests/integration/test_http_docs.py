@@ -158,7 +158,7 @@ def _send(http: httpx.Client, command: Command, values: dict[str, str]) -> httpx
     headers = dict(string.Template(header).substitute(values).split(": ", 1) for header in command.headers)
     url = string.Template(command.url).substitute(values)
     data = command.data
-    if command.path.endswith("/job") and data is not None:
+    if command.method == "PUT" and command.path.endswith("/job") and data is not None:
         # The engine without a model boots at once.
         data = json.dumps({"job": {**json.loads(data)["job"], "engine": "fake"}})
     with http.stream(command.method, url, headers=headers, content=data) as reply:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -33,6 +33,7 @@ from swarm.schemas import (
     AuditPage,
     AuditView,
     BatchPolicies,
+    ChangeJobRequest,
     CheckpointResponse,
     EngineState,
     EventPage,
@@ -81,6 +82,18 @@ def job(server: Server) -> Plan[JobView]:
     return exchange(server, Call("GET", f"{API_PREFIX}/job"), JobView)
 
 
+def change_job(
+    server: Server, settings: Mapping[str, Any], at_step: int | None, expected_revision: int | None
+) -> Plan[JobView]:
+    """The revision that it is made on makes it repeatable."""
+    if expected_revision is None:
+        expected_revision = (yield from job(server)).revision
+    body = checked(
+        lambda: ChangeJobRequest(settings=dict(settings), at_step=at_step, expected_revision=expected_revision)
+    )
+    return (yield from exchange(server, Call("PATCH", f"{API_PREFIX}/job", body), JobView))
+
+
 def held_tasks(server: Server) -> Plan[list[HeldTask]]:
     held = yield from exchange(server, Call("GET", f"{API_PREFIX}/tasks"), HeldTasks)
     return held.tasks
@@ -120,20 +133,35 @@ def audit(server: Server, after_id: int) -> Plan[list[AuditView]]:
 
 
 def sync_and_start(
-    server: Server, train_job: BaseModel | Mapping[str, Any], force_restart: bool, boot_timeout_s: float
+    server: Server,
+    train_job: BaseModel | Mapping[str, Any],
+    force_restart: bool,
+    boot_timeout_s: float,
+    resume: Literal["run", "weights"] = "run",
 ) -> Plan[Status]:
+    if resume not in {"run", "weights"}:
+        raise BadRequest(f"resume: must be 'run' or 'weights' (got {resume!r})", param="resume")
+    if force_restart and resume == "weights":
+        raise BadRequest(
+            "force_restart begins from the model, resume='weights' does not: leave one out", param="resume"
+        )
     if force_restart:
         yield from stop_engine(server)
-    body = SyncJobRequest(job=dump_any(train_job))
+    put = Call("PUT", f"{API_PREFIX}/job", SyncJobRequest(job=dump_any(train_job)))
     try:
-        yield from exchange(server, Call("PUT", f"{API_PREFIX}/job", body), JobView)
+        try:
+            yield from exchange(server, put, JobView)
+        except IllegalTransition:
+            if resume != "weights":
+                raise
+            yield from stop_engine(server)
+            yield from exchange(server, put, JobView)
     except Forbidden as refusal:
         return (yield from _join(server, train_job, refusal, boot_timeout_s))
     present = yield from status(server)
     if present.state in {EngineState.OFFLINE, EngineState.FAILED}:
-        start = Call(
-            "POST", f"{API_PREFIX}/engine/start", StartEngineRequest(resume=not force_restart), repeatable=False
-        )
+        how = "weights" if resume == "weights" else not force_restart
+        start = Call("POST", f"{API_PREFIX}/engine/start", StartEngineRequest(resume=how), repeatable=False)
         # Refused if another client started the same job in the meantime: its boot is as good as ours.
         with suppress(IllegalTransition):
             yield from exchange(server, start, Acknowledged)

@@ -16,7 +16,6 @@ from swarm.errors import EngineNotReady
 from swarm.gateway.control.views import view_audit, view_batch, view_task
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery
-from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
@@ -25,6 +24,7 @@ from swarm.schemas import (
     AuditPage,
     BatchPage,
     BatchPolicies,
+    ChangeJobRequest,
     CheckpointResponse,
     EngineState,
     HeldTasks,
@@ -36,6 +36,7 @@ from swarm.schemas import (
     MetricPointView,
     MetricsHistory,
     Ready,
+    Resume,
     StartEngineRequest,
     Status,
     SyncJobRequest,
@@ -63,9 +64,10 @@ class Control:
     """What the server can be told to do."""
 
     status: Callable[[], Awaitable[Status]]
-    job: Callable[[], TrainJob | None]
-    sync_job: Callable[[dict[str, Any]], Awaitable[TrainJob]]
-    start: Callable[[bool], Awaitable[None]]
+    job: Callable[[], JobView]
+    sync_job: Callable[[dict[str, Any]], Awaitable[JobView]]
+    change_job: Callable[[ChangeJobRequest], Awaitable[JobView]]
+    start: Callable[[Resume], Awaitable[None]]
     launch: Callable[[str, dict[str, Any]], Awaitable[LaunchView]]
     launches: Callable[[str | None, int], Awaitable[list[LaunchView]]]
     lease: Lease
@@ -98,7 +100,8 @@ def add_status_routes(router: APIRouter, control: Control, served: Served, ledge
 
     @router.get("/job", summary="The job, as given and with every default resolved")
     async def get_job() -> JobView:
-        return _view_job(control.job())
+        """While an engine runs also what was changed since, and what holds for the batch that is being collected."""
+        return control.job()
 
     @router.get("/batch/policy", summary="When a batch is complete and what it may hold", responses=errors(503))
     async def get_policy() -> BatchPolicies:
@@ -127,6 +130,22 @@ def add_history_routes(router: APIRouter, ledger: Ledger) -> None:
         return BatchPage(batches=[view_batch(row) for row in await ledger.batches(query.limit)])
 
 
+def add_job_routes(router: APIRouter, control: Control) -> None:
+    """What is trained, and by which settings."""
+
+    @router.put("/job", summary="Set the job", responses=errors(409))
+    async def put_job(body: SyncJobRequest) -> JobView:
+        """Taken while OFFLINE or FAILED; while another job runs 409. The same job again changes nothing; with more
+        `total_steps` it goes on, from COMPLETE as well."""
+        return await control.sync_job(body.job)
+
+    @router.patch("/job", summary="Change the job that runs", responses=errors(409, 503, 507))
+    async def patch_job(body: ChangeJobRequest) -> JobView:
+        """Other settings from a step on, durable. The answer says from which; what cannot change is refused by name,
+        another `expected_revision` than the present one with 409."""
+        return await control.change_job(body)
+
+
 def add_command_routes(
     router: APIRouter, control: Control, served: Served, lifecycle: EngineLifecycle, ledger: Ledger
 ) -> None:
@@ -135,16 +154,11 @@ def add_command_routes(
     def acknowledged() -> Acknowledged:
         return Acknowledged(state=lifecycle.state)
 
-    @router.put("/job", summary="Set the job", responses=errors(409))
-    async def put_job(body: SyncJobRequest) -> JobView:
-        """Taken while OFFLINE or FAILED; while another job runs 409. The same job again changes nothing; with more
-        `total_steps` it goes on, from COMPLETE as well."""
-        return _view_job(await control.sync_job(body.job))
-
     @router.post("/engine/start", status_code=202, summary="Boot the engine", responses=errors(409, 507))
     async def start_engine(body: StartEngineRequest | None = None) -> Acknowledged:
         """Answers at once; the status says when it is ROLLING (COMPLETE if all its steps are done), or FAILED and why.
-        With `resume` (the default) the same job goes on where it was."""
+        With `resume` (the default) the same job goes on where it was; with "weights" another job of the same model
+        begins a new run from the weights of the run before."""
         await control.start(body.resume if body else True)
         return acknowledged()
 
@@ -198,11 +212,3 @@ def health_router(lifecycle: EngineLifecycle) -> APIRouter:
         return Ready(ready=is_ready, state=lifecycle.state, reason=lifecycle.reason)
 
     return router
-
-
-def _view_job(job: TrainJob | None) -> JobView:
-    if job is None:
-        return JobView(job=None, resolved=None)
-    return JobView(
-        job=job.model_dump(mode="json", exclude_defaults=True), resolved=job.resolve().model_dump(mode="json")
-    )

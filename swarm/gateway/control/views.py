@@ -88,6 +88,7 @@ def view_batch(row: BatchRow) -> BatchView:
         finished_at=row.finished_at,
         weight_version=row.weight_version,
         metrics=dict(row.metrics),
+        settings=dict(row.settings),
     )
 
 

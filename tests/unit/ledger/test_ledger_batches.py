@@ -11,6 +11,7 @@ import pytest
 
 from swarm.errors import Conflict, EpisodeEnded
 from swarm.ledger import AuditRow, BatchState, Ledger
+from swarm.live_settings import JobChange
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import EpisodeType
 
@@ -183,9 +184,9 @@ def test_states_and_events_are_kept_in_order(ledger: Ledger) -> None:
     assert [row.detail for row in asyncio.run(ledger.newest_events(2))] == [{"call": 1}, {"call": 2}]
 
 
-def test_what_happens_to_batches_policies_and_rewards_leaves_an_event(script: Any, ledger: Ledger) -> None:
+def test_what_happens_to_batches_jobs_and_rewards_leaves_an_event(script: Any, ledger: Ledger) -> None:
     script.complete("good", "bad", "again")
-    script.wait(ledger.record_policy({"batch_size": 4}))
+    script.wait(ledger.record_change(JobChange(1, 2, {"batch_size": 4})))
     script.wait(revise(ledger, "good", 0.5))
     script.wait(ledger.seal_batch("b1", 1, ["good"], [("bad", "stale")]))
     script.wait(ledger.finish_batch(script.report("b1", 1)))
@@ -194,7 +195,7 @@ def test_what_happens_to_batches_policies_and_rewards_leaves_an_event(script: An
     script.wait(ledger.rewind(0, "asked to"))
     assert [(event.kind, event.detail) for event in script.wait(ledger.events())] == [
         ("job.started", {"job_id": 1, "project_name": None, "experiment_name": None}),
-        ("policy.changed", {"batch_size": 4}),
+        ("job.changed", {"job_id": 1, "revision": 1, "at_step": 2, "settings": {"batch_size": 4}}),
         ("reward.revised", {"episode_id": "good", "from": 1.0, "to": 0.5, "reason": "a second look"}),
         ("batch.sealed", {"batch_id": "b1", "step": 1, "episodes": 1, "dropped": {"stale": 1}}),
         ("batch.trained", {"batch_id": "b1", "step": 1, "weight_version": 1, "score": None}),

@@ -15,9 +15,10 @@ import pytest
 
 from swarm.errors import LedgerError
 from swarm.ledger import Ledger, database
+from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 
-FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4)}
+FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4, 5)}
 APPLICATION_ID = 0x53574C47
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
@@ -58,7 +59,9 @@ def test_ledger_of_a_former_version_goes_on_where_it_stood(old_path: Path, make_
         trained = script.wait(ledger.batch_episodes("b1"))
         failures = script.wait(ledger.failures())
         groups = script.wait(ledger.trained_groups_by_source())
-        script.wait(ledger.record_policy({"batch_size": 4}))
+        changes = script.wait(ledger.job_changes(1))
+        script.wait(ledger.record_change(JobChange(len(changes) + 1, 9, {"batch_size": 4})))
+        [batch] = script.wait(ledger.trained_batches(0))
         script.end("running")
     finally:
         ledger.close()
@@ -70,6 +73,24 @@ def test_ledger_of_a_former_version_goes_on_where_it_stood(old_path: Path, make_
     assert (row.data_source, row.lease_s, row.turn_rewards, row.reward) == ("default", None, None, 1.0)
     assert failures == {"idle_timeout": 2, "client_abort": 1, "stale": 1}
     assert groups == {"default": 1}
+    assert batch.settings == {}
+
+
+def test_policies_of_a_former_version_are_changes_of_its_job_from_the_step_after_their_seal(
+    path: Path, make_script: Any
+) -> None:
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(FORMER[5].read_text())
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 5")
+    ledger = Ledger.open(path)
+    try:
+        changes = make_script(ledger).wait(ledger.job_changes(1))
+    finally:
+        ledger.close()
+    # The first was sealed with step 1, the second waits for the seal of step 2.
+    assert changes == [JobChange(1, 2, {"num_repeat": 2}), JobChange(2, 3, {"num_repeat": 4, "batch_size": 3})]
 
 
 def test_migrated_ledger_has_the_tables_and_indexes_of_a_new_one(old_path: Path, tmp_path: Path) -> None:
@@ -109,9 +130,9 @@ def test_without_a_copy_nothing_is_migrated(old_path: Path, version: int) -> Non
 
 def test_migration_that_fails_midway_leaves_the_old_version(old_path: Path) -> None:
     with closing(sqlite3.connect(old_path)) as connection:
-        connection.execute("CREATE TABLE leases (fence INTEGER)")
+        connection.execute("CREATE TABLE job_changes (revision INTEGER)")
     before = content_of(old_path)
-    with pytest.raises(LedgerError, match="leases already exists"):
+    with pytest.raises(LedgerError, match="job_changes already exists"):
         Ledger.open(old_path)
     assert content_of(old_path) == before
 

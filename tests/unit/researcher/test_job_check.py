@@ -58,7 +58,7 @@ def test_name_that_promises_another_setting_is_found(name: str, problem: str | N
 def test_numbers_and_plain_words_may_be_set() -> None:
     verl = {
         "actor_rollout_ref.model.lora_rank": 16, "actor_rollout_ref": {"actor": {"strategy": "fsdp2"}},
-        "actor_rollout_ref.model.trust_remote_code": False, "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine",
+        "actor_rollout_ref.model.trust_remote_code": False, "actor_rollout_ref.actor.optim.num_cycles": 0.5,
         "trainer.logger": ["console"], "actor_rollout_ref.rollout.dtype": "bfloat16",
     }  # fmt: skip
     assert check_job(JOB | {"verl": verl}, {}) == ()

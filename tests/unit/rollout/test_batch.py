@@ -28,7 +28,7 @@ def play(scenario: Any, home: Path, **settings: Any) -> None:
 
 async def recorded_policies(stage: Stage) -> list[Any]:
     """Oldest first: those that a server after this one would go on with."""
-    return [event.detail for event in await stage.ledger.events(0, 100) if event.kind == "policy.changed"]
+    return [event.detail for event in await stage.ledger.events(0, 100) if event.kind == "job.changed"]
 
 
 def revision(reward: float, **fields: Any) -> ReviseRewardRequest:
@@ -174,8 +174,11 @@ def test_a_changed_policy_is_durable_and_waits_for_the_seal(tmp_path: Path) -> N
         policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(mixture={"math": 1.0}))
         assert policies.next is not None
         assert (policies.next.batch_size, policies.next.mixture) == (1, {"math": 1.0})
-        *_, recorded = await recorded_policies(stage)
-        assert (recorded["num_repeat"], recorded["mixture"]) == (3, {"math": 1.0})
+        first, second = await recorded_policies(stage)
+        assert first == {
+            "job_id": 1, "revision": 1, "at_step": 2, "settings": {"batch_size": 1, "num_repeat": 3}
+        }  # fmt: skip
+        assert (second["revision"], second["settings"]) == (2, {"mixture": {"math": 1.0}})
         for task in range(2):
             for _ in range(2):
                 await stage.finish(task_id=f"t{task}")
@@ -186,7 +189,7 @@ def test_a_changed_policy_is_durable_and_waits_for_the_seal(tmp_path: Path) -> N
         assert policies.next is not None
         assert policies.next.mixture is None
         kinds = [event.kind for event in await stage.ledger.events(0, 100)]
-        assert kinds.count("policy.changed") == 3
+        assert kinds.count("job.changed") == 3
 
     play(scenario, tmp_path)
 
@@ -194,7 +197,7 @@ def test_a_changed_policy_is_durable_and_waits_for_the_seal(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_repeat": 1}, r"min_group \(2\) must not exceed num_repeat \(1\)"),
+        ({"min_group": 3}, r"min_group \(3\) must not exceed num_repeat \(2\)"),
         ({"mixture": {"math": 0.5}}, "shares must sum to 1"),
         ({"mixture": {"math": 1.5, "code": -0.5}}, "share above 0"),
         ({"batch_size": 1, "num_repeat": 2}, "mini_batch_num must not exceed"),

@@ -50,6 +50,7 @@ FIELDS: dict[str, tuple[Any, str, Any]] = {
     "kl_loss_type": ("k1", "actor_rollout_ref.actor.kl_loss_type", "k1"),
     "lr": (2e-5, "actor_rollout_ref.actor.optim.lr", 2e-5),
     "lr_warmup_steps": (7, "actor_rollout_ref.actor.optim.lr_warmup_steps", 7),
+    "min_lr_ratio": (0.1, "actor_rollout_ref.actor.optim.min_lr_ratio", 0.1),
     "weight_decay": (0.1, "actor_rollout_ref.actor.optim.weight_decay", 0.1),
     "betas": ((0.8, 0.9), "actor_rollout_ref.actor.optim.betas", [0.8, 0.9]),
     "grad_clip": (0.5, "actor_rollout_ref.actor.optim.clip_grad", 0.5),
@@ -187,7 +188,7 @@ def test_settings_that_only_verls_classes_or_libraries_know_are_taken(key: str, 
             {"actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl", "actor_rollout_ref.rollout.nnodes": 2},
             {"n_gpu": 8},
         ),
-        ({"actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine"}, {"total_steps": 10}),
+        ({"actor_rollout_ref.actor.optim.num_cycles": 0.5}, {"lr_scheduler_type": "cosine", "total_steps": 10}),
     ],
 )
 def test_features_are_reached_by_verls_names(verl: dict[str, Any], fields: dict[str, Any]) -> None:
@@ -210,7 +211,6 @@ def test_features_are_reached_by_verls_names(verl: dict[str, Any], fields: dict[
         ({"actor_rollout_ref.model.lora.merge": False}, {"lora_rank": 8}, "adapters merged"),
         ({"actor_rollout_ref.rollout.tensor_model_parallel_size": 2}, {"n_gpu": 2}, "do not divide"),
         ({"algorithm.use_kl_in_reward": True}, {}, "use_kl_loss"),
-        ({"actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine"}, {}, "total_steps"),
         ({"algorithm.rollout_correction.bypass_mode": True}, {"rollout_is": "token"}, "rollout_is to off"),
         ({"trainer.nnodes": 3}, {"n_gpu": 8}, "n_gpu is 8"),
         ({"model_engine": "tpu"}, {}, "must be one of"),
@@ -272,3 +272,24 @@ def test_a_job_is_checked_without_tensors() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("verl", [{}, {"model_engine": "veomni"}])
+def test_a_cosine_schedule_reaches_verl_where_verl_has_one(verl: dict[str, Any]) -> None:
+    gpus = {"n_gpu": 8} if verl else {}
+    config = merged(verl, lr_scheduler_type="cosine", min_lr_ratio=0.2, total_steps=9, **gpus).config
+    optim = config.actor_rollout_ref.actor.optim
+    assert (optim.lr_scheduler_type, optim.min_lr_ratio) == ("cosine", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("verl", "scheduler", "says"),
+    [
+        ({}, "linear", "dp engine has no linear schedule: set it to constant or cosine"),
+        ({"model_engine": "megatron"}, "cosine", "megatron engine has no cosine schedule: set it to constant, or use"),
+    ],
+)
+def test_a_schedule_that_verl_has_not_is_refused_by_name(verl: dict[str, Any], scheduler: str, says: str) -> None:
+    error = refusal(verl, lr_scheduler_type=scheduler, total_steps=9, n_gpu=8)
+    assert says in error.message
+    assert error.param == "lr_scheduler_type"

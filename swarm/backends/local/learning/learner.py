@@ -35,9 +35,11 @@ from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
 from swarm.job import TrainJob
+from swarm.live_settings import with_settings
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches, step_generator
+from swarm.trainer.schedule import learning_rate
 from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch
 
@@ -81,23 +83,25 @@ class Learner:
         """`ppo_epochs` passes over the batch. On any exception weights and optimizer are as they were before.
 
         `weight_version` is that of the present weights; None if they have none, and then staleness is not reported.
-        A batch that can move nothing (no groups, or only zero advantages without a KL or entropy term) is reported
-        and leaves the weights alone. Raises EngineFailure for a batch that cannot be trained.
+        What the batch has settings of its own for is done by those. A batch that can move nothing (no groups, or only
+        zero advantages without a KL or entropy term) is reported and leaves the weights alone. Raises EngineFailure
+        for a batch that cannot be trained.
         """
         started = time.perf_counter()
+        job = self._adopt(batch)
         followed = FollowedBatch(batch) if self._grammars is None else self._grammars.follow(batch)
         rows = build_rows(followed.batch, followed.masks)
         if not rows:
             self._steps_done += 1
             nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
             return LearnerReport({**nothing, **followed.metrics}, {})
-        advantages_EL = compute_advantages(rows, self._job)
-        lr, meter = self._learning_rate(), Meter()
-        correction = None if self._job.rollout_is == "off" else RolloutCorrection(rows, self._job)
+        advantages_EL = compute_advantages(rows, job)
+        lr, meter = learning_rate(job, self._steps_done + 1), Meter()
+        correction = None if job.rollout_is == "off" else RolloutCorrection(rows, job)
         step = StepInput(rows, advantages_EL, lr, pulse or _no_pulse, weight_version, correction)
-        minibatches = list(draw_minibatches(len(rows), self._job, batch.step))
+        minibatches = list(draw_minibatches(len(rows), job, batch.step))
         prepared = time.perf_counter()
-        with self._all_or_nothing(batch.step):
+        with self._all_or_nothing(job, batch.step):
             if correction is not None and len(minibatches) > 1:
                 self._updater.record_proximal(step, correction)
             for number, chosen in enumerate(minibatches):
@@ -150,18 +154,20 @@ class Learner:
             return BaseScorer(self._module, policy)
         return TokenScorer(copy.deepcopy(self._module).requires_grad_(False))
 
-    def _learning_rate(self) -> float:
-        """Linear warm-up by steps; the first step already learns, with 1/lr_warmup_steps of the rate."""
-        assert self._job.lr is not None, "a resolved job has a learning rate"
-        return self._job.lr * min(1.0, (self._steps_done + 1) / max(1, self._job.lr_warmup_steps))
+    def _adopt(self, batch: TrainBatch) -> TrainJob:
+        """The job with the settings of the batch, by which everything works from here on."""
+        job = with_settings(self._job, batch.settings).resolve()
+        self._optimizer.adopt(job)
+        self._updater.adopt(job)
+        return job
 
     @contextmanager
-    def _all_or_nothing(self, step: int) -> Generator[None]:
+    def _all_or_nothing(self, job: TrainJob, step: int) -> Generator[None]:
         # A single update changes weights only as its very last act, so only more than one needs a copy to go back to.
-        several = self._job.ppo_epochs * self._job.mini_batch_num > 1
+        several = job.ppo_epochs * job.mini_batch_num > 1
         before = self._optimizer.snapshot() if several else None
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(step_generator(self._job, step).integers(2**63)))
+            torch.default_generator.manual_seed(int(step_generator(job, step).integers(2**63)))
             try:
                 yield
             except BaseException:

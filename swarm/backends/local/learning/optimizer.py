@@ -48,6 +48,12 @@ class PolicyOptimizer:
             self._masters, lr=job.lr, betas=job.betas, weight_decay=job.weight_decay, fused=True
         )
 
+    def adopt(self, job: TrainJob) -> None:
+        """Work by the settings of `job` from here on; weights and moments stay."""
+        self._grad_clip = job.grad_clip
+        for group in self._adamw.param_groups:
+            group["betas"], group["weight_decay"] = job.betas, job.weight_decay
+
     def update(self, lr: float) -> float | None:
         """One clipped AdamW step with the accumulated gradients, which it clears.
 

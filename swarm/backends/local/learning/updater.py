@@ -145,11 +145,15 @@ class MiniBatchUpdater:
         self._policy = policy
         self._reference = reference
         self._optimizer = optimizer
+        self._device = device
+        self.adopt(job)
+
+    def adopt(self, job: TrainJob) -> None:
+        """Work by the settings of `job` from here on."""
         self._objective = Objective(job)
         self._entropy_gradient = job.entropy_coeff != 0
         self._largest_pass = job.ppo_max_token_len
         self._largest_microbatch = None if self._objective.needs_whole_minibatch else job.ppo_max_token_len
-        self._device = device
 
     def record_proximal(self, step: StepInput, correction: RolloutCorrection) -> None:
         """Record what the present weights say of every row that a minibatch of the step may train.

@@ -1,7 +1,7 @@
 """verl's FSDP engines with what this service asks of them, on the CPU and on NVIDIA GPUs.
 
 Place in the flow: registered with verl in every training process; verl builds one per role. It adds two things: logits
-are divided by the temperature that each single token was sampled at, and the warm-up of the learning rate counts steps
+are divided by the temperature that each single token was sampled at, and the schedule of the learning rate counts steps
 of the service, of which already the first one learns.
 """
 
@@ -28,9 +28,14 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
+from swarm.trainer.schedule import rate_ratio
+
 TEMPERATURES = "token_temperatures"
 """Field of a row: for each position, the temperature that the token after it was sampled at. Only in a batch where
 they differ; verl's own scalar is then 1."""
+
+HALF_A_COSINE = 0.5
+"""verl's default of the cycles that a cosine goes through, and what the job's schedule means."""
 
 
 class _SteppedSchedule:
@@ -41,10 +46,20 @@ class _SteppedSchedule:
 
     def _build_lr_scheduler(self, optimizer: Any) -> Any:
         config = self.optimizer_config
-        if config.lr_scheduler_type != "constant":
+        if config.num_cycles != HALF_A_COSINE or not config.zero_indexed_step:
+            # Asked for by verl's own names.
             return super()._build_lr_scheduler(optimizer)  # type: ignore[misc]
-        warmup = max(1, config.lr_warmup_steps or 1)
-        return LambdaLR(optimizer, lambda steps_done: min(1.0, (steps_done + 1) / warmup))
+
+        def ratio(steps_done: int) -> float:
+            return rate_ratio(
+                config.lr_scheduler_type,
+                steps_done + 1,
+                warmup_steps=max(0, config.lr_warmup_steps or 0),
+                total_steps=config.total_training_steps,
+                min_lr_ratio=config.min_lr_ratio or 0.0,
+            )
+
+        return LambdaLR(optimizer, ratio)
 
     def lr_scheduler_step(self) -> float:
         """Called by verl after each update: the rate that was used."""

@@ -28,6 +28,8 @@ REF: Final = "actor_rollout_ref.ref"
 ROLLOUT: Final = "actor_rollout_ref.rollout"
 MODEL: Final = "actor_rollout_ref.model"
 
+SCHEDULES: Final[Mapping[str, tuple[str, ...]]] = {"dp": ("constant", "cosine"), "veomni": ("constant", "cosine")}
+"""By those of verl's model engines that have a schedule under this name; FSDP, `dp`, is one of them."""
 CPU_SEQUENCES: Final = 32
 """verl's default of 256 sequences at once suits a GPU."""
 
@@ -74,7 +76,7 @@ def merge_settings(job: TrainJob, model_directory: Path) -> VerlSettings:
     layout = _layout(job, given)
     config = schema.tree.copy()
     with open_dict(config):
-        for key, value in {**_implied(job, model_directory, given), **layout, **given}.items():
+        for key, value in {**_implied(job, model_directory, overrides), **layout, **given}.items():
             _set(config, key, value)
         try:
             OmegaConf.resolve(config)
@@ -191,6 +193,7 @@ def _of_optimizer(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
     # verl's other model engines move the learning rate once per update, and ours once per step.
     updates = 1 if _model_engine(given) == "dp" else job.ppo_epochs * job.mini_batch_num
     return {
+        **_of_schedule(job, given),
         f"{ACTOR}.optim.lr": job.lr,
         f"{ACTOR}.optim.lr_warmup_steps": job.lr_warmup_steps * updates,
         f"{ACTOR}.optim.weight_decay": job.weight_decay,
@@ -204,6 +207,20 @@ def _of_optimizer(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         f"{ACTOR}.data_loader_seed": job.seed,
         "critic.ppo_max_token_len_per_gpu": job.ppo_max_token_len,
     }
+
+
+def _of_schedule(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises JobInvalid for a schedule that verl's model engine has not."""
+    model_engine, scheduler = _model_engine(given), job.lr_scheduler_type
+    if scheduler not in SCHEDULES.get(model_engine, ("constant",)):
+        raise JobInvalid(
+            f"lr_scheduler_type: verl's {model_engine} engine has no {scheduler} schedule: set it to constant"
+            f"{' or cosine' if model_engine in SCHEDULES else ''}, or use engine local",
+            param="lr_scheduler_type",
+        )
+    if model_engine not in SCHEDULES:
+        return {}
+    return {f"{ACTOR}.optim.lr_scheduler_type": scheduler, f"{ACTOR}.optim.min_lr_ratio": job.min_lr_ratio}
 
 
 def _of_sampler(job: TrainJob) -> dict[str, Any]:

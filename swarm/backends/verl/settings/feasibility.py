@@ -67,8 +67,6 @@ def _of_objective(job: TrainJob, config: DictConfig) -> Iterator[Problem]:
             "algorithm.rollout_correction.bypass_mode",
             "a correction needs the policy at the start of the step: leave it out, or set rollout_is to off",
         )
-    if config.actor_rollout_ref.actor.optim.get("lr_scheduler_type", "constant") != "constant" and not job.total_steps:
-        yield "actor_rollout_ref.actor.optim.lr_scheduler_type", "a schedule that ends needs the job's total_steps"
 
 
 def _of_weights(job: TrainJob, config: DictConfig) -> Iterator[Problem]:

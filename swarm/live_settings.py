@@ -1,0 +1,243 @@
+"""Which settings of a job can change while it runs, and the job of every step once some have.
+
+Place in the flow: beside the job. running_job.py takes changes by the table here, the ledger keeps them, the docs show
+the table, and recovery asks for the settings that a step was trained with. Pure: it knows nothing of the ledger, of
+batches or of how a setting is carried out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Final
+
+from swarm.errors import BadRequest, JobInvalid
+from swarm.job import TrainJob, build_job
+from swarm.spelling import did_you_mean
+
+
+class Reader(StrEnum):
+    """When a setting is read, which says from which step on a change of it can hold.
+
+    BATCH settings are read from the first episode of a batch on: they never change within one, so a change holds from
+    the batch after the present one. STEP settings are read when a batch is trained, or after that: a change holds from
+    the next batch that is sealed.
+    """
+
+    BATCH = "batch"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSetting:
+    """`on_verl`: whether engine verl takes a change of it, which the other engines all do."""
+
+    reader: Reader
+    on_verl: bool
+
+
+_COLLECTED: Final = (
+    "batch_size", "num_repeat", "stop_rule", "min_group", "drain_timeout_s", "batch_timeout_s", "group_timeout_s",
+    "stall_timeout_s", "max_staleness", "mixture", "episode_timeout_s", "temperature",
+)  # fmt: skip
+_COUNTED: Final = ("total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric")
+_LEARNED: Final = (
+    "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio", "weight_decay", "betas", "grad_clip", "ppo_epochs",
+    "mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "policy_loss", "clip_ratio",
+    "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode", "loss_scale_factor", "entropy_coeff",
+    "rollout_is", "rollout_is_threshold", "kl_loss_coef", "kl_loss_type",
+)  # fmt: skip
+
+LIVE: Final[Mapping[str, LiveSetting]] = MappingProxyType(
+    {
+        **dict.fromkeys(_COLLECTED, LiveSetting(Reader.BATCH, on_verl=True)),
+        # On verl it is what one of the ways to add up losses divides by, which its processes are built with.
+        "max_response_length": LiveSetting(Reader.BATCH, on_verl=False),
+        **dict.fromkeys(_COUNTED, LiveSetting(Reader.STEP, on_verl=True)),
+        # verl's processes are built with their optimizer and their loss.
+        **dict.fromkeys(_LEARNED, LiveSetting(Reader.STEP, on_verl=False)),
+    }
+)
+"""The settings that can change while a job runs."""
+
+_NEW_RUN: Final = 'sync the changed job with resume="weights", which begins a new run from the present weights'
+_EXPORT: Final = "swarm export --merge-lora writes the whole model; a job with that model begins a new run"
+
+FIXED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "algorithm": f"networks and episodes are set up for it: {_NEW_RUN}",
+        "project_name": "it names the run: sync a job of another name, which begins a new run",
+        "experiment_name": "it names the run: sync a job of another name, which begins a new run",
+        "engine": f"its processes hold the weights: {_NEW_RUN}",
+        "model": "its weights are what is trained: sync a job with the other model, which begins a new run",
+        "n_gpu": f"the engine has taken its GPUs: {_NEW_RUN}",
+        "seed": f"every step draws from it: {_NEW_RUN}",
+        "use_kl_loss": "the copy of the first weights is made when a run begins: begin it with use_kl_loss: true and"
+        " kl_loss_coef: 0, and change kl_loss_coef",
+        "enable_gradient_checkpointing": f"the engine is built with it: {_NEW_RUN}",
+        "lora_rank": f"the adapter is part of the model: {_EXPORT}",
+        "lora_alpha": f"the adapter is part of the model: {_EXPORT}",
+        "lora_target_modules": f"the adapter is part of the model: {_EXPORT}",
+        "max_model_len": f"the engine is built for it: {_NEW_RUN}",
+        "tool_parser": f"recorded turns were read with it: {_NEW_RUN}",
+        "reasoning_parser": f"recorded turns were read with it: {_NEW_RUN}",
+        "verl": f"its processes are built with them: {_NEW_RUN}",
+    }
+)
+"""The settings that cannot, with the reason and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """One change of a running job: `settings` hold from the step `at_step` on. Revisions of a run count from 1."""
+
+    revision: int
+    at_step: int
+    settings: Mapping[str, Any]
+
+
+class JobTimeline:
+    """A job and the changes of its run. Changes hold from their steps on; of two for the same step the later one wins.
+
+    Raises JobInvalid if a step would have a job that is not sound.
+    """
+
+    def __init__(self, job: TrainJob, changes: Sequence[JobChange] = ()) -> None:
+        self.job = job
+        self.changes = tuple(changes)
+        self._begins: list[int] = []
+        self._stages: list[TrainJob] = []
+        given: dict[str, Any] = job.model_dump(mode="json")
+        self._add_stage(0, job)
+        for change in sorted(self.changes, key=lambda each: (each.at_step, each.revision)):
+            given |= change.settings
+            self._add_stage(change.at_step, None, given)
+        self._given = given
+
+    @property
+    def revision(self) -> int:
+        """How many changes there were."""
+        return len(self.changes)
+
+    @property
+    def final(self) -> TrainJob:
+        """The job as given, with all changes."""
+        return build_job(self._given) if self.changes else self.job
+
+    @property
+    def has_changed_end(self) -> bool:
+        """Whether one of the changes names `total_steps`."""
+        return any("total_steps" in change.settings for change in self.changes)
+
+    @property
+    def breaks(self) -> Sequence[int]:
+        """The steps at which a change begins to hold."""
+        return self._begins[1:]
+
+    def at(self, step: int) -> TrainJob:
+        """The job that holds for a step, resolved."""
+        return self._stages[bisect_right(self._begins, step) - 1]
+
+    def settings_of(self, step: int) -> dict[str, Any]:
+        """What the job of a step has otherwise than the job as given, by name; both resolved.
+
+        Where the learning rate goes down, `total_steps` is among it: the job as given may be synced with more of them.
+        """
+        present, first = self.at(step), self._stages[0]
+        if present is first:
+            return {}
+        changed = {name for name in LIVE if getattr(present, name) != getattr(first, name)}
+        if present.lr_scheduler_type != "constant":
+            changed.add("total_steps")
+        return present.model_dump(mode="json", include=changed)
+
+    def last_step(self, done: int) -> int | None:
+        """After which step the job is complete, `done` of them being done; None if it goes on without end."""
+        for begin in chain([done + 1], (step for step in self.breaks if step > done + 1)):
+            following = next((step for step in self.breaks if step > begin), None)
+            total = self.at(begin).total_steps
+            last = None if total is None else max(total, begin - 1)
+            # Whether a step is the last one is asked of the step after it.
+            if last is not None and (following is None or last + 1 < following):
+                return last
+        return None
+
+    def extended(self, job: TrainJob) -> JobTimeline:
+        """The same changes of the job with other `total_steps`."""
+        return JobTimeline(job, self.changes)
+
+    def with_change(self, at_step: int, settings: Mapping[str, Any]) -> JobTimeline:
+        return JobTimeline(self.job, [*self.changes, JobChange(self.revision + 1, at_step, dict(settings))])
+
+    def differs(self, other: JobTimeline, from_step: int) -> bool:
+        """Whether a step from `from_step` on has another job than in `other`."""
+        steps = {from_step, *(step for step in (*self.breaks, *other.breaks) if step > from_step)}
+        return any(self.at(step) != other.at(step) for step in steps)
+
+    def is_meant_by(self, job: TrainJob) -> bool:
+        """Whether somebody who syncs `job` means this run: as it was given, or as it has become."""
+        return job.means(self.job) or job.means(self.final)
+
+    def is_extended_by(self, job: TrainJob) -> bool:
+        """Whether `job` is this run with more steps, as it was given or as it has become."""
+        final = self.final
+        if final.has_schedule:
+            return False
+        return job.extends(self.job.model_copy(update={"total_steps": final.total_steps})) or job.extends(final)
+
+    def _add_stage(self, begin: int, job: TrainJob | None, given: Mapping[str, Any] | None = None) -> None:
+        resolved = (job or build_job(dict(given or {}))).resolve()
+        if self._begins and self._begins[-1] == begin:
+            self._stages[-1] = resolved
+        else:
+            self._begins.append(begin)
+            self._stages.append(resolved)
+
+
+def with_settings(job: TrainJob, settings: Mapping[str, Any]) -> TrainJob:
+    """A resolved job with what `JobTimeline.settings_of` has said of a step."""
+    return build_job({**job.model_dump(mode="json"), **settings}) if settings else job
+
+
+def earliest_step(settings: Mapping[str, Any], filling: int) -> int:
+    """From which step on a change can hold; `filling` is the step whose batch is being collected."""
+    return filling + any(LIVE[name].reader is Reader.BATCH for name in settings)
+
+
+def check_names(settings: Mapping[str, Any]) -> None:
+    """Raises BadRequest naming the first setting that cannot change while a job runs, or that there is not."""
+    if not settings:
+        raise BadRequest("no setting named: give at least one, such as lr", param="settings")
+    for name in settings:
+        if name in FIXED:
+            raise BadRequest(f"{name} cannot change while the job runs: {FIXED[name]}", param=name)
+        if name not in LIVE:
+            raise BadRequest(f"{name}: unknown setting{did_you_mean(name, TrainJob.model_fields)}", param=name)
+
+
+def check_engine(timeline: JobTimeline) -> None:
+    """Raises BadRequest for a change that the job's engine cannot take, also where it follows from another one."""
+    if timeline.job.chosen_engine != "verl":
+        return
+    for step in timeline.breaks:
+        for name in timeline.settings_of(step):
+            if not LIVE[name].on_verl:
+                raise BadRequest(
+                    f"{name} cannot change while engine verl runs: its processes are built with it: {_NEW_RUN}",
+                    param=name,
+                )
+            if name == "total_steps" and timeline.job.has_schedule:
+                raise BadRequest(
+                    "total_steps cannot change while engine verl runs a learning rate that goes down, which its"
+                    f" processes are built with: {_NEW_RUN}",
+                    param=name,
+                )
+
+
+def as_bad_request(error: JobInvalid) -> BadRequest:
+    """What is wrong with a job that a change would make, to whoever asked for the change."""
+    return BadRequest(error.message.removeprefix("job: "), param=error.param)

@@ -1,0 +1,111 @@
+"""The model that a run begins with, where it goes on from the weights of an earlier run.
+
+Place in the flow: build.py asks before it builds the backend of such a run. The earlier run is on record, so that its
+weights can be made again whenever they are missing: its engine is started, brought to the step, and writes them into
+the directory of the new run, which then needs the earlier one no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.backends.base import Backend, Backends
+from swarm.config import ServerConfig
+from swarm.errors import CheckpointError, EngineFailure
+from swarm.job import TrainJob, build_job
+from swarm.ledger import JobRow, Ledger
+from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.trainer.recovery import ReadBatch, Recovery
+
+logger = logging.getLogger(__name__)
+
+NOT_OF_A_MODEL = frozenset({"manifest.json", "trainer_state.pt"})
+"""Files of a checkpoint that only the run it is of goes on from; directories hold the shards of such."""
+END_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class InitialWeights:
+    """`checkpoints_of` says where those of a run lie."""
+
+    config: ServerConfig
+    ledger: Ledger
+    backends: Backends
+    read_batch: ReadBatch
+    checkpoints_of: Callable[[TrainJob, JobRow], RunCheckpoints]
+
+    async def job_for_engine(self, job: TrainJob, row: JobRow) -> TrainJob:
+        """The resolved job as its engine is to have it: its model is the directory of the weights it begins with.
+
+        Raises EngineFailure if the weights of the earlier run cannot be made again, CheckpointError if they cannot be
+        written.
+        """
+        resolved = job.resolve()
+        if row.origin_job_id is None or row.origin_step is None or resolved.engine == "fake":
+            return resolved
+        place = self.checkpoints_of(job, row).initial
+        if not place.is_dir():
+            await self._make(place, await self.ledger.job(row.origin_job_id), row.origin_step)
+        return resolved.model_copy(update={"model": str(place.resolve())})
+
+    async def _make(self, place: Path, row: JobRow, step: int) -> None:
+        earlier = build_job(dict(row.job), source="the earlier run")
+        backend = self.backends.build(await self.job_for_engine(earlier, row), is_fresh=False)
+        logger.info("making the weights of step %d of run %d again", step, row.job_id)
+        try:
+            await self._start(backend, earlier)
+            recovery = Recovery(
+                self.ledger,
+                backend.trainer,
+                self.checkpoints_of(earlier, row),
+                self.read_batch,
+                self.config.train_timeout_s,
+                row.job_id,
+            )
+            reached = (await recovery.reach(step)).weights.step
+            if reached < step:
+                raise EngineFailure(
+                    f"the weights of step {step} of the run before cannot be made again, only those of step {reached}:"
+                    " see the log, and sync a job whose model is the directory of a checkpoint"
+                )
+            draft = place.with_name(f".{place.name}.draft")
+            await backend.trainer.save(draft)
+            await asyncio.to_thread(_keep_model, draft, place)
+        finally:
+            await _end(backend)
+
+    async def _start(self, backend: Backend, job: TrainJob) -> None:
+        limit_s = self.config.boot_limit_s(job.chosen_engine)
+        try:
+            async with asyncio.timeout(limit_s):
+                await backend.engine.start()
+        except TimeoutError:
+            raise EngineFailure(f"the engine of the run before did not start within {limit_s:.0f} s") from None
+
+
+def _keep_model(draft: Path, place: Path) -> None:
+    """What is left of a checkpoint is a model, which takes its place as a whole."""
+    try:
+        for path in draft.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name in NOT_OF_A_MODEL:
+                path.unlink()
+        draft.rename(place)
+    except OSError as error:
+        raise CheckpointError(f"{place}: cannot be written: {error.strerror}") from error
+
+
+async def _end(backend: Backend) -> None:
+    stop: Callable[[], Awaitable[None]] = backend.engine.stop
+    with suppress(TimeoutError, EngineFailure):
+        async with asyncio.timeout(END_TIMEOUT_S):
+            await stop()
+            return
+    await backend.end()

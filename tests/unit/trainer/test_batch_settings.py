@@ -1,0 +1,71 @@
+"""A batch with settings of its own is trained as by a job that had them from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from swarm.backends.local.learning.learner import Learner
+from swarm.job import TrainJob
+from swarm.live_settings import LIVE, JobChange, JobTimeline, Reader
+from swarm.types import TrainBatch
+
+MakeModel = Callable[..., torch.nn.Module]
+MakeBatch = Callable[..., TrainBatch]
+
+JOB = TrainJob(lr=1e-3, use_kl_loss=True, total_steps=8)
+OTHERS: dict[str, Any] = {
+    "lr": 3e-3, "lr_warmup_steps": 3, "lr_scheduler_type": "cosine", "min_lr_ratio": 0.5, "weight_decay": 0.3,
+    "betas": [0.5, 0.6], "grad_clip": 0.01, "ppo_epochs": 2, "mini_batch_num": 2, "ppo_max_token_len": 64,
+    "norm_adv_by_std_in_grpo": False, "gamma": 0.5, "policy_loss": "gspo", "clip_ratio": 0.01,
+    "clip_ratio_low": 0.01, "clip_ratio_high": 0.02, "clip_ratio_c": 1.1, "loss_agg_mode": "seq-mean-token-sum",
+    "loss_scale_factor": 7, "entropy_coeff": 0.1, "rollout_is": "token", "rollout_is_threshold": 1.01,
+    "kl_loss_coef": 0.5, "kl_loss_type": "k2",
+}  # fmt: skip
+"""Another value of every setting that is read when a batch is trained."""
+
+
+def weights(module: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in module.parameters()])
+
+
+def test_another_value_of_every_setting_that_training_reads_is_tried_here() -> None:
+    at_training = {name for name, setting in LIVE.items() if setting.reader is Reader.STEP}
+    assert OTHERS.keys() == at_training - {"total_steps", "save_freq"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_change_in_mid_run_trains_as_the_job_that_had_it_all_along(
+    make_model: MakeModel, make_batch: MakeBatch, name: str
+) -> None:
+    """Adam's moments are those of the steps before, so both learners go on from the same ones."""
+    timeline = JobTimeline(JOB, [JobChange(1, 3, {name: OTHERS[name]})])
+    changed, throughout = make_model(), make_model()
+    learner = Learner(changed, JOB)
+    first = [make_batch(step=step) for step in (1, 2)]
+    for batch in first:
+        learner.step(batch)
+    other = Learner(throughout, timeline.at(3))
+    for batch in first:
+        other.step(TrainBatch(batch.batch_id, batch.step, batch.groups, JOB.resolve().model_dump(mode="json")))
+    third = make_batch(step=3)
+    measured = learner.step(TrainBatch(third.batch_id, 3, third.groups, timeline.settings_of(3))).metrics
+    expected = other.step(third).metrics
+    assert torch.equal(weights(changed), weights(throughout))
+    timing = {metric for metric in measured if metric.startswith("timing_s")}
+    assert {key: measured[key] for key in measured.keys() - timing} == {
+        key: expected[key] for key in expected.keys() - timing
+    }
+
+
+def test_the_settings_of_one_batch_do_not_hold_for_the_next(make_model: MakeModel, make_batch: MakeBatch) -> None:
+    learner = Learner(make_model(), JOB)
+    batch = make_batch(step=1)
+    rates = [
+        learner.step(TrainBatch(batch.batch_id, step, batch.groups, settings)).metrics["actor/lr"]
+        for step, settings in ((1, {"lr": 1e-5}), (2, {}))
+    ]
+    assert rates == [1e-5, 1e-3]

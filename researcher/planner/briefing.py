@@ -24,7 +24,8 @@ TUNABLE = (
     "algorithm", "batch_size", "num_repeat", "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio",
     "weight_decay", "grad_clip", "ppo_epochs",
     "mini_batch_num", "norm_adv_by_std_in_grpo", "policy_loss", "clip_ratio", "clip_ratio_low", "clip_ratio_high",
-    "loss_agg_mode", "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature",
+    "loss_agg_mode", "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature", "lora_rank",
+    "lora_alpha",
 )  # fmt: skip
 """What an arm may set. Not among them: model, engine and names, which the study fixes; steps and response length, by
 which an arm would buy a better score with more training or compute; the seed, which is a block."""

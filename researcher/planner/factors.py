@@ -233,6 +233,14 @@ FACTORS: tuple[FactorSpec, ...] = (
         DEFAULT_MAX_TOKENS,
         note="each arm's program asks for at most so many tokens per reply, in training and when it is scored",
     ),
+    _numeric(
+        "lora_rank",
+        r"lora(?:[-_ ]?ranks?)?\b|adapter ranks?",
+        (4, 8, 16),
+        8,
+        off=0,
+        note="every rank trains with the same learning rate; adapters want a higher one than full parameters",
+    ),
     _named(
         "model",
         r"model[- ]sizes?|size of the model|(?:larger|bigger|smaller) (?:base )?models?\b|nano|micro\b(?!-)(?! ?batch)",

@@ -55,7 +55,7 @@ _SIZE = r"\d+(?:\.\d+)?\s?(?:[bB]\b(?!atch)|[mM]\b(?!inutes?))(?:[- ]?(?:param(?
 _FAMILIES = r"(?:qwen|llama|mistral|mixtral|gemma|phi|smollm|pythia|gpt|deepseek|olmo|claude|gemini|bert|t5)"
 
 FOREIGN: tuple[tuple[Kind, str], ...] = (
-    (Kind.SETTING, r"q?lora(?:[- ](?:ranks?|alphas?|adapters?|dropout|learning rates?))?|adapter ranks?|peft"),
+    (Kind.SETTING, r"qlora|lora[-_ ](?:alphas?|adapters?|dropout|learning rates?)|peft"),
     (Kind.SETTING, r"drop-?out(?:[- ]rates?)?|quanti[sz](?:ation|ed)|(?:b?f(?:loat|p)|int)[- ]?(?:4|8|16|32)\b"),
     (Kind.SETTING, r"(?:(?:learning[- ]rate|lr) )?(?:cosine|linear)(?:[- ](?:decay|schedule|annealing))+|cosine"),
     (Kind.SETTING, r"(?:learning[- ]rate|lr|temperature|entropy|kl)[- ](?:schedul\w*|decay|anneal\w*)"),

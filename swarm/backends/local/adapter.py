@@ -32,7 +32,7 @@ BASE_MODEL = "base_model.json"
 
 
 PREFIX = "base_model.model."
-"""Of every tensor in peft's files, where the model stands within peft's own."""
+"""How the name of every tensor begins in peft's files, where the model stands within peft's own."""
 
 
 def add_adapter(module: Any, job: TrainJob) -> None:

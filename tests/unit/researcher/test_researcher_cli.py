@@ -52,7 +52,7 @@ def test_bad_start_is_one_line_and_stores_nothing(home: Path, arguments: list[st
 @pytest.mark.parametrize(
     ("topic", "named"),
     [
-        ("Does LoRA rank matter on GSM8K?", ["LoRA rank", "GSM8K"]),
+        ("Does LoRA dropout matter on GSM8K?", ["LoRA dropout", "GSM8K"]),
         ("effect of dropout on counting letters", ["dropout"]),
         ("Compare a 7B and a 1.5B model on sorting", ["7B", "1.5B model"]),
         ("Does reward shaping help on chain?", ["reward shaping"]),

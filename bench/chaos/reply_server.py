@@ -148,4 +148,3 @@ class ReplyServer:
                 return
 
         return Handler
-

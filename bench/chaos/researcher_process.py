@@ -33,10 +33,12 @@ class End:
 
 
 class ResearcherProcess:
-    """`begin` are the arguments that begin the study in `home`, which the process that takes over resumes."""
+    """`begin` are the arguments that begin the study in `home`, which the process that takes over resumes. What it says
+    on standard error is appended to `log`."""
 
-    def __init__(self, home: Path, begin: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, home: Path, log: Path, begin: Sequence[str], env: Mapping[str, str]) -> None:
         self.home = home
+        self.log = log
         self.ends: list[End] = []
         self.finished_at: float | None = None
         self.output = ""
@@ -57,12 +59,12 @@ class ResearcherProcess:
             return process.pid if process is not None and process.poll() is None else None
 
     @property
-    def is_over(self) -> bool:
-        return not self._thread.is_alive()
+    def has_begun(self) -> bool:
+        return self._thread.ident is not None
 
     @property
-    def log(self) -> Path:
-        return self.home / "stderr.log"
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,11 @@ from swarm.environments import load_environment
 from swarm.tasks import Split
 
 TASKS_PER_SPLIT = 400
-ENVIRONMENT = "words"
+WORDS = {"lr": "learning rate", "num_repeat": "group size", "temperature": "temperature"}
+"""What a topic calls a setting."""
+ENVIRONMENT, JOB, REPLIES = "words", "job.yaml", "replies"
+SMALL_JOB = "batch_size: 4\nnum_repeat: 2\n"
+"""On the fake engine nothing is learned, so that a step may be small."""
 
 TOML = """\
 name = "words"
@@ -51,9 +55,10 @@ def agent(task, model, session):
 
 @dataclass(frozen=True, slots=True)
 class ChaosStudy:
-    """Learning rates compared on `seeds` runs per arm and plan. The first rate is the baseline."""
+    """Values of one setting compared on `seeds` runs per arm and plan. The first value is the baseline."""
 
-    rates: tuple[float, ...]
+    setting: str
+    values: tuple[float, ...]
     seeds: int
     plans: int
     steps: int
@@ -62,23 +67,30 @@ class ChaosStudy:
 
     @property
     def runs(self) -> int:
-        return len(self.rates) * self.seeds * self.plans
+        return len(self.values) * self.seeds * self.plans
 
     @property
     def topic(self) -> str:
-        rates = [f"{rate:g}" for rate in self.rates]
-        return f"learning rate {', '.join(rates[:-1])} or {rates[-1]} for word reversal at equal steps"
+        values = [f"{value:g}" for value in self.values]
+        return f"{WORDS[self.setting]} {', '.join(values[:-1])} or {values[-1]} for word reversal at equal steps"
 
-    def words(self, environment: Path, urls: Sequence[str], min_free_gb: float) -> list[str]:
-        """The arguments of `researcher`."""
+    def words(self, folder: Path, urls: Sequence[str], min_free_gb: float) -> list[str]:
+        """The arguments of `researcher`, with what `write` wrote into the folder."""
+        small = ["--job", str(folder / JOB)] if self.engine == "fake" else []
         return [
-            *("start", "--topic", self.topic, "--env", str(environment), "--engine", self.engine),
+            *("start", "--topic", self.topic, "--env", str(folder / ENVIRONMENT), "--engine", self.engine, *small),
             *("--brain", "hybrid", "--model", "recorded", "--servers", ",".join(urls)),
             *("--seeds", str(self.seeds), "--steps", str(self.steps), "--eval-episodes", str(self.eval_episodes)),
             *("--max-runs", str(self.runs), "--min-free-gb", f"{min_free_gb:g}", "--json"),
         ]
 
-    def write_environment(self, folder: Path) -> None:
+    def write(self, folder: Path) -> None:
+        """What the words name, and the replies of the language model."""
+        (folder / JOB).write_text(SMALL_JOB)
+        self._write_environment(folder / ENVIRONMENT)
+        self._write_replies(folder / REPLIES)
+
+    def _write_environment(self, folder: Path) -> None:
         """The tasks of the bundled family, graded by a file of the folder."""
         folder.mkdir(parents=True)
         with closing(load_environment("reverse")) as bundled:
@@ -97,28 +109,28 @@ class ChaosStudy:
         (folder / "environment.toml").write_text(TOML)
         (folder / "grade.py").write_text(GRADE)
 
-    def write_replies(self, folder: Path) -> None:
+    def _write_replies(self, folder: Path) -> None:
         """What the language model answers, as ReplyServer reads it."""
         folder.mkdir(parents=True)
-        baseline, *others = [f"lr={rate:g}" for rate in self.rates]
+        baseline, *others = [f"{self.setting}={value:g}" for value in self.values]
         framed = {"question": f"{self.topic}?", "task": ENVIRONMENT, "baseline": baseline, "compared_at": "steps"}
         for name, answer in {
             "frame.1": framed,
-            "interpret.1": {"claims": [{"claim": "opinion", "text": "A smaller rate learns less in so few steps."}]},
+            "interpret.1": {"claims": [{"claim": "opinion", "text": "Some of these learn less in so few steps."}]},
         }.items():
             (folder / f"{name}.md").write_text(json.dumps(answer))
         for number in range(1, self.plans + 1):
             action = "stop" if number == self.plans else "refine"
-            decision = {"action": action, "reason": "Every rate has its runs."}
+            decision = {"action": action, "reason": "Every value has its runs."}
             (folder / f"plan.{number}.md").write_text(json.dumps(self._plan(baseline, others)))
             (folder / f"decide.{number}.md").write_text(json.dumps(decision))
         for name in ("write_program", "repair_program"):
             (folder / f"{name}.1.md").write_text(PROGRAM)
 
     def _plan(self, baseline: str, others: Sequence[str]) -> dict[str, Any]:
-        names = dict(zip((baseline, *others), self.rates, strict=True))
+        names = dict(zip((baseline, *others), self.values, strict=True))
         return {
-            "rationale": "The topic names the rates; each is an arm.",
+            "rationale": "The topic names the values; each is an arm.",
             "hypotheses": [
                 {
                     "statement": f"{name} learns less than {baseline} in the same number of steps.",
@@ -130,8 +142,8 @@ class ChaosStudy:
                 for name in others
             ],
             "arms": [
-                {"name": name, "settings": {"lr": rate}, "rationale": "A rate of the topic."}
-                for name, rate in names.items()
+                {"name": name, "settings": {self.setting: value}, "rationale": "A value of the topic."}
+                for name, value in names.items()
             ],
             "seeds": self.seeds,
         }

@@ -22,6 +22,8 @@ from bench.chaos.storage import hold_database
 from bench.process_tree import command_of, descendants
 from experiments_db.engine import BUSY_TIMEOUT_S
 
+TARGET_S, LOOK_S = 15.0, 0.1
+"""How long a fault waits for something to hit, and how often it looks."""
 LOCKED_S = BUSY_TIMEOUT_S + 5.0
 FULL_S = (3.0, 20.0)
 LONGEST_PAUSE_S = 10.0
@@ -98,11 +100,19 @@ class Injector:
             if drawn.kind is FaultKind.MODEL_FAILED:
                 self._arm(drawn.chance)
                 continue
-            target = self._hit_with(drawn.kind, drawn.chance)
+            target = self._await_target(drawn)
             if target:
                 self._hit.append(Fault(drawn.kind, time.monotonic() - self._began_at, target))
             else:
                 self._missed[drawn.kind] += 1
+
+    def _await_target(self, drawn: Drawn) -> str:
+        """What was hit; empty if there was nothing to hit for a while."""
+        deadline = time.monotonic() + TARGET_S
+        while not (target := self._hit_with(drawn.kind, drawn.chance)):
+            if time.monotonic() > deadline or self._deployment.stopping.wait(LOOK_S) or self._is_done():
+                return ""
+        return target
 
     def _is_done(self) -> bool:
         return len(self.faults) >= self._count or self._until() or self._deployment.researcher.is_over

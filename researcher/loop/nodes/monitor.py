@@ -15,6 +15,7 @@ from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import OWN_DOING, TRAINING_SECONDS, job_of
 from researcher.execution.shares import ends_at_a_share
+from researcher.execution.storage_outage import is_storage_outage
 from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import prepare
@@ -163,6 +164,9 @@ def end_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
     """Background work for a run has raised: what says nothing of the run is done again, all else fails it."""
     if is_outage(error):
         set_back(deps, active, error)
+    elif is_storage_outage(error):
+        active.is_waiting = True
+        logger.warning("%s: done again: %s", active.name, error)
     elif isinstance(error, RunLost):
         lose(deps, active, str(error))
     elif isinstance(error, ScoreIncomplete) and (active.incomplete < MAX_INCOMPLETE or not active.slot.is_answering):

@@ -39,7 +39,7 @@ TOPICS = {
 SEEDS, PLANS = 3, 2
 STEPS = {"fake": 12, "local": 12}
 EPISODES = {"fake": 40, "local": 100}
-MEAN_PAUSE_S = {"fake": 5.0, "local": 10.0}
+MEAN_PAUSE_S = {"fake": 7.0, "local": 10.0}
 MINUTES_PER_KILL = 3.0
 LEAST_KILLS = 5
 

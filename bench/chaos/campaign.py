@@ -22,16 +22,17 @@ from experiments_db import StoreError, open_store
 
 STUDY_LIMIT_S = 3600.0
 SAY_EVERY_S = 30.0
+MEAN_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """How a study is attacked: a fault every `mean_pause_s` seconds, until `count` have hit. `only` names the kinds;
-    all that are possible here if it is empty."""
+    """How a study is attacked: a fault every `mean_pause_s` seconds, until `count` have hit or `until` says so. `only`
+    names the kinds; all that are possible here if it is empty."""
 
     seed: int
     count: int
-    mean_pause_s: float
+    mean_pause_s: float = MEAN_PAUSE_S
     only: tuple[FaultKind, ...] = ()
     until: Callable[[], bool] = field(default=lambda: False)
 
@@ -83,9 +84,13 @@ def play(folder: Path, study: ChaosStudy, attack: Attack | None = None) -> Playe
         return Played(outcome, judge(outcome, study.runs), injector.faults, injector.missed, left_out)
 
 
-def play_both(folder: Path, study: ChaosStudy, attack: Attack) -> tuple[Played, Played]:
-    """The study in peace and the study under attack, which is checked against the other one as well."""
+def play_both(folder: Path, study: ChaosStudy, attack: Attack, *, is_spread: bool = False) -> tuple[Played, Played]:
+    """The study in peace and the study under attack, which is checked against the other one as well. With `is_spread`
+    the pauses are such that the faults fill the time which the study took in peace: a slow machine gets fewer a
+    minute."""
     control = play(folder / "control", study)
+    if is_spread:
+        attack = replace(attack, mean_pause_s=control.outcome.seconds / attack.count)
     attacked = play(folder / "attacked", study, attack)
     hit = len(attacked.faults)
     enough = Check("faults", hit >= attack.count, f"{hit} of {attack.count}")

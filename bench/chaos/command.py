@@ -39,7 +39,6 @@ TOPICS = {
 SEEDS, PLANS = 3, 2
 STEPS = {"fake": 12, "local": 12}
 EPISODES = {"fake": 40, "local": 100}
-MEAN_PAUSE_S = {"fake": 7.0, "local": 10.0}
 MINUTES_PER_KILL = 3.0
 LEAST_KILLS = 5
 
@@ -56,7 +55,9 @@ def main(
     faults: Annotated[int, typer.Option(min=1, help="How many have to hit something.")] = 50,
     engine: Annotated[Engine, typer.Option(help="fake, or local for the bundled model nano.")] = Engine.FAKE,
     seeds: Annotated[int, typer.Option(min=3, max=10, help="Runs per arm and plan, of 5 arms and 2 plans.")] = SEEDS,
-    pause: Annotated[float | None, typer.Option(min=0.1, help="Mean seconds between two faults.")] = None,
+    pause: Annotated[
+        float | None, typer.Option(min=0.1, help="Mean seconds between two faults (default: spread over the study).")
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0.5, help="Run studies on nano with kills alone; begin none after so long.")
     ] = None,
@@ -77,8 +78,8 @@ def main(
             planned = [_study(Engine.LOCAL, setting, seeds) for setting in _in_turn(studies)]
             played = play_for(folder, planned, seed, minutes, kills)
         else:
-            attack = Attack(seed, faults, pause or MEAN_PAUSE_S[engine])
-            played = list(play_both(folder, _study(engine, "lr", seeds), attack))
+            attack = Attack(seed, faults) if pause is None else Attack(seed, faults, pause)
+            played = list(play_both(folder, _study(engine, "lr", seeds), attack, is_spread=pause is None))
     except (OSError, SwarmError, StoreError) as error:
         typer.echo(f"chaos: {str(error) or type(error).__name__}", err=True)
         raise typer.Exit(1) from error

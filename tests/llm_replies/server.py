@@ -1,6 +1,6 @@
 """The recorded replies of the tests, and the language model that gives them (bench/chaos/reply_server.py).
 
-    python -m llm_replies.server tests/llm_replies/learning_rate    # prints its URL and serves until it is ended
+`python -m llm_replies.server tests/llm_replies/learning_rate` prints its URL and serves until it is ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """`python -m bench [NAME ...]`: runs benchmarks, prints their figures and appends them to the results file.
+`python -m bench chaos` is no benchmark: it works on studies under faults (bench/chaos/command.py).
 
 Place in the flow: top of the package. Figures go to stdout, messages to stderr. What has been measured is kept if a
 later benchmark fails.
@@ -110,5 +111,16 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def run_command() -> None:
+    """`chaos` measures nothing that belongs into the results file: it has options of its own."""
+    if sys.argv[1:2] == ["chaos"]:
+        from bench.chaos.command import main as chaos
+
+        sys.argv[:2] = [f"{sys.argv[0]} chaos"]
+        typer.run(chaos)
+    else:
+        typer.run(main)
+
+
 if __name__ == "__main__":
-    typer.run(main)
+    run_command()

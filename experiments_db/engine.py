@@ -11,6 +11,7 @@ SQLite before 3.51.3 can answer with a damaged file (the WAL-reset bug, sqlite.o
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 from collections.abc import Generator
@@ -29,6 +30,20 @@ BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another before it gives up: well above the longest transaction, a batch of metrics."""
 
 LOCK_POLL_S = 0.005
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+PASSING_CODES = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""What SQLite says of a lock, a full disk, and files that cannot be made or written because of one."""
+PASSING_STATES = ("53", "55", "57")
+"""Classes of PostgreSQL's states: too few resources, an object in use, the intervention of an operator."""
 CONNECT_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_MS = 60_000
 
@@ -98,10 +113,13 @@ class Database:
             lock.acquire(timeout=BUSY_TIMEOUT_S, poll_interval=LOCK_POLL_S)
         except Timeout as error:
             raise StoreUnavailable(
-                f"another process has been writing to {self} for {BUSY_TIMEOUT_S:.0f} s; try again when it is done"
+                f"another process has been writing to {self} for {BUSY_TIMEOUT_S:.0f} s; try again when it is done",
+                may_pass=True,
             ) from error
         except OSError as error:
-            raise StoreUnavailable(f"cannot lock {self} for writing: {error.strerror or error}") from error
+            raise StoreUnavailable(
+                f"cannot lock {self} for writing: {error.strerror or error}", may_pass=error.errno in DISK_FULL
+            ) from error
         try:
             yield
         finally:
@@ -223,10 +241,19 @@ def _translate(error: SQLAlchemyError, name: str) -> StoreError:
             return ReadOnlyStore(f"{name} cannot be written: {_one_line(error.orig)}")
         if isinstance(error, DataError) or "binding parameter" in str(error.orig):
             return InvalidRecord(f"a value cannot be stored: {_one_line(error.orig)}")
-        return StoreUnavailable(f"{name} is not usable: {_one_line(error.orig)}")
+        return StoreUnavailable(f"{name} is not usable: {_one_line(error.orig)}", may_pass=_may_pass(error))
     if isinstance(error, StatementError):
         return InvalidRecord(f"a value cannot be stored: {_one_line(error.orig)}")
     return StoreUnavailable(f"{name} is not usable: {_one_line(error)}")
+
+
+def _may_pass(error: DBAPIError) -> bool:
+    """Whether the database said that it cannot now, and not that it never can."""
+    if isinstance(error.orig, sqlite3.Error):
+        # The lower byte is the kind, the rest its variety (sqlite.org/rescode.html).
+        return isinstance(error.orig, sqlite3.OperationalError) and error.orig.sqlite_errorcode & 0xFF in PASSING_CODES
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    return error.connection_invalidated or state.startswith(PASSING_STATES)
 
 
 def _one_line(error: BaseException | None) -> str:

@@ -89,4 +89,9 @@ class ReadOnlyStore(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    pass
+    """`may_pass` says that the same call may succeed later, with nothing changed: another process writes, the disk is
+    full, the connection was lost."""
+
+    def __init__(self, message: str, *, may_pass: bool = False) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass

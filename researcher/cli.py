@@ -184,7 +184,7 @@ def resume(
         "max_llm_tokens": max_llm_tokens,
         "max_llm_usd": max_llm_usd,
     }
-    with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
+    with failures_in_one_line(), open_database(home, db, must_exist=True, waits=True) as store:
         budget = {name: value for name, value in limits.items() if value is not None}
         work(store, study_id, home, db, as_json, detach=detach, min_free_gb=min_free_gb, budget=budget)
 

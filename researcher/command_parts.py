@@ -19,19 +19,44 @@ from researcher.terminal import log_to
 
 
 @contextmanager
-def open_database(home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False) -> Generator[Any]:
-    """The store of a command. One that an older version wrote is upgraded first, also to be only read."""
-    from experiments_db import SchemaTooOld, open_store
+def open_database(
+    home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False, waits: bool = False
+) -> Generator[Any]:
+    """The store of a command. One that an older version wrote is upgraded first, also to be only read.
+
+    With `waits`, one that is locked or lies on a full disk is waited for: nobody may be there to give the command
+    again.
+    """
+    from experiments_db import StoreUnavailable
 
     location = database_of(home, db)
+    opened: list[Any] = []
+
+    def try_to_open() -> None:
+        opened.append(_open(location, read_only=read_only, must_exist=must_exist))
+
+    try:
+        try_to_open()
+    except StoreUnavailable as error:
+        if not (waits and error.may_pass):
+            raise
+        from researcher.execution.storage_outage import await_storage
+
+        await_storage(try_to_open, error)
+    with opened[0] as store:
+        yield store
+
+
+def _open(location: str, *, read_only: bool, must_exist: bool) -> Any:
+    from experiments_db import SchemaTooOld, open_store
+
     if read_only or must_exist:
         # A mistyped --home must not leave an empty database behind.
         try:
             open_store(location, read_only=True).close()
         except SchemaTooOld:
             open_store(location).close()
-    with open_store(location, read_only=read_only) as store:
-        yield store
+    return open_store(location, read_only=read_only)
 
 
 def database_of(home: Path, db: str | None) -> str:

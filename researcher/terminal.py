@@ -85,11 +85,19 @@ class _OneLine(logging.Formatter):
         return line
 
 
+class _StudyLogFile(logging.FileHandler):
+    """What does not fit on a full disk is missing there, and nothing else comes of it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 @contextmanager
 def log_to(path: Path) -> Generator[None]:
     """Meanwhile everything goes to the study's log file, and warnings to stderr unless a live table is drawn there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [logging.FileHandler(path, encoding="utf-8")]
+    handlers: list[logging.Handler] = [_StudyLogFile(path, encoding="utf-8")]
     handlers[0].setFormatter(logging.Formatter(LOG_FORMAT))
     if not sys.stderr.isatty():
         shown = logging.StreamHandler(sys.stderr)

@@ -1,63 +1,15 @@
-"""`swarm start` in processes of their own, each with its home and its port, killed and started again at will."""
+"""Servers in processes of their own (bench/chaos/server_process.py), ended with the test that made them."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-STOP_TIMEOUT_S = 60
+from bench.chaos.server_process import ServerProcess, free_port
 
-
-@dataclass
-class ServerProcess:
-    """A server at an address that it keeps over its lives."""
-
-    home: Path
-    port: int
-    process: subprocess.Popen[str] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    def start(self) -> None:
-        """Returns once it answers."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        words = ["-m", "swarm.cli", "start", "--port", str(self.port), "--home", str(self.home), "--json"]
-        with (self.home / "stderr.log").open("a") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
-            )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, (self.home / "stderr.log").read_text()[-2000:]
-        assert json.loads(line)["url"] == self.url
-
-    def kill(self) -> None:
-        """kill -9; returns once it is gone."""
-        os.kill(self.pid, signal.SIGKILL)
-        self.wait()
-
-    def wait(self) -> None:
-        assert self.process is not None
-        self.process.communicate(timeout=STOP_TIMEOUT_S)
-
-    def close(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.kill()
+__all__ = ["BlackHole", "ServerProcess", "server_processes"]
 
 
 @contextmanager
@@ -77,12 +29,6 @@ def server_processes(directory: Path) -> Iterator[Callable[..., ServerProcess]]:
     finally:
         for server in made:
             server.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class BlackHole:

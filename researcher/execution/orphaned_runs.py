@@ -32,11 +32,16 @@ def reconcile(deps: Deps) -> None:
                 settle(deps, trial.name, run, INTERRUPTED)
 
 
-def leave(deps: Deps, reason: str) -> None:
-    """End the clients of all runs under way. A run on somebody else's server may be taken up again later."""
+def end_clients(deps: Deps) -> None:
+    """End the clients of all runs under way."""
     for active in deps.active_runs:
         if active.child is not None:
             active.child.stop()
+
+
+def leave(deps: Deps, reason: str) -> None:
+    """Settle all runs under way. A run on somebody else's server may be taken up again later."""
+    for active in deps.active_runs:
         if active.slot.is_local:
             settle(deps, active.name, deps.store.get_run(active.run_id), f"interrupted: {reason}")
 

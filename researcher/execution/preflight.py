@@ -239,6 +239,9 @@ def _run_program(folder: Path, trial: _Trial) -> str:
     log = folder.parent / "output.log"
     try:
         code = _run_bounded(command, folder, log)
+        if code == -signal.SIGKILL:
+            # Somebody else may have killed it; what uses up the memory is killed again.
+            code = _run_bounded(command, folder, log)
     finally:
         command.cleanup()
     if code == 0:

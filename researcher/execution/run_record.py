@@ -37,7 +37,8 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """Where a run's record begins: the last event before it, and the time of that, in seconds since the epoch."""
+    """Where a run's record begins: the event of its job's start, and the time of that, in seconds since the epoch, for
+    people."""
 
     event_id: int
     at: float
@@ -58,11 +59,13 @@ def mark_begin(client: SwarmClient, job: Mapping[str, Any]) -> RunMark:
 
 def check_record(client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str | None) -> None:
     """Raises RunRejected, naming what happened. Train episodes are all to be those of `run`, if that is known."""
-    offences = [offence for event in client.past_events(mark.event_id) if (offence := _offence_of(event))]
+    events = client.past_events(mark.event_id - 1)
+    if not events or events[0].event_id != mark.event_id:
+        raise RunRejected(f"the server has no record of the event {mark.event_id}, at which the run began")
+    offences = [offence for event in events[1:] if (offence := _offence_of(event))]
     if offences:
         raise RunRejected(f"while the run trained, {offences[0]}: its score would not be the arm's")
-    listed = client.episodes(limit=MAX_EPISODES, episode_type="train")
-    episodes = [episode for episode in listed if episode.begun_at >= mark.at]
+    episodes = _episodes_of(client, events[0])
     clients = sorted({episode.client_id for episode in episodes})
     strangers = [name for name in clients if run is not None and name.rpartition(RUN_MARK)[0] != run]
     if strangers:
@@ -75,6 +78,13 @@ def check_record(client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str
             raise RunRejected(
                 f"train episode {episode.episode_id} asks a held-out question: {' '.join(question.split())[:80]!r}"
             )
+
+
+def _episodes_of(client: SwarmClient, started: EventView) -> list[EpisodeView]:
+    """The train episodes of the job that this event began. Times would not tell them from earlier ones, for a clock may
+    have been set back; one of an unknown job counts as one of these."""
+    listed = client.episodes(limit=MAX_EPISODES, episode_type="train")
+    return [episode for episode in listed if episode.job_id in (started.detail.get("job_id"), None)]
 
 
 def _offence_of(event: EventView) -> str | None:

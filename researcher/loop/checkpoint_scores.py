@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from experiments_db import Run
+from researcher.execution.storage_outage import is_storage_outage
 from researcher.loop.deps import Deps
 from researcher.loop.outages import note_servers, wait_a_round
 from researcher.servers.pool import Slot, is_outage
@@ -93,6 +94,8 @@ class _Pending:
         """After a failure: whether it is to be tried again. A failed one is noted."""
         if is_outage(error):
             deps.pool.report_outage(slot, error)
+            return True
+        if is_storage_outage(error):
             return True
         if not slot.is_local and slot.url != self.score.run.server_url and self._has_home(deps):
             self.without.add(str(slot.url))

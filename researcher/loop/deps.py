@@ -70,7 +70,8 @@ class ActiveRun:
     `began` is when this process took it up, `away_since` when its server was found not to answer, in monotonic seconds;
     `was_away` says that the server has been away or was started again since the run's program began. Its work is
     `is_waiting` to be begun again once the server answers, has met so many `outages`, and so often brought an
-    `incomplete` score. `dropped` tells work in the background that nobody waits for it any more.
+    `incomplete` score. Its program was killed so often, `kills`, since its last step. `dropped` tells work in the
+    background that nobody waits for it any more.
     """
 
     run_id: str
@@ -92,6 +93,7 @@ class ActiveRun:
     server_started_at: float | None = None
     is_waiting: bool = False
     outages: int = 0
+    kills: int = 0
     incomplete: int = 0
 
     def is_worth_waiting_s(self, least_s: float) -> float:

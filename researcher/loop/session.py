@@ -6,6 +6,7 @@ module knows nothing of nodes.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -25,7 +27,8 @@ from researcher.errors import BudgetExceeded, LanguageModelUnavailable, Research
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.disk import GB, DiskGuard, free_bytes
 from researcher.execution.early_stopping import Limits
-from researcher.execution.orphaned_runs import leave, reconcile
+from researcher.execution.orphaned_runs import end_clients, leave, reconcile
+from researcher.execution.storage_outage import await_storage, is_storage_outage
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
@@ -47,6 +50,9 @@ from researcher.types import FrameRequest
 from swarm.sandbox.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
+
+LEAST_SPACE = 10 * 2**20
+"""Bytes that a study wants before it begins again on a disk that was full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +76,35 @@ def work_on(
     """Carry a study on to its end, or until a signal or a request drains it. Call from the main thread.
 
     `budget` are new limits by name of the setting, such as max_runs. A finished study is left as it is, unless they
-    reopen it. `min_free_gb` stands in for what the settings say. Raises StudyBusy while another process works on it,
-    TopicInvalid for limits that cannot be; whatever ends it early is stored as its status.
+    reopen it. `min_free_gb` stands in for what the settings say. While nothing can be stored, because the disk is full
+    or the database locked, the work rests, and goes on afterwards as after a crash. Raises StudyBusy while another
+    process works on it, TopicInvalid for limits that cannot be; whatever ends it early is stored as its status.
     """
-    study = find_study(store, study_id)
-    settings = check_change(store, study, budget or {})
-    if study.status is StudyStatus.FINISHED and not budget:
-        return Outcome(study)
-    settings = settings if min_free_gb is None else settings.model_copy(update={"min_free_gb": min_free_gb})
-    sandbox = sandbox_of(settings)
-    folder = home / "studies" / study_id
-    folder.mkdir(parents=True, exist_ok=True)
-    resume = resume_command(study_id, home)
-    worker = _Worker(store, study, settings, sandbox, folder, limits or Limits(), resume, budget or {}, measure_space)
-    return worker.run()
+    has_waited = False
+    while True:
+        worker = None
+        try:
+            study = find_study(store, study_id)
+            settings = check_change(store, study, budget or {})
+            was_ended = has_waited and study.status in (StudyStatus.PAUSED, StudyStatus.STOPPED)
+            if was_ended or (study.status is StudyStatus.FINISHED and not budget):
+                return Outcome(study)
+            settings = settings if min_free_gb is None else settings.model_copy(update={"min_free_gb": min_free_gb})
+            worker = _Worker(store, study, settings, home, limits or Limits(), budget or {}, measure_space)
+            return worker.run()
+        except Exception as error:
+            if not is_storage_outage(error) or (worker is not None and worker.received is not None):
+                raise
+            seconds = await_storage(partial(_note_wait, store, study_id, home, measure_space), error)
+            logger.warning("the study can be stored again, after %.0f s", seconds)
+            has_waited = True
+
+
+def _note_wait(store: ExperimentStore, study_id: str, home: Path, measure_space: Callable[[Path], int]) -> None:
+    """Raises StoreUnavailable or OSError while that does not succeed."""
+    if measure_space(home) < LEAST_SPACE:
+        raise OSError(errno.ENOSPC, f"no space is left at {home}")
+    store.append_event(study_id, "store.waiting", "The study could not be stored for a while; its work begins anew.")
 
 
 @dataclass(slots=True)
@@ -93,18 +114,28 @@ class _Worker:
     store: ExperimentStore
     study: Study
     settings: StudySettings
-    sandbox: Sandbox | None
-    folder: Path
+    home: Path
     limits: Limits
-    resume: str
     budget: Mapping[str, float]
     measure_space: Callable[[Path], int]
     control: RunControl = field(default_factory=RunControl)
+    sandbox: Sandbox | None = None
     background: BackgroundTasks = field(init=False)
     received: int | None = None
     ledger: BudgetLedger | None = None
 
+    @property
+    def folder(self) -> Path:
+        return self.home / "studies" / self.study.id
+
+    @property
+    def resume(self) -> str:
+        """What to type to go on."""
+        return resume_command(self.study.id, self.home)
+
     def run(self) -> Outcome:
+        self.sandbox = sandbox_of(self.settings)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.background = BackgroundTasks(2 * max(self.settings.parallel, len(self.settings.servers)))
         with StudyLease(
             self.store,
@@ -141,11 +172,11 @@ class _Worker:
             store.set_study_status(self.study.id, StudyStatus.PAUSED, reason[:1000])
             log.warn("study.paused", f"The study is paused: {reason}; go on with `{self.resume}`.")
             raise
-        except (ResearchError, StoreError) as error:
-            _record_failure(store, log, self.study.id, str(error))
-            raise
         except Exception as error:
-            _record_failure(store, log, self.study.id, f"{type(error).__name__}: {error}")
+            if not is_storage_outage(error):
+                is_named = isinstance(error, ResearchError | StoreError)
+                reason = str(error) if is_named else f"{type(error).__name__}: {error}"
+                _record_failure(store, log, self.study.id, reason)
             raise
         else:
             # The report node has said so and why, unless it ran in an earlier process.
@@ -211,6 +242,7 @@ class _Worker:
         deps.pool.stop()
         self.background.join()
         deps.environments.close()
+        end_clients(deps)
         deps.ledger.charge_time()
         leave(deps, self.control.drain_reason or "the study ended early")
 

@@ -215,7 +215,7 @@ def to_job(row: sqlite3.Row) -> JobRow:
 
 def to_episode(row: sqlite3.Row) -> EpisodeRow:
     fields: dict[str, Any] = dict(row)
-    del fields["number"], fields["job_id"]
+    del fields["number"]
     fields["episode_type"] = EpisodeType(fields["episode_type"])
     fields["state"] = EpisodeState(fields["state"])
     if fields["is_success"] is not None:

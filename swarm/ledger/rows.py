@@ -75,7 +75,8 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
-    """One episode. Fields after `deadline_at` are filled in as it lives; None means that has not happened.
+    """One episode. Fields after `deadline_at` are filled in as it lives; None means that has not happened. `job_id` is
+    the job that it was begun under, which the ledger adds.
 
     `api_key_sha256` is the hex digest of the episode's key, never the key. `outcome` says why it was aborted, expired
     or dropped. `turns` counts recorded model calls, `weight_versions` are all that sampled one of its tokens.
@@ -113,6 +114,7 @@ class EpisodeRow:
     transaction_sha256: str | None = None
     inquiry_url: str | None = field(default=None, repr=False)
     batch_group: int | None = None
+    job_id: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from swarm.processes.child import Child, tail
+from swarm.processes.child import KILLED, Child, tail
 
 POLL_S = 0.02
 
 
 class NoAnnouncement(Exception):
-    """A child ended, or was silent for too long. The message is the last line of what it said on standard error."""
+    """A child ended, or was silent for too long. The message is the last line of what it said on standard error.
+
+    `was_killed` says that it was killed before it could say anything.
+    """
+
+    def __init__(self, message: str, *, was_killed: bool = False) -> None:
+        super().__init__(message)
+        self.was_killed = was_killed
 
 
 def claim_stdout() -> TextIO:
@@ -37,15 +44,18 @@ def await_announcement(
     Raises NoAnnouncement if it ends or `timeout_s` pass without one, or once `is_given_up` says so. The child is left
     as it is.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline, code = time.monotonic() + timeout_s, None
     while time.monotonic() < deadline and not is_given_up():
         # Asked before the file is read, so that a child which ends right after its line has been heard.
-        has_ended = child.poll() is not None
+        code = child.poll()
         line, newline, _ = out.read_text(encoding="utf-8").partition("\n")
         if newline:
             return json.loads(line)
-        if has_ended:
+        if code is not None:
             break
         time.sleep(POLL_S)
+    if code == KILLED:
+        raise NoAnnouncement("it was killed", was_killed=True)
     said = tail(errors).splitlines()
-    raise NoAnnouncement(said[-1] if said else f"no sign of life within {timeout_s:.0f} s")
+    silence = f"no sign of life within {timeout_s:.0f} s" if code is None else f"it ended with exit code {code}"
+    raise NoAnnouncement(said[-1] if said else silence)

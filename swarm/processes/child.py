@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import cast
 
 _SUPERVISOR = Path(__file__).with_name("supervise.py")
+KILLED = 128 + signal.SIGKILL
+"""The exit code of a child that was killed: by the kernel for want of memory, or by a person. It did not end itself."""
 STOP_TIMEOUT_S = 12.0
 """Beyond the grace that supervise.py gives, so that it is killed only if it hangs itself."""
 

@@ -147,7 +147,8 @@ class HeartbeatResponse(Body):
 
 
 class EpisodeView(Body):
-    """One episode as the server knows it. Times are seconds since the epoch; `outcome` says why it was dropped."""
+    """One episode as the server knows it. Times are seconds since the epoch; `outcome` says why it was dropped.
+    `job_id` is the job that it was begun under, as in the event `job.started`."""
 
     episode_id: str
     episode_type: EpisodeType
@@ -165,6 +166,7 @@ class EpisodeView(Body):
     ended_at: float | None
     weight_versions: list[int]
     batch_id: str | None
+    job_id: int | None = None
 
 
 class EpisodePage(Body):

@@ -92,7 +92,7 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model_url(replies: Path) -> Iterator[str]:
     argv = [sys.executable, "-m", "llm_replies.server", str(replies)]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:
             assert server.stdout is not None

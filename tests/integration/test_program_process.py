@@ -55,6 +55,29 @@ def opened(code: str, folder: Path, url: str, **limits: float) -> Iterator[tuple
             yield process, program
 
 
+KILLED_ONCE = """
+import os, pathlib, signal
+
+mark = pathlib.Path({mark!r})
+if not mark.exists():
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def agent(task, model, session):
+    return "50"
+"""
+
+
+def test_a_program_whose_process_is_killed_as_it_starts_is_started_again(server: SwarmClient, tmp_path: Path) -> None:
+    code = KILLED_ONCE.format(mark=str(tmp_path / "mark"))
+    with place_program(code, tmp_path / "program", server.url, None) as place:
+        process = ProgramProcess(place)
+        with process as program:
+            assert process.starts == 2
+            assert measure(server, load_environment("guess"), program, episodes=2).n == 2
+
+
 def test_a_program_in_a_sandbox_trains_and_is_measured(server: SwarmClient, tmp_path: Path) -> None:
     guess = load_environment("guess")
     with opened(THINKS, tmp_path, server.url) as (_, program):

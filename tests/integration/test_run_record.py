@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +168,16 @@ def test_a_study_tells_why_a_run_was_rejected_and_does_not_try_it_again(
     assert all("the batch policy was changed" in (run.exit_reason or "") for run in rejected.values())
     report = next((tmp_path / "runs").rglob("report.md")).read_text()
     assert "the batch policy was changed" in report
+
+
+def test_episodes_of_earlier_runs_are_no_reason_whatever_their_times(server: SwarmClient, tmp_path: Path) -> None:
+    train_as_another(server)
+    # As if the clock had been set back by an hour since: the times of earlier episodes lie ahead.
+    (ledger,) = tmp_path.rglob("ledger.db")
+    with closing(sqlite3.connect(ledger, timeout=60)) as connection, connection:
+        connection.execute("UPDATE episodes SET begun_at = begun_at + 3600")
+    job = JOB.model_copy(update={"experiment_name": "arm/seed-3"})
+    server.auto_sync_train_config_and_start_engine(job, force_restart=True)
+    mark = mark_begin(server, job.model_dump())
+    attempt(server, "a", "hello")
+    check_record(server, mark, HELD_OUT, RUN)

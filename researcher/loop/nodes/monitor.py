@@ -15,6 +15,7 @@ from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import OWN_DOING, TRAINING_SECONDS, job_of
 from researcher.execution.shares import ends_at_a_share
+from researcher.execution.storage_outage import is_storage_outage
 from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import prepare
@@ -24,7 +25,7 @@ from researcher.loop.state import ResearchState
 from researcher.servers.pool import is_outage
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
-from swarm.processes.child import tail
+from swarm.processes.child import KILLED, tail
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ LAST_LINES = 5
 MAX_INCOMPLETE = 2
 """A score that lacks episodes is measured so often again, on a server that answers."""
 DISK_EVERY_S = 30.0
+MAX_KILLS = 3
+"""A program that is killed so often without a step in between uses up something, such as memory."""
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
@@ -94,6 +97,11 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         # The program ends by itself with the step that reaches the share, and only then.
         active.has_its_share = True
         active.phase = Phase.TRAINED
+    elif code == KILLED and active.kills < MAX_KILLS:
+        active.kills += 1
+        active.child.stop()
+        deps.log.warn("run.resumed", f"{active.name} goes on: its program was killed", run_id=active.run_id)
+        prepare(deps, active)
     elif code is not None and (code != 0 or status.state == "ROLLING"):
         words = last_words(tail(deps.evaluator().folder(active.run_id) / "train.log"), LAST_LINES)
         reason = f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}"
@@ -143,7 +151,7 @@ def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:
     deps.store.record_metrics(active.run_id, values)
     for point in points:
         active.early_stopping.observe(point.step, point.metrics)
-        active.outages = 0
+        active.outages = active.kills = 0
     active.copied_step = points[-1].step
 
 
@@ -163,6 +171,9 @@ def end_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
     """Background work for a run has raised: what says nothing of the run is done again, all else fails it."""
     if is_outage(error):
         set_back(deps, active, error)
+    elif is_storage_outage(error):
+        active.is_waiting = True
+        logger.warning("%s: done again: %s", active.name, error)
     elif isinstance(error, RunLost):
         lose(deps, active, str(error))
     elif isinstance(error, ScoreIncomplete) and (active.incomplete < MAX_INCOMPLETE or not active.slot.is_answering):

@@ -118,7 +118,24 @@ class EnvironmentProcess:
                     return
 
     def _start(self) -> Child:
-        """Raises what the environment is refused for, EnvironmentFailure if there is no sign of life."""
+        """Raises what the environment is refused for, EnvironmentFailure if there is no sign of life.
+
+        One that is killed as it starts is started again: that says nothing of the environment.
+        """
+        for _ in range(MAX_USELESS_STARTS - 1):
+            try:
+                return self._start_once()
+            except NoAnnouncement as silence:
+                if not silence.was_killed or self._closed.is_set():
+                    raise self._not_started(silence) from silence
+                logger.warning("the environment %s was killed as it started and is started again", self._name)
+        try:
+            return self._start_once()
+        except NoAnnouncement as silence:
+            raise self._not_started(silence) from silence
+
+    def _start_once(self) -> Child:
+        """Raises NoAnnouncement, or what the environment is refused for."""
         self.starts += 1
         out, errors = self._folder / f"stdout-{self.starts}", self._folder / "stderr.log"
         module = "swarm.environments.server.main"
@@ -133,13 +150,15 @@ class EnvironmentProcess:
         child = Child(argv, env=environment, cwd=Path.cwd(), out=out, errors=errors)
         try:
             announced = await_announcement(child, out, errors, START_TIMEOUT_S, is_given_up=self._closed.is_set)
-        except NoAnnouncement as silence:
+        except NoAnnouncement:
             child.stop()
-            hint = f": install swarm-researcher in {python}" if python and "No module named" in str(silence) else ""
-            raise EnvironmentFailure(
-                f"the process of the environment {self._name} did not start: {silence}{hint}"
-            ) from silence
+            raise
         return self._started(child, announced)
+
+    def _not_started(self, silence: NoAnnouncement) -> EnvironmentFailure:
+        python = interpreter_of(self._name)
+        hint = f": install swarm-researcher in {python}" if python and "No module named" in str(silence) else ""
+        return EnvironmentFailure(f"the process of the environment {self._name} did not start: {silence}{hint}")
 
     def _started(self, child: Child, said: dict[str, Any]) -> Child:
         failure = said.get("error")

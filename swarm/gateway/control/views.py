@@ -44,6 +44,7 @@ def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeV
         ended_at=row.ended_at,
         weight_versions=list(row.weight_versions),
         batch_id=row.batch_id,
+        job_id=row.job_id,
     )
 
 

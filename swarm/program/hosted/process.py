@@ -26,7 +26,7 @@ from pydantic import BaseModel, ValidationError
 from swarm.client.runner import is_transient
 from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_class
-from swarm.processes.child import Child, tail
+from swarm.processes.child import KILLED, OWN_END_S, Child, tail
 from swarm.program.attempts import AgentSession, Model
 from swarm.program.base import Program, answer_in_turn
 from swarm.program.hosted.key_router import BASE_PATH, KeyRouter
@@ -219,8 +219,20 @@ class ProgramProcess:
             return self._life
 
     def _start(self) -> _Life:
+        """Raises ProgramFailure, EnvironmentInvalid. One that is killed as it starts is started again: that says
+        nothing of the program."""
+        for _ in range(MAX_USELESS_STARTS - 1):
+            self.starts += 1
+            try:
+                return _Life(self._place)
+            except _Killed:
+                logger.warning("the process of %s was killed as it started and is started again", self._place.path.name)
         self.starts += 1
         return _Life(self._place)
+
+
+class _Killed(ProgramFailure):
+    """The process was killed before it was ready."""
 
 
 @dataclass(slots=True)
@@ -257,8 +269,10 @@ class _Life:
         except Empty:
             ready = None
         if ready is None:
+            was_killed = self.child.wait(OWN_END_S) == KILLED
             self.end()
-            raise ProgramFailure(f"the process of {place.path.name} did not start: {self.last_words()}")
+            failure = _Killed if was_killed else ProgramFailure
+            raise failure(f"the process of {place.path.name} did not start: {self.last_words()}")
         if ready.refusal is not None:
             self.end()
             raise EnvironmentInvalid(ready.refusal, param="program")

@@ -118,6 +118,25 @@ def own_task(item: Any) -> Any:
     return next(each for each in load_environment("guess").tasks(Split.TRAIN) if each.task == item.task)
 
 
+def test_a_server_that_is_killed_as_it_starts_is_started_again(own: Path, tmp_path: Path) -> None:
+    kills = (
+        "import os, pathlib, signal\n"
+        f"mark = pathlib.Path({str(tmp_path / 'mark')!r})\n"
+        "if not mark.exists():\n"
+        "    mark.touch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (own / "grade.py").write_text(kills + (own / "grade.py").read_text())
+    with EnvironmentProcess(str(own)) as process:
+        assert process.starts == 2
+
+
+def test_a_server_that_is_killed_whenever_it_starts_is_given_up(own: Path) -> None:
+    (own / "grade.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    with pytest.raises(EnvironmentFailure, match="did not start: it was killed"):
+        EnvironmentProcess(str(own))
+
+
 def test_a_grader_that_takes_forever_fails_its_own_attempt_alone(own: Path, opened: Open) -> None:
     (own / "grade.py").write_text(HANGS)
     with (own / "environment.toml").open("a") as options:

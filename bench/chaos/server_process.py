@@ -1,0 +1,85 @@
+"""`swarm start` in a process of its own, with its home and its port, killed and started again at will.
+
+Place in the flow: the chaos harness and tests of outages start servers here. It knows nothing of studies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+STOP_TIMEOUT_S = 60
+
+
+class NotStarted(OSError):
+    """The server ended before it said its address; the message is the last that it wrote."""
+
+
+@dataclass
+class ServerProcess:
+    """A server at an address that it keeps over its lives."""
+
+    home: Path
+    port: int
+    process: subprocess.Popen[str] | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables that its process has besides those of this one."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Returns once it answers. Raises NotStarted, or another OSError where its home cannot be written."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        words = ["-m", "swarm.cli", "start", "--port", str(self.port), "--home", str(self.home), "--json"]
+        with (self.home / "stderr.log").open("a") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, *words],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, **self.env},
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.wait()
+            raise NotStarted((self.home / "stderr.log").read_text()[-2000:])
+        assert json.loads(line)["url"] == self.url
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9; returns once it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def wait(self) -> None:
+        assert self.process is not None
+        self.process.communicate(timeout=STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        if self.is_running:
+            self.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

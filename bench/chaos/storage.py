@@ -1,0 +1,69 @@
+"""What goes wrong with files: a disk that is full for a while, and a database that somebody else holds locked.
+
+Place in the flow: deployment.py puts the homes on a small disk where it may; the injector fills it, and holds the
+database of studies. It knows nothing of what is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+FILLER = ".filler"
+_BLOCK = 1 << 20
+
+
+class SmallDisk:
+    """A file system in memory at `path`, of `size_mb` MiB. `mount` needs the right to mount."""
+
+    def __init__(self, path: Path, size_mb: int) -> None:
+        self.path = path
+        self._size_mb = size_mb
+        self.is_mounted = False
+
+    def mount(self) -> bool:
+        """Whether it could be mounted; else `path` is a plain folder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={self._size_mb}m,mode=700", "tmpfs", str(self.path)]
+        with suppress(OSError):
+            self.is_mounted = subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+        return self.is_mounted
+
+    def unmount(self) -> None:
+        if self.is_mounted:
+            # A process that was killed a moment ago may still have a file open.
+            subprocess.run(["umount", "--lazy", str(self.path)], capture_output=True, timeout=60, check=True)
+            self.is_mounted = False
+
+    def fill_for(self, seconds: float, stop: threading.Event) -> None:
+        """Leave no byte for so long, however often somebody frees some, or until `stop` is set."""
+        filler = self.path / FILLER
+        ends = threading.Event()
+        timer = threading.Timer(seconds, ends.set)
+        timer.start()
+        try:
+            with filler.open("ab") as file:
+                while not (ends.is_set() or stop.is_set()):
+                    with suppress(OSError):
+                        free = shutil.disk_usage(self.path).free
+                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, min(free, _BLOCK) or 1)
+                        continue
+                    ends.wait(0.05)
+        finally:
+            timer.cancel()
+            filler.unlink(missing_ok=True)
+
+
+def hold_database(path: Path, seconds: float, stop: threading.Event) -> None:
+    """An exclusive transaction of another process for so long, or until `stop` is set: nobody else writes meanwhile."""
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        try:
+            stop.wait(seconds)
+        finally:
+            connection.execute("ROLLBACK")

@@ -1,0 +1,141 @@
+"""A study whose disk is full, or whose database is locked, for a while: it rests and goes on by itself."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments_db import ExperimentStore, RunStatus, StoreUnavailable, StudyStatus, engine, open_store
+from researcher.execution import storage_outage
+from researcher.loop.session import work_on
+from researcher.study.requests import ask_to_end, create_study
+from researcher.study.settings import StudySettings
+
+TOPIC = "batch size 2 or 3 for tool use at equal steps"
+PATIENCE_S = 200
+pytestmark = pytest.mark.timeout(280)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExperimentStore]:
+    """Its writers give up after a moment, and try again after another."""
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(storage_outage, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(storage_outage, "LONGEST_PAUSE_S", 0.2)
+    with open_store(tmp_path / "research.db") as opened:
+        yield opened
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def await_true(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def kinds(store: ExperimentStore, study_id: str) -> list[str]:
+    return [event.kind for event in store.list_events(study_id, limit=None)]
+
+
+@pytest.fixture
+def study_id(store: ExperimentStore, start_server: Callable[..., Any]) -> str:
+    settings = {"engine": "fake", "steps": 6, "seeds": 1, "eval_episodes": 4, "servers": [start_server().url]}
+    return create_study(store, TOPIC, StudySettings.model_validate(settings)).id
+
+
+def test_study_rests_while_its_database_is_locked_and_begins_no_run_twice(store, study_id, tmp_path, caplog):
+    outcome: list[Any] = []
+    worker = threading.Thread(target=lambda: outcome.append(work_on(store, study_id, tmp_path)))
+    worker.start()
+    await_true(lambda: "run.training" in kinds(store, study_id))
+    with locked(tmp_path / "research.db"):
+        await_true(lambda: "waits until it can be stored" in caplog.text)
+        assert store.get_study(study_id).status is StudyStatus.RUNNING
+    worker.join(PATIENCE_S)
+
+    assert outcome and outcome[0].study.status is StudyStatus.FINISHED
+    assert "store.waiting" in kinds(store, study_id)
+    runs = store.list_runs(study_id=study_id)
+    assert [(run.attempt, run.status) for run in runs] == [(1, RunStatus.FINISHED)] * 2
+
+
+def test_request_to_pause_that_comes_as_the_lock_goes_is_heard(store, study_id, tmp_path, caplog):
+    worker = threading.Thread(target=work_on, args=(store, study_id, tmp_path))
+    worker.start()
+    await_true(lambda: "run.training" in kinds(store, study_id))
+    with locked(tmp_path / "research.db"):
+        await_true(lambda: "waits until it can be stored" in caplog.text)
+    await_true(lambda: _is_asked(store, study_id))
+    worker.join(PATIENCE_S)
+    assert not worker.is_alive()
+    assert store.get_study(study_id).status is StudyStatus.PAUSED
+
+
+def _is_asked(store: ExperimentStore, study_id: str) -> bool:
+    try:
+        ask_to_end(store, study_id, StudyStatus.PAUSED)
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def test_study_rests_while_no_space_is_left(store, study_id, tmp_path, caplog):
+    free = [0]
+
+    def measure(_: Path) -> int:
+        if not free[0]:
+            raise OSError(28, "No space left on device")
+        return free[0]
+
+    outcome: list[Any] = []
+    worker = threading.Thread(target=lambda: outcome.append(work_on(store, study_id, tmp_path, measure_space=measure)))
+    worker.start()
+    await_true(lambda: "waits until it can be stored" in caplog.text)
+    assert worker.is_alive() and not store.list_runs(study_id=study_id)
+    free[0] = 10**12
+    worker.join(PATIENCE_S)
+
+    assert outcome and outcome[0].study.status is StudyStatus.FINISHED
+
+
+def test_resume_waits_for_a_database_that_is_locked(tmp_path: Path) -> None:
+    with open_store(tmp_path / "research.db") as store:
+        study = create_study(store, TOPIC, StudySettings(engine="fake"))
+        store.set_study_status(study.id, StudyStatus.RUNNING)
+        store.set_study_status(study.id, StudyStatus.FINISHED, "the report is written")
+    script = "from experiments_db import engine; engine.BUSY_TIMEOUT_S = 0.1; import researcher.cli as c; c.main()"
+    words = [sys.executable, "-c", script, "resume", study.id, "--home", str(tmp_path)]
+    with locked(tmp_path / "research.db"):
+        resumed = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert resumed.stderr is not None
+        line = resumed.stderr.readline()
+        assert "waits until it can be stored" in line
+        assert resumed.poll() is None
+    _, errors = resumed.communicate(timeout=PATIENCE_S)
+    assert "is finished already" in errors
+
+
+def test_what_may_pass_is_told_from_what_may_not(store: ExperimentStore, study_id: str, tmp_path: Path) -> None:
+    with locked(tmp_path / "research.db"), pytest.raises(StoreUnavailable) as busy:
+        store.append_event(study_id, "any", "text")
+    assert busy.value.may_pass and storage_outage.is_storage_outage(busy.value)
+    assert storage_outage.is_storage_outage(OSError(28, "No space left on device"))
+    assert not storage_outage.is_storage_outage(OSError(13, "Permission denied"))
+    assert not storage_outage.is_storage_outage(StoreUnavailable("the file is damaged"))

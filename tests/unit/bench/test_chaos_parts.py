@@ -1,0 +1,126 @@
+"""The parts of the chaos harness that need no study: its disk, its clock, its lock, its language model."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bench.chaos.clock import Clock, compile_library
+from bench.chaos.reply_server import DROP, HANG, ReplyServer
+from bench.chaos.storage import SmallDisk, hold_database
+from bench.chaos.study import ENVIRONMENT, ChaosStudy
+from swarm.environments import load_environment
+from swarm.tasks import Split
+
+STUDY = ChaosStudy("lr", (1e-3, 1e-4), seeds=3, plans=2, steps=2, eval_episodes=4, engine="fake")
+
+
+def test_full_disk_takes_no_byte_and_is_free_again_afterwards(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path / "disk", 4)
+    if not disk.mount():
+        pytest.skip("nothing may be mounted here")
+    stop = threading.Event()
+    filling = threading.Thread(target=disk.fill_for, args=(60.0, stop))
+    try:
+        filling.start()
+        deadline = time.monotonic() + 60
+        while not _is_full(disk.path):
+            assert time.monotonic() < deadline
+        stop.set()
+        filling.join()
+        (disk.path / "file").write_bytes(bytes(1 << 20))
+    finally:
+        stop.set()
+        filling.join()
+        disk.unmount()
+    assert not any((tmp_path / "disk").iterdir())
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        (folder / "probe").write_bytes(bytes(1 << 16))
+    except OSError:
+        return True
+    return False
+
+
+def test_held_database_takes_no_writer(tmp_path: Path) -> None:
+    path, stop = tmp_path / "any.db", threading.Event()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (n)")
+    connection.close()
+    holding = threading.Thread(target=hold_database, args=(path, 60.0, stop))
+    holding.start()
+    writer = sqlite3.connect(path, timeout=0.01)
+    deadline = time.monotonic() + 60
+    while True:
+        assert time.monotonic() < deadline
+        try:
+            with writer:
+                writer.execute("INSERT INTO t VALUES (1)")
+        except sqlite3.OperationalError:
+            break
+    stop.set()
+    holding.join()
+    with writer:
+        writer.execute("INSERT INTO t VALUES (2)")
+    writer.close()
+
+
+def test_clock_of_a_process_jumps_and_its_sleeps_do_not(tmp_path: Path) -> None:
+    library = compile_library(tmp_path)
+    if library is None:
+        pytest.skip("there is no C compiler")
+    clock = Clock(tmp_path / "host.clock", library)
+    script = "import time\nfor _ in range(2):\n print(time.time(), flush=True); input(); time.sleep(0.2)"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **clock.env},
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        before = float(process.stdout.readline())
+        clock.move(-7200)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        after = float(process.stdout.readline())
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert before - 7300 < after < before - 7000
+
+
+def test_language_model_gives_the_answer_of_the_plan_it_is_asked_about(tmp_path: Path) -> None:
+    STUDY.write(tmp_path)
+    with ReplyServer(tmp_path / "replies", failures=[503, DROP, HANG], by_iteration=True, hang_s=0.01) as model:
+
+        def ask(question: str) -> httpx.Response:
+            body = {"model": "any", "messages": [{"role": "user", "content": question}]}
+            return httpx.post(f"{model.url}/chat/completions", json=body)
+
+        assert ask("# decide: x").status_code == 503
+        for _ in (DROP, HANG):
+            with pytest.raises(httpx.TransportError):
+                ask("# decide: x")
+        assert len(model.failed_at) == 3
+        for number, action in ((2, "stop"), (1, "refine"), (1, "refine")):
+            assert action in ask(f"# decide: x\n\nIterations so far: {number}").text
+        assert "lr=0.0001" in ask("# plan: x\n\nIteration: 2 (the first is 1)").text
+
+
+def test_environment_of_the_study_is_served_and_known_to_its_grader(tmp_path: Path) -> None:
+    STUDY.write(tmp_path)
+    environment = load_environment(str(tmp_path / ENVIRONMENT))
+    first = next(environment.tasks(Split.VALIDATION))
+    reply = first.task.main_query.removeprefix("Reverse: ")[::-1]
+    assert environment.grade(first, [{"role": "assistant", "content": reply}]).score == 1.0
+    assert STUDY.runs == 12

@@ -19,7 +19,7 @@ from swarm.types import FinishReason, SamplingParams, TokenDelta
 pytestmark = pytest.mark.anyio
 
 PROMPT = (40, 41, 42, 43)
-LIMIT_S = 120
+LIMIT_S = 600
 _names = itertools.count()
 
 

@@ -23,6 +23,8 @@ from experiments_db import StoreError, open_store
 STUDY_LIMIT_S = 3600.0
 SAY_EVERY_S = 30.0
 MEAN_PAUSE_S = 10.0
+SPREAD = 0.6
+"""The part of a study's time in peace over which faults are spread: they have to come before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,11 @@ def play(folder: Path, study: ChaosStudy, attack: Attack | None = None) -> Playe
 
 def play_both(folder: Path, study: ChaosStudy, attack: Attack, *, is_spread: bool = False) -> tuple[Played, Played]:
     """The study in peace and the study under attack, which is checked against the other one as well. With `is_spread`
-    the pauses are such that the faults fill the time which the study took in peace: a slow machine gets fewer a
+    the pauses are such that the faults fill most of the time which the study took in peace: a slow machine gets fewer a
     minute."""
     control = play(folder / "control", study)
     if is_spread:
-        attack = replace(attack, mean_pause_s=control.outcome.seconds / attack.count)
+        attack = replace(attack, mean_pause_s=SPREAD * control.outcome.seconds / attack.count)
     attacked = play(folder / "attacked", study, attack)
     hit = len(attacked.faults)
     enough = Check("faults", hit >= attack.count, f"{hit} of {attack.count}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -111,17 +110,10 @@ class Deployment:
                 keys += [str(event.detail["key"]) for event in client.past_events() if "key" in event.detail]
         return keys
 
-    def keep(self, names: Sequence[str] = ("research.db", "studies")) -> Path:
+    def keep(self) -> None:
         """Copy what the researcher has stored to where it outlives the small disk."""
         kept = self.folder / "record"
-        for name in names:
-            source = self.home / name
-            if source.is_dir():
-                shutil.copytree(source, kept / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock"))
-            elif source.is_file():
-                kept.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, kept / name)
-        return kept
+        shutil.copytree(self.home, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock"))
 
     def close(self) -> None:
         self.stopping.set()

@@ -18,7 +18,7 @@ import psutil
 from bench.chaos.deployment import Deployment
 from bench.chaos.faults import SHARES, Drawn, Fault, FaultKind
 from bench.chaos.reply_server import BROKEN_JSON, DROP, HANG, OTHER_JSON, PAGE
-from bench.chaos.storage import hold_database
+from bench.chaos.storage import hold_database, let_go
 from bench.process_tree import command_of, descendants
 from experiments_db.engine import BUSY_TIMEOUT_S
 
@@ -64,14 +64,18 @@ class Injector:
         self._armed: list[_Armed] = []
         self._missed: Counter[FaultKind] = Counter()
         self._lasting: list[threading.Thread] = []
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def join(self) -> None:
-        """Call once the study is over: what lasts has passed, and all servers run."""
+        """Call once the study is over: what lasts has passed, and all servers run. Raises what kept the faults from
+        going on."""
         self._thread.join()
+        if self._failure is not None:
+            raise self._failure
         for each in self._lasting:
             each.join()
         self._deployment.settle()
@@ -93,6 +97,12 @@ class Injector:
         return dict(self._missed + Counter({FaultKind.MODEL_FAILED: waiting}))
 
     def _run(self) -> None:
+        try:
+            self._inject()
+        except Exception as error:  # noqa: BLE001 - the boundary: it is raised in the thread that joins
+            self._failure = error
+
+    def _inject(self) -> None:
         deployment = self._deployment
         for drawn in self._drawn:
             if self._is_done() or deployment.stopping.wait(drawn.pause_s) or self._is_done():
@@ -143,8 +153,7 @@ class Injector:
                 self._last(lambda: self._deployment.disk.fill_for(seconds, self._deployment.stopping))
                 return f"{self._deployment.disk.path} for {seconds:.0f} s"
             case FaultKind.DATABASE_LOCKED:
-                self._last(lambda: hold_database(self._deployment.database, LOCKED_S, self._deployment.stopping))
-                return f"{self._deployment.database.name} for {LOCKED_S:.0f} s"
+                return self._lock_database()
             case FaultKind.CLOCK_JUMPED:
                 host, by_s = chance.choice(sorted(self._deployment.clocks)), chance.choice(JUMPS_S)
                 self._deployment.clocks[host].move(by_s)
@@ -153,7 +162,7 @@ class Injector:
                 raise AssertionError("the language model fails when it is asked")
 
     def _kill_server(self, chance: random.Random) -> str:
-        running = [server for server in self._deployment.servers if server.is_running]
+        running = [server for server in self._deployment.servers if server.is_ready and server.is_running]
         pause_s = chance.uniform(0, LONGEST_PAUSE_S)
         if not running:
             return ""
@@ -161,6 +170,14 @@ class Injector:
         server.kill()
         self._deployment.start_again(server, pause_s)
         return f"{server.url} for {pause_s:.1f} s"
+
+    def _lock_database(self) -> str:
+        path = self._deployment.database
+        held = hold_database(path)
+        if held is None:
+            return ""
+        self._last(lambda: let_go(held, LOCKED_S, self._deployment.stopping))
+        return f"{path.name} for {LOCKED_S:.0f} s"
 
     def _kill_one_of(self, words: str, chance: random.Random) -> str:
         pid = self._deployment.researcher.pid

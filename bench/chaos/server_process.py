@@ -31,6 +31,8 @@ class ServerProcess:
     process: subprocess.Popen[str] | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables that its process has besides those of this one."""
+    is_ready: bool = False
+    """Whether its process has said that it answers, and was not killed or waited for since."""
 
     @property
     def url(self) -> str:
@@ -60,6 +62,7 @@ class ServerProcess:
             self.wait()
             raise NotStarted((self.home / "stderr.log").read_text()[-2000:])
         assert json.loads(line)["url"] == self.url
+        self.is_ready = True
 
     @property
     def is_running(self) -> bool:
@@ -72,6 +75,7 @@ class ServerProcess:
 
     def wait(self) -> None:
         assert self.process is not None
+        self.is_ready = False
         self.process.communicate(timeout=STOP_TIMEOUT_S)
 
     def close(self) -> None:

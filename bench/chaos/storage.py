@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 FILLER = ".filler"
+HOLD_TIMEOUT_S = 5.0
 _BLOCK = 1 << 20
 
 
@@ -59,11 +60,19 @@ class SmallDisk:
             filler.unlink(missing_ok=True)
 
 
-def hold_database(path: Path, seconds: float, stop: threading.Event) -> None:
-    """An exclusive transaction of another process for so long, or until `stop` is set: nobody else writes meanwhile."""
-    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
+def hold_database(path: Path) -> sqlite3.Connection | None:
+    """An exclusive transaction of another process, during which nobody else writes; None if it cannot be had now."""
+    connection = sqlite3.connect(path, timeout=HOLD_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
         connection.execute("BEGIN EXCLUSIVE")
-        try:
-            stop.wait(seconds)
-        finally:
-            connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        connection.close()
+        return None
+    return connection
+
+
+def let_go(held: sqlite3.Connection, after_s: float, stop: threading.Event) -> None:
+    """End the transaction after so long, or once `stop` is set."""
+    stop.wait(after_s)
+    with closing(held):
+        held.execute("ROLLBACK")

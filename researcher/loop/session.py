@@ -80,24 +80,24 @@ def work_on(
     or the database locked, the work rests, and goes on afterwards as after a crash. Raises StudyBusy while another
     process works on it, TopicInvalid for limits that cannot be; whatever ends it early is stored as its status.
     """
-    has_waited = False
+    is_begun = False
     while True:
         worker = None
         try:
             study = find_study(store, study_id)
             settings = check_change(store, study, budget or {})
-            was_ended = has_waited and study.status in (StudyStatus.PAUSED, StudyStatus.STOPPED)
+            was_ended = is_begun and study.status in (StudyStatus.PAUSED, StudyStatus.STOPPED)
             if was_ended or (study.status is StudyStatus.FINISHED and not budget):
                 return Outcome(study)
             settings = settings if min_free_gb is None else settings.model_copy(update={"min_free_gb": min_free_gb})
-            worker = _Worker(store, study, settings, home, limits or Limits(), budget or {}, measure_space)
+            worker = _Worker(store, study, settings, home, limits or Limits(), budget or {}, measure_space, is_begun)
             return worker.run()
         except Exception as error:
             if not is_storage_outage(error) or (worker is not None and worker.received is not None):
                 raise
             seconds = await_storage(partial(_note_wait, store, study_id, home, measure_space), error)
             logger.warning("the study can be stored again, after %.0f s", seconds)
-            has_waited = True
+            is_begun = is_begun or (worker is not None and worker.is_begun)
 
 
 def _note_wait(store: ExperimentStore, study_id: str, home: Path, measure_space: Callable[[Path], int]) -> None:
@@ -109,7 +109,8 @@ def _note_wait(store: ExperimentStore, study_id: str, home: Path, measure_space:
 
 @dataclass(slots=True)
 class _Worker:
-    """The life of one process's work on one study."""
+    """The life of one process's work on one study. `is_begun` says that the study is set running already: from then on
+    its status is a request of somebody else's."""
 
     store: ExperimentStore
     study: Study
@@ -118,6 +119,7 @@ class _Worker:
     limits: Limits
     budget: Mapping[str, float]
     measure_space: Callable[[Path], int]
+    is_begun: bool
     control: RunControl = field(default_factory=RunControl)
     sandbox: Sandbox | None = None
     background: BackgroundTasks = field(init=False)
@@ -144,7 +146,9 @@ class _Worker:
             on_lost=self._on_lost,
         ) as study_lease:
             change_budget(study_lease.store, self.study, self.budget)
-            study_lease.store.set_study_status(self.study.id, StudyStatus.RUNNING)
+            if not self.is_begun:
+                study_lease.store.set_study_status(self.study.id, StudyStatus.RUNNING)
+                self.is_begun = True
             with self._drain_on_signals(), self._log(study_lease.store) as log:
                 self._work(study_lease.store, log)
         return Outcome(self.store.get_study(self.study.id), self.received)

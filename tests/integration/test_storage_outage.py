@@ -88,6 +88,19 @@ def test_request_to_pause_that_comes_as_the_lock_goes_is_heard(store, study_id, 
     assert store.get_study(study_id).status is StudyStatus.PAUSED
 
 
+def test_resume_of_a_paused_study_goes_on_once_its_database_is_free(store, study_id, tmp_path, caplog):
+    store.set_study_status(study_id, StudyStatus.RUNNING)
+    store.set_study_status(study_id, StudyStatus.PAUSED, "on request")
+    outcome: list[Any] = []
+    worker = threading.Thread(target=lambda: outcome.append(work_on(store, study_id, tmp_path)))
+    with locked(tmp_path / "research.db"):
+        worker.start()
+        await_true(lambda: "waits until it can be stored" in caplog.text)
+    worker.join(PATIENCE_S)
+
+    assert outcome and outcome[0].study.status is StudyStatus.FINISHED
+
+
 def _is_asked(store: ExperimentStore, study_id: str) -> bool:
     try:
         ask_to_end(store, study_id, StudyStatus.PAUSED)

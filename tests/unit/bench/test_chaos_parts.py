@@ -15,7 +15,7 @@ import pytest
 
 from bench.chaos.clock import Clock, compile_library
 from bench.chaos.reply_server import DROP, HANG, ReplyServer
-from bench.chaos.storage import SmallDisk, hold_database
+from bench.chaos.storage import SmallDisk, hold_database, let_go
 from bench.chaos.study import ENVIRONMENT, ChaosStudy
 from swarm.environments import load_environment
 from swarm.tasks import Split
@@ -57,19 +57,13 @@ def test_held_database_takes_no_writer(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE t (n)")
     connection.close()
-    holding = threading.Thread(target=hold_database, args=(path, 60.0, stop))
-    holding.start()
+    held = hold_database(path)
+    assert held is not None
     writer = sqlite3.connect(path, timeout=0.01)
-    deadline = time.monotonic() + 60
-    while True:
-        assert time.monotonic() < deadline
-        try:
-            with writer:
-                writer.execute("INSERT INTO t VALUES (1)")
-        except sqlite3.OperationalError:
-            break
+    with pytest.raises(sqlite3.OperationalError, match="locked"), writer:
+        writer.execute("INSERT INTO t VALUES (1)")
     stop.set()
-    holding.join()
+    let_go(held, 60.0, stop)
     with writer:
         writer.execute("INSERT INTO t VALUES (2)")
     writer.close()

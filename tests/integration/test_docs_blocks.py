@@ -72,6 +72,8 @@ NOT_RUN = {
     "verl.md: clients --HTTP--> swarm server --HTTP, behind a key--> vLLM": PICTURE,
     'verl.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
     "operations.md: make bench": "measures for minutes; tests/integration/test_bench.py runs each benchmark briefly",
+    "operations.md: .venv/bin/python -m bench chaos [--seed N] [--faults 50] [--": "takes a quarter of an hour; "
+    "tests/faults/test_study_chaos.py runs a short form",
 }
 OF_OTHER_TESTS = {
     "http-api.md": "tests/integration/test_http_docs.py",
@@ -107,6 +109,10 @@ def is_a_job(block: Block) -> None:
     assert build_job(yaml.safe_load(block.text)).engine == "verl"
 
 
+def is_an_adapter(block: Block) -> None:
+    assert build_job(yaml.safe_load(block.text)).lora_rank == 8
+
+
 def is_told_to_a_webhook(block: Block) -> None:
     """The fields of the page are those of a POST, of the same types."""
     shown = json.loads(block.text)
@@ -132,6 +138,9 @@ USAGE: dict[str, Callable[[Block], None]] = {
     'operations.md: researcher start --topic "..." [--brain rules|llm|hybrid] [-': commands_exist,
     "transactions.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
     "verl.md: engine: verl": is_a_job,
+    "checkpoints.md: swarm export [RUN|CHECKPOINT] DIR [--merge-lora] [--step N]": commands_exist,
+    "checkpoints.md: swarm gc [--home DIR] [--keep-days D] [--dry-run] [--json]": commands_exist,
+    "checkpoints.md: lora_rank: 8                              # 0, the default,": is_an_adapter,
 }
 SNIPPET = "README.md: import random"
 START = "README.md: .venv/bin/swarm start"

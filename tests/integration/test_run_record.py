@@ -86,7 +86,7 @@ def ask_a_held_out_question(client: SwarmClient) -> None:
 
 
 OFFENCES = [
-    (change_policy, "the batch policy was changed"),
+    (change_policy, "the settings of the job were changed"),
     (train_and_load, "the weights of step 0 were loaded"),
     (stop_and_start, "the engine was stopped"),
     (start_anew, "the engine was stopped"),
@@ -165,9 +165,9 @@ def test_a_study_tells_why_a_run_was_rejected_and_does_not_try_it_again(
     assert {arms[run.experiment_id] for run in rejected.values()} == {"commands"}
     assert {arms[run.experiment_id] for run in runs if run.id in scored} == {"plain"}
     assert all(run.attempt == 1 and (run.diagnosis or {})["kind"] == "rejected" for run in rejected.values())
-    assert all("the batch policy was changed" in (run.exit_reason or "") for run in rejected.values())
+    assert all("the settings of the job were changed" in (run.exit_reason or "") for run in rejected.values())
     report = next((tmp_path / "runs").rglob("report.md")).read_text()
-    assert "the batch policy was changed" in report
+    assert "the settings of the job were changed" in report
 
 
 def test_episodes_of_earlier_runs_are_no_reason_whatever_their_times(server: SwarmClient, tmp_path: Path) -> None:

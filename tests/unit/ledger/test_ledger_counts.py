@@ -84,7 +84,7 @@ QUESTIONS: dict[str, Callable[[sqlite3.Connection], Any]] = {
     "trained groups": queries.trained_groups_by_source,
     "metrics": partial(queries.metrics, after_step=3, limit=10),
     "newest batches": partial(queries.batches, limit=2),
-    "trained batches": partial(queries.trained_batches, after_step=4),
+    "trained batches": partial(queries.trained_batches, after_step=4, job_id=None),
     "running": partial(queries.episodes, filters={"state": "running"}, cursor=None, limit=10),
     "nobody's": partial(queries.episodes, filters={"client_id": "nobody"}, cursor=None, limit=10),
     "newest page": partial(queries.episodes, filters={}, cursor=None, limit=10),

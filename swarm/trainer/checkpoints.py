@@ -23,8 +23,8 @@ RECOVERY_KEPT = 2
 """The newest may be the one that a crash cut off."""
 
 _NAME = re.compile(r"step-(\d{6,})")
-_ASKED = ".asked"
-"""Ends the name of an empty file beside a checkpoint that somebody asked for, which no setting of the job removes."""
+_ASKED = ".asked-"
+"""Begins the name of an empty file beside a checkpoint that somebody asked for, which no setting of the job removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class RunCheckpoints:
         return self.directory / "recovery"
 
     def _mark(self, step: int) -> Path:
-        return self._kept / f"{self.place(step, kept=True).name}{_ASKED}"
+        return self._kept / f"{_ASKED}{self.place(step, kept=True).name}"
 
     def _recovery_oldest_first(self) -> list[Path]:
         return sorted((path for path in _entries(self._recovery) if step_of(path) is not None), key=_order)

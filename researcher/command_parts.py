@@ -40,7 +40,7 @@ def open_database(
     except StoreUnavailable as error:
         if not (waits and error.may_pass):
             raise
-        from researcher.execution.storage_outage import await_storage
+        from researcher.execution.storage import await_storage
 
         await_storage(try_to_open, error)
     with opened[0] as store:

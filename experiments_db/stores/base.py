@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 
 from experiments_db.engine import Database
 from experiments_db.errors import InvalidRecord, LeaseLost, NotFound
+from experiments_db.inserts import dialect_of, insert_into
 from experiments_db.models import Base, LeaseRow
 from experiments_db.records import Lease
-from experiments_db.stores.inserts import dialect_of, insert_into
 from experiments_db.stores.seals import Watch, watch_of
 
 RowT = TypeVar("RowT", bound=Base)

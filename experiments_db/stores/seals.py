@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 from sqlalchemy import RowMapping, Table, event, inspect, select, tuple_
 from sqlalchemy.orm import Session
 
+from experiments_db.inserts import dialect_of, insert_into
 from experiments_db.models import (
     AnalysisRow,
     ArtifactRow,
@@ -39,7 +40,6 @@ from experiments_db.models import (
 )
 from experiments_db.records import hash_json
 from experiments_db.stores.curves import read_curves
-from experiments_db.stores.inserts import dialect_of, insert_into
 from experiments_db.stores.touched import Touched
 
 Key: TypeAlias = tuple[Any, ...]

@@ -15,6 +15,7 @@ from sqlalchemy import RowMapping, Table, Update, bindparam, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
+from experiments_db.inserts import dialect_of, insert_into
 from experiments_db.models import (
     Base,
     EvaluationRow,
@@ -24,7 +25,6 @@ from experiments_db.models import (
     RunRow,
     StudyRevisionRow,
 )
-from experiments_db.stores.inserts import dialect_of, insert_into
 
 _CHUNK = 500
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from experiments_db import Run
-from researcher.execution.storage_outage import is_storage_outage
+from researcher.execution.storage import is_storage_outage
 from researcher.loop.deps import Deps
 from researcher.loop.outages import note_servers, wait_a_round
 from researcher.servers.pool import Slot, is_outage

@@ -17,10 +17,10 @@ from typing import Any
 from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.disk import DiskGuard
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, total_steps
+from researcher.execution.storage import DiskGuard
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner

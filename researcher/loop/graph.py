@@ -36,14 +36,13 @@ from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.check import check
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.design import design
-from researcher.loop.nodes.evaluate import evaluate
+from researcher.loop.nodes.evaluate import evaluate, score_steps
 from researcher.loop.nodes.final_test import final_test
 from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.launch import has_work, is_piloted, launch
 from researcher.loop.nodes.monitor import monitor
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
-from researcher.loop.nodes.score_steps import score_steps
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import ResearchState, first_state
 from researcher.study.continuation import find_continuation

@@ -25,10 +25,9 @@ from langgraph.runtime import RunControl
 from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
-from researcher.execution.disk import GB, DiskGuard, free_bytes
 from researcher.execution.early_stopping import Limits
 from researcher.execution.orphaned_runs import end_clients, leave, reconcile
-from researcher.execution.storage_outage import await_storage, is_storage_outage
+from researcher.execution.storage import GB, DiskGuard, await_storage, free_bytes, is_storage_outage
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame

@@ -10,10 +10,10 @@ import os
 
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks
-from researcher.planner.backoff import Backoff
 from researcher.planner.base import Planner
-from researcher.planner.chat import Chat, Price
 from researcher.planner.fallback import FallbackPlanner
+from researcher.planner.language_model.backoff import Backoff
+from researcher.planner.language_model.chat import Chat, Price
 from researcher.planner.llm import PLAIN_PROGRAM, LLMPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog

@@ -18,7 +18,9 @@ from prompts import load
 from researcher.errors import TopicInvalid
 from researcher.execution.job_check import contradict_name
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete
-from researcher.planner.answers import (
+from researcher.planner.designs import default_job
+from researcher.planner.equal_amounts import give_episodes_of, say_what_is_equal
+from researcher.planner.language_model.answers import (
     MAX_ARMS,
     ArmAnswer,
     DecideAnswer,
@@ -30,7 +32,7 @@ from researcher.planner.answers import (
     parse_claims,
     parse_program,
 )
-from researcher.planner.briefing import (
+from researcher.planner.language_model.briefing import (
     TUNABLE,
     list_fixed,
     list_settings,
@@ -41,9 +43,7 @@ from researcher.planner.briefing import (
     show_job,
     show_results,
 )
-from researcher.planner.chat import Chat
-from researcher.planner.designs import default_job
-from researcher.planner.equal_amounts import give_episodes_of, say_what_is_equal
+from researcher.planner.language_model.chat import Chat
 from researcher.planner.reading.goals import ComparedAt
 from researcher.planner.reading.refusal import refuse
 from researcher.planner.rules import EVAL_EPISODES, PROGRAM

@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from prompts import load
 from researcher.errors import PlannerError, TopicInvalid
-from researcher.planner.asked import fit_levels, needs_combinations, state_question
 from researcher.planner.designs import (
     combine_kept,
     confirm_best,
@@ -38,6 +37,7 @@ from researcher.planner.equal_amounts import (
 )
 from researcher.planner.factors import DEFAULT_MAX_TOKENS, Factor, Level
 from researcher.planner.predictions import predict
+from researcher.planner.reading.asked import fit_levels, needs_combinations, state_question
 from researcher.planner.reading.flags import RESPONSE_LENGTH, TOTAL_STEPS, Flags
 from researcher.planner.reading.goals import ComparedAt
 from researcher.planner.reading.refusal import nearest_topic, refuse

@@ -22,6 +22,7 @@ from markupsafe import Markup
 import swarm
 from experiments_db import BudgetKind, Decision, Finding, number_as_text
 from researcher.execution.failure_reason import in_one_line
+from researcher.judge.sample_size import describe
 from researcher.report.claims import CheckedClaim, check_claims, check_text
 from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.figures import Picture
@@ -29,7 +30,6 @@ from researcher.report.learning_speed import compare_speed
 from researcher.report.overview import abstract, limitations, recommendation
 from researcher.study.budget import present_budget
 from researcher.study.log import claim_from_json
-from researcher.study.sample_size import describe
 from researcher.types import Outcome, Relation
 
 WRITER = f"Written by swarm-researcher {swarm.__version__}."

@@ -22,9 +22,9 @@ from researcher.errors import (
     TopicNotUnderstood,
 )
 from researcher.execution.preflight import check_program
-from researcher.planner.backoff import Backoff
-from researcher.planner.briefing import TUNABLE
-from researcher.planner.chat import Chat, Price
+from researcher.planner.language_model.backoff import Backoff
+from researcher.planner.language_model.briefing import TUNABLE
+from researcher.planner.language_model.chat import Chat, Price
 from researcher.planner.llm import LLMPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.types import (

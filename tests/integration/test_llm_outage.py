@@ -16,7 +16,7 @@ from llm_replies.server import BROKEN_JSON, DROP, HANG, LEARNING_RATE, OTHER_JSO
 from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable
 from researcher.loop.session import work_on
-from researcher.planner import backoff
+from researcher.planner.language_model import backoff
 from researcher.study.log import plan_from_json
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings

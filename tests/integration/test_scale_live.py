@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.scale_live import measure, slowed
-from bench.scale_model import predict
-from bench.scale_setup import Batching, Cluster, Setup, Workload
-from bench.scale_simulation import simulate
+from bench.scale.live import measure, slowed
+from bench.scale.model import predict
+from bench.scale.setup import Batching, Cluster, Setup, Workload
+from bench.scale.simulation import simulate
 
 SETUP = Setup(
     Workload(turns=2, turn_tokens=6, read_tokens=6, tool_s=0.15, length_sigma=0.3),

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.cli import app
 from researcher.evaluator import PRUNED
-from researcher.execution.disk import GB
+from researcher.execution.storage import GB
 from researcher.loop.session import work_on
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings

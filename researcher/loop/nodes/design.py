@@ -16,11 +16,11 @@ from typing import Any
 from researcher.errors import Underpowered
 from researcher.execution.runs import Trial, TrialState, list_trials
 from researcher.judge.power import Spread, assume_spread, choose_size, measure_spread
+from researcher.judge.sample_size import describe, refuse
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import planned_iteration
 from researcher.loop.state import ResearchState
 from researcher.study.log import charter_from_json
-from researcher.study.sample_size import describe, refuse
 from researcher.study.scores import read_scores
 from researcher.types import Charter, Plan, SampleSizeGoal, ScoredRun
 

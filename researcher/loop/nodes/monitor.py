@@ -15,7 +15,7 @@ from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import RunRejected
 from researcher.execution.runs import OWN_DOING, TRAINING_SECONDS, job_of
 from researcher.execution.shares import ends_at_a_share
-from researcher.execution.storage_outage import is_storage_outage
+from researcher.execution.storage import is_storage_outage
 from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import prepare

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from bench.scale_model import Lengths, Rollout, predict
-from bench.scale_setup import Batching, Cluster, Setup, Workload
-from bench.scale_simulation import simulate
-from bench.scale_sizing import NUM_REPEAT, PACE, WORKLOADS, propose
+from bench.scale.model import Lengths, Rollout, predict
+from bench.scale.setup import Batching, Cluster, Setup, Workload
+from bench.scale.simulation import simulate
+from bench.scale.sizing import NUM_REPEAT, PACE, WORKLOADS, propose
 
 WORKLOAD = Workload(turns=3, turn_tokens=100, read_tokens=100, tool_s=2.0, length_sigma=0.5)
 CLUSTER = Cluster(

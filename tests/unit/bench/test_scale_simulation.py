@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.scale_setup import Batching, Cluster, Setup, Workload
-from bench.scale_simulation import Simulation, simulate
-from bench.scale_stations import Gateway, Replica, run_simulated
+from bench.scale.setup import Batching, Cluster, Setup, Workload
+from bench.scale.simulation import Simulation, simulate
+from bench.scale.stations import Gateway, Replica, run_simulated
 
 WORKLOAD = Workload(turns=2, turn_tokens=100, read_tokens=50, tool_s=2.0, length_sigma=0.6)
 CLUSTER = Cluster(

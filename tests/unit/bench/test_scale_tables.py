@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench import scale
 from bench.results import Result
-from bench.scale_setup import Cluster
+from bench.scale.setup import Cluster
 
 
 def row(case: str, metric: str, value: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from simulated_study import Simulation
 
 from experiments_db import ExperimentStore, RunStatus, open_store
 from researcher.execution.early_stopping import REWARD
-from researcher.planner.briefing import show_budget
+from researcher.planner.language_model.briefing import show_budget
 from researcher.study.progress import Follower, render
 from researcher.study.snapshot import take_snapshot
 from researcher.types import Budget

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from researcher.execution.disk import GB, DiskGuard, free_bytes
+from researcher.execution.storage import GB, DiskGuard, free_bytes
 from researcher.servers.files import pack_ledgers, remove_checkpoints, remove_optimizer_state, unpack_ledgers
 
 

@@ -1,6 +1,6 @@
 """Simulated time, and what costs time in it: sampler replicas and the gateway.
 
-Place in the flow: scale_simulation.py builds its simulated cluster of these. They know of tokens and calls, and nothing
+Place in the flow: simulation.py builds its simulated cluster of these. They know of tokens and calls, and nothing
 of episodes, weights or training.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from bench.scale_setup import Cluster
+from bench.scale.setup import Cluster
 
 T = TypeVar("T")
 Place = asyncio.Future[None]

@@ -23,8 +23,8 @@ import openai
 from experiments_db import BudgetKind, ExperimentStore
 from prompts import load
 from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, PlannerError
-from researcher.planner.answers import Unusable
-from researcher.planner.backoff import Backoff
+from researcher.planner.language_model.answers import Unusable
+from researcher.planner.language_model.backoff import Backoff
 from researcher.study.budget import BudgetLedger
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """A real server whose sampler and trainer are simulated: they take the time that a `Cluster` says, and learn nothing.
 
-Place in the flow: a process that scale_live.py starts. Gateway, ledger, pool, training loop and HTTP are those of
+Place in the flow: a process that live.py starts. Gateway, ledger, pool, training loop and HTTP are those of
 `swarm start`; engine and trainer are the fake ones with a clock. What they measure leaves as metrics of each step.
 """
 
@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from bench.scale_setup import Cluster
+from bench.scale.setup import Cluster
 from swarm.backends.base import Backend, Backends
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer

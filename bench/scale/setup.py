@@ -1,6 +1,6 @@
 """What a scale experiment is made of: a workload, a cluster, how episodes are batched; and what comes out of it.
 
-Place in the flow: shared by scale_model.py, scale_simulation.py and scale_live.py, which give an `Outcome` each for the
+Place in the flow: shared by model.py, simulation.py and live.py, which give an `Outcome` each for the
 same `Setup`. Speeds that follow from one number of requests alone are here; nothing here knows of time or chance.
 """
 

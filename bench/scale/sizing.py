@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from bench.scale_model import Rollout, predict
-from bench.scale_setup import Batching, Cluster, Setup, Workload
+from bench.scale.model import Rollout, predict
+from bench.scale.setup import Batching, Cluster, Setup, Workload
 
 WORKLOADS = {
     "math": Workload(turns=1, turn_tokens=2_000, read_tokens=200, tool_s=0.5, length_sigma=0.5),

@@ -1,7 +1,7 @@
 """Utilisation and staleness by formula: a closed queueing network of clients, and the cycle of a batch around it.
 
 Place in the flow: takes a `Setup`, gives an `Outcome` in milliseconds, for sizing. What it leaves out is what
-scale_simulation.py has: chance in the order of events, groups that hold one another up.
+simulation.py has: chance in the order of events, groups that hold one another up.
 
 Rollout. Clients, tools and samplers are a closed network with a delay and a load-dependent station, which has a product
 form whatever the distribution of lengths is (F. Baskett, K. Chandy, R. Muntz, F. Palacios, "Open, Closed, and Mixed
@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.scale_setup import Outcome, Setup
+from bench.scale.setup import Outcome, Setup
 
 Floats = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ import httpx
 import psutil
 
 from bench.control_plane import CALL_LIMIT_S, START_LIMIT_S, start_server
-from bench.scale_setup import Cluster, Outcome, Setup
+from bench.scale.setup import Cluster, Outcome, Setup
 from swarm import AsyncConnectionStack, AsyncSwarmClient, EngineFailure, Task, WorkflowOutput
 from swarm.client.episode import Credentials
 from swarm.schemas import MetricPointView
@@ -125,7 +125,7 @@ def measure(setup: Setup, *, steps: int, warm_up: int, seed: int = 0) -> Measure
 async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> Measured:
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scale-"))
-        program = ("bench.scale_server", json.dumps(asdict(_on_sampled_tokens(setup))))
+        program = ("bench.scale.server", json.dumps(asdict(_on_sampled_tokens(setup))))
         url, pid = stack.enter_context(start_server(Path(directory), program))
         client = await stack.enter_async_context(AsyncSwarmClient(url, client_id="bench", timeout=CALL_LIMIT_S))
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=HOLD_S, transport=AsyncConnectionStack()))

@@ -15,11 +15,11 @@ from typing import Any
 from rich.table import Table
 
 from bench.results import Result
-from bench.scale_live import measure, slowed
-from bench.scale_model import Rollout, predict
-from bench.scale_setup import Batching, Cluster, Outcome, Setup, Workload
-from bench.scale_simulation import simulate
-from bench.scale_sizing import EXAMPLE, WORKLOADS, propose
+from bench.scale.live import measure, slowed
+from bench.scale.model import Rollout, predict
+from bench.scale.setup import Batching, Cluster, Outcome, Setup, Workload
+from bench.scale.simulation import simulate
+from bench.scale.sizing import EXAMPLE, WORKLOADS, propose
 
 BENCHMARK = "scale"
 CLIENTS = (8, 32, 128, 512, 1_024, 4_096)

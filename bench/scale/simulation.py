@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from bench.scale_setup import Outcome, Setup
-from bench.scale_stations import Gateway, Replica, run_simulated
+from bench.scale.setup import Outcome, Setup
+from bench.scale.stations import Gateway, Replica, run_simulated
 from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.admission import Admission

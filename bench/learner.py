@@ -14,7 +14,6 @@ import torch
 from bench.results import Result
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.model import load_model
-from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
@@ -31,7 +30,7 @@ TINY_LR = 1e-6
 def run(seconds: float) -> list[Result]:
     """Median seconds per step and tokens per second, over as many steps as fit into `seconds`, at least three."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(ServerConfig().torch_threads)
+    torch.set_num_threads(1)
     try:
         durations_s = _measure(seconds)
     finally:

@@ -40,8 +40,9 @@ class ServerConfig(BaseModel):
     """Allows reading."""
     max_running_requests: int = Field(default=128, ge=1, le=4096)
     """Model calls that the local engine samples at the same time; further ones wait."""
-    torch_threads: int = Field(default=1, ge=1)
-    """CPU threads of the local worker."""
+    torch_threads: int | None = Field(default=None, ge=1)
+    """CPU threads of an engine's process. Default: one; with engine local and a model of 30 million parameters or more,
+    as many as there are cores that the process may use."""
     hold_s: float = Field(default=100.0, gt=0, le=600)
     """Seconds that a model call waits while weights change, before it is told to come again."""
     boot_timeout_s: float | None = Field(default=None, gt=0)

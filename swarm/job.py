@@ -90,6 +90,10 @@ class TrainJob(BaseModel):
     tokenizer."""
     n_gpu: int = Field(default=0, ge=0, le=100_000)
     """GPUs of the trainer; 0 is the CPU."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format that the weights are loaded, sampled and differentiated in; AdamW works on float32 copies of
+    bfloat16 ones. `auto` on a CPU is bfloat16 for a checkpoint in bfloat16 if the processor multiplies such numbers
+    itself, and else float32; on a GPU it is bfloat16. Engine verl has settings of its own, in `verl`."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """What minibatches, the training step and sampling without a seed of its own draw from."""
 

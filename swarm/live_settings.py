@@ -75,6 +75,7 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "engine": f"its processes hold the weights: {_NEW_RUN}",
         "model": "its weights are what is trained: sync a job with the other model, which begins a new run",
         "n_gpu": f"the engine has taken its GPUs: {_NEW_RUN}",
+        "dtype": f"the engine has loaded its weights so: {_NEW_RUN}",
         "seed": f"every step draws from it: {_NEW_RUN}",
         "use_kl_loss": "the copy of the first weights is made when a run begins: begin it with use_kl_loss: true and"
         " kl_loss_coef: 0, and change kl_loss_coef",

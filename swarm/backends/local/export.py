@@ -16,20 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from swarm.backends.local.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_base, verify_base
+from swarm.backends.local.precision import DTYPES, stored_dtype
 from swarm.errors import BadRequest, CheckpointError
 from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES
 from swarm.trainer.atomic_directory import written_atomically
 from swarm.trainer.manifest import MANIFEST, verify_checkpoint
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""What weights can be written as, by the names of transformers and vLLM."""
-_BY_HEADER = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +107,9 @@ def refuse_occupied(directory: Path) -> None:
 
 
 def _stored_dtype(checkpoint: Path) -> str:
-    """The precision of the stored weights, which a configuration need not name rightly."""
-    for path in sorted(checkpoint.glob("*.safetensors")):
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118  it is no mapping
-                    if known := _BY_HEADER.get(file.get_slice(name).get_dtype()):
-                        return known
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"checkpoint {checkpoint} is damaged: {path.name}: {_one_line(error)}") from error
-    raise CheckpointError(f"checkpoint {checkpoint} holds no weights: there is no model to export")
+    if (found := stored_dtype(checkpoint)) is None:
+        raise CheckpointError(f"checkpoint {checkpoint} holds no weights: there is no model to export")
+    return found
 
 
 def _base_of(checkpoint: Path, manifest: Mapping[str, Any]) -> Path:

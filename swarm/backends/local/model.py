@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from swarm.backends.local.adapter import add_adapter
 from swarm.backends.local.decoding.forward import verify_model
+from swarm.backends.local.precision import choose_dtype
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import read_stop_ids, read_tokenizer
@@ -46,8 +47,10 @@ class LoadedModel:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
 
-def load_model(directory: Path, *, device: str, max_model_len: int | None, lora: TrainJob | None = None) -> LoadedModel:
-    """Load onto `device`, float32 on a CPU and bfloat16 on a GPU. Raises EngineFailure with the reason.
+def load_model(
+    directory: Path, *, device: str, max_model_len: int | None, dtype: str = "auto", lora: TrainJob | None = None
+) -> LoadedModel:
+    """Load onto `device`, in the number format that a job's `dtype` asks for. Raises EngineFailure with the reason.
 
     A job given as `lora` has its adapter added, untrained.
     """
@@ -61,7 +64,7 @@ def load_model(directory: Path, *, device: str, max_model_len: int | None, lora:
     try:
         module: Any = AutoModelForCausalLM.from_pretrained(
             directory,
-            dtype=torch.float32 if device == "cpu" else torch.bfloat16,
+            dtype=choose_dtype(directory, wanted=dtype, device=device),
             local_files_only=True,
             trust_remote_code=False,
         )

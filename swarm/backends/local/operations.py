@@ -24,6 +24,7 @@ import torch
 from swarm.backends.local.decoding.batching import BatchSampler, Limits, Sampled
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.model import LoadedModel, load_model
+from swarm.backends.local.precision import choose_threads
 from swarm.backends.local.wire import Message, pack_error, unpack_batch
 from swarm.backends.pipes import Inbox
 from swarm.errors import EngineFailure, SwarmError
@@ -133,15 +134,16 @@ class Worker:
         self._unload(call_id, None)
         job = TrainJob.model_validate_json(args["job"]).resolve()
         limits = args["limits"]
-        torch.set_num_threads(limits["torch_threads"])
         torch.manual_seed(job.seed)
         device = "cuda" if job.n_gpu else "cpu"
         model = load_model(
             Path(args["directory"]),
             device=device,
             max_model_len=job.max_model_len,
+            dtype=job.dtype,
             lora=job if job.lora_rank else None,
         )
+        torch.set_num_threads(limits["torch_threads"] or choose_threads(model.parameters))
         grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
         sampler = BatchSampler(
             model.module,

@@ -26,7 +26,7 @@ class LocalLimits:
     """What the server grants the worker."""
 
     max_running_requests: int
-    torch_threads: int
+    torch_threads: int | None
     boot_timeout_s: float
 
 

@@ -54,7 +54,7 @@ def build_worker(config: ServerConfig, log_path: Path) -> WorkerProcess:
         [sys.executable, "-m", "swarm.backends.local.worker"],
         log_path,
         {
-            "OMP_NUM_THREADS": str(config.torch_threads),
+            "OMP_NUM_THREADS": str(config.torch_threads or 1),
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -102,7 +102,7 @@ def build_verl(
         settings,
         python=config.vllm_python or Path(sys.executable),
         log_directory=log_directory,
-        limits=SamplerLimits(boot_timeout_s=boot_timeout_s, threads=config.torch_threads),
+        limits=SamplerLimits(boot_timeout_s=boot_timeout_s, threads=config.torch_threads or 1),
         sampling_seed=sampling_seed,
         ray_address=config.ray_address,
     )

@@ -199,7 +199,7 @@ def shared_memory_of(home: Path) -> Path:
 def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerProcess:
     """The driver process of one job, not yet started. Starting it early hides the import of its libraries."""
     environment = {
-        "OMP_NUM_THREADS": str(config.torch_threads),
+        "OMP_NUM_THREADS": str(config.torch_threads or 1),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",

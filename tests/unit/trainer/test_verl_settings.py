@@ -155,6 +155,11 @@ def test_adapters_and_gradient_checkpointing_are_set_by_the_fields_of_the_job() 
     assert model.enable_gradient_checkpointing and config.critic.model.enable_gradient_checkpointing
 
 
+def test_a_number_format_is_refused_because_verl_has_settings_of_its_own_for_it() -> None:
+    error = refusal({}, dtype="bfloat16")
+    assert (error.param, "actor_rollout_ref.rollout.dtype: bfloat16" in error.message) == ("dtype", True)
+
+
 def test_adapters_on_another_engine_than_fsdp_are_refused_by_name() -> None:
     error = refusal({"actor_rollout_ref.actor.strategy": "megatron"}, n_gpu=8, lora_rank=8)
     assert (error.param, "not by megatron" in error.message) == ("lora_rank", True)

@@ -73,6 +73,7 @@ def merge_settings(job: TrainJob, model_directory: Path) -> VerlSettings:
     given = {key: value for key, value in overrides.items() if key != "model_engine"}
     for key, value in given.items():
         _check_key(schema, key, value)
+    _refuse_dtype(job)
     layout = _layout(job, given)
     config = schema.tree.copy()
     with open_dict(config):
@@ -291,6 +292,14 @@ def _of_gpu(given: Mapping[str, Any]) -> dict[str, Any]:
         offload = {f"{ACTOR}.fsdp_config.{what}_offload": colocated for what in ("param", "optimizer")}
         return {**shared, **offload, f"{ACTOR}.strategy": "fsdp2", "critic.strategy": "fsdp2"}
     return shared
+
+
+def _refuse_dtype(job: TrainJob) -> None:
+    if job.dtype != "auto":
+        raise JobInvalid(
+            f"dtype: leave it out; engine verl has settings of its own, such as verl: {{{ROLLOUT}.dtype: {job.dtype}}}",
+            param="dtype",
+        )
 
 
 def _of_memory(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,69 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+"""In which number format a model is loaded, and how many threads compute it.
+
+Place in the flow: model.py asks for the format before it loads a model, operations.py for the threads after that, and
+export.py for what a checkpoint is written in. Reads the headers of weight files, never the weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from swarm.errors import CheckpointError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Number formats by the names of transformers and vLLM."""
+
+_BY_HEADER = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_MULTIPLY_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
+"""What torch calls the instructions of processors, x86 and ARM, that multiply bfloat16 numbers themselves."""
+
+THREADED_PARAMETERS = 30_000_000
+"""Below, threads wait for each other longer than they save."""
+
+
+def stored_dtype(directory: Path) -> str | None:
+    """The format of the stored weights, which a configuration need not name rightly; None if no safetensors are there.
+
+    Raises CheckpointError for a file that is damaged.
+    """
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  it is no mapping
+                    if known := _BY_HEADER.get(file.get_slice(name).get_dtype()):
+                        return known
+        except (OSError, SafetensorError) as error:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise CheckpointError(f"checkpoint {directory} is damaged: {path.name}: {reason}") from error
+    return None
+
+
+def choose_dtype(directory: Path, *, wanted: str, device: str) -> torch.dtype:
+    """The format for the model in `directory`, by the job's `dtype`. Raises CheckpointError for a damaged file."""
+    if wanted != "auto":
+        return DTYPES[wanted]
+    if device != "cpu":
+        return torch.bfloat16
+    is_worth_it = multiplies_bfloat16() and stored_dtype(directory) == "bfloat16"
+    return torch.bfloat16 if is_worth_it else torch.float32
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this processor does; others convert each number, which takes longer than float32 does."""
+    capabilities: Mapping[str, Any] = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in _MULTIPLY_BFLOAT16)
+
+
+def choose_threads(parameters: int) -> int:
+    """One for a small model; else as many as there are cores that this process may use."""
+    if parameters < THREADED_PARAMETERS:
+        return 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, int(torch.cpu.get_capabilities().get("num_physical_cores", usable)))

@@ -1,0 +1,93 @@
+"""In which number format a model is loaded, how many threads compute it, and that a base is one memory for all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from swarm.backends.local.model import load_model
+from swarm.backends.local.precision import (
+    THREADED_PARAMETERS,
+    choose_dtype,
+    choose_threads,
+    multiplies_bfloat16,
+    stored_dtype,
+)
+from swarm.errors import CheckpointError, EngineFailure
+from swarm.job import TrainJob
+from swarm.model_path import BUNDLED_DIRECTORY
+
+needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this processor does not multiply bfloat16")
+
+
+def store_nano(directory: Path, dtype: torch.dtype) -> Path:
+    AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=dtype).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(BUNDLED_DIRECTORY).save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_format_of_a_checkpoint_is_that_of_its_weights(tmp_path: Path, dtype: torch.dtype) -> None:
+    save_file(
+        {"counts": torch.zeros(2, dtype=torch.int64), "weight": torch.zeros(2, dtype=dtype)},
+        tmp_path / "model.safetensors",
+    )
+    assert stored_dtype(tmp_path) == str(dtype).removeprefix("torch.")
+
+
+def test_a_folder_without_weights_has_no_format_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    assert stored_dtype(tmp_path) is None
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(CheckpointError, match=r"damaged: model\.safetensors"):
+        stored_dtype(tmp_path)
+
+
+def test_what_a_job_asks_for_is_what_it_gets(tmp_path: Path) -> None:
+    for wanted, device in [("float32", "cpu"), ("float32", "cuda"), ("bfloat16", "cpu")]:
+        assert choose_dtype(tmp_path, wanted=wanted, device=device) == getattr(torch, wanted)
+
+
+def test_auto_is_bfloat16_on_a_gpu_and_float32_for_a_float32_checkpoint_on_a_cpu() -> None:
+    assert choose_dtype(BUNDLED_DIRECTORY, wanted="auto", device="cuda") == torch.bfloat16
+    assert choose_dtype(BUNDLED_DIRECTORY, wanted="auto", device="cpu") == torch.float32
+
+
+@needs_bfloat16
+def test_auto_keeps_a_bfloat16_checkpoint_as_it_is_where_the_processor_multiplies_it(tmp_path: Path) -> None:
+    directory = store_nano(tmp_path, torch.bfloat16)
+    loaded = load_model(directory, device="cpu", max_model_len=None)
+    assert {weight.dtype for weight in loaded.module.parameters()} == {torch.bfloat16}
+
+
+def test_a_model_in_bfloat16_is_served_in_float32_if_the_job_says_so(tmp_path: Path) -> None:
+    directory = store_nano(tmp_path, torch.bfloat16)
+    loaded = load_model(directory, device="cpu", max_model_len=None, dtype="float32")
+    assert {weight.dtype for weight in loaded.module.parameters()} == {torch.float32}
+
+
+def test_damaged_weights_are_a_failure_of_the_engine_with_the_file_named(tmp_path: Path) -> None:
+    directory = store_nano(tmp_path, torch.float32)
+    (directory / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(EngineFailure, match=r"model\.safetensors"):
+        load_model(directory, device="cpu", max_model_len=None)
+
+
+def test_a_small_model_has_one_thread_and_a_large_one_no_more_than_the_process_may_use() -> None:
+    assert choose_threads(THREADED_PARAMETERS - 1) == 1
+    assert 1 <= choose_threads(THREADED_PARAMETERS) <= len(os.sched_getaffinity(0))
+
+
+def test_the_base_of_adapters_is_the_pages_of_its_file_which_all_processes_share() -> None:
+    loaded = load_model(BUNDLED_DIRECTORY, device="cpu", max_model_len=None, lora=TrainJob(lora_rank=4).resolve())
+    ranges = [
+        tuple(int(end, 16) for end in line.split()[0].split("-"))
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if line.endswith("model.safetensors")
+    ]
+    base = [weight for name, weight in loaded.module.named_parameters() if "lora_" not in name]
+    assert base and all(any(low <= weight.data_ptr() < high for low, high in ranges) for weight in base)

@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """In which number format a model is loaded, and how many threads compute it.
 
 Place in the flow: model.py asks for the format before it loads a model, operations.py for the threads after that, and

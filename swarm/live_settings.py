@@ -44,7 +44,10 @@ _COLLECTED: Final = (
     "batch_size", "num_repeat", "stop_rule", "min_group", "drain_timeout_s", "batch_timeout_s", "group_timeout_s",
     "stall_timeout_s", "max_staleness", "mixture", "episode_timeout_s", "temperature",
 )  # fmt: skip
-_COUNTED: Final = ("total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric")
+_COUNTED: Final = (
+    "total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric", "eval_every", "eval_episodes",
+    "eval_timeout_s",
+)  # fmt: skip
 _LEARNED: Final = (
     "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio", "weight_decay", "betas", "grad_clip", "ppo_epochs",
     "mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "policy_loss", "clip_ratio",

@@ -85,6 +85,7 @@ class SwarmServer:
             stop=self.stop_engine,
             checkpoint=self.checkpoint,
             load=self.load,
+            evaluations=lambda: self._require_run().loop.evaluations,
             shutdown=self.shutdown_requested.set,
         )
 
@@ -315,6 +316,7 @@ class SwarmServer:
             await self._fail(error.message)
             return False
         self._spawn(self._run.episodes.expire_forever(), "episode expiry")
+        self._spawn(self._run.loop.evaluations.expire_forever(), "evaluation expiry")
         return True
 
     async def _carry_on(self) -> None:

@@ -116,6 +116,11 @@ class Evaluations:
                 logger.info("step %d: weight version %d is due to be scored", row.step, row.weight_version)
             self._tell()
 
+    async def until_wanted(self) -> None:
+        """Wait until there is something to score, or will be: until then no evaluator need run."""
+        while not self._is_wanted:
+            await self._changed.wait()
+
     async def closed(self) -> None:
         """Wait until none is open."""
         while self._open is not None:
@@ -172,6 +177,11 @@ class Evaluations:
             except SwarmError as error:
                 logger.warning("the evaluation is not expired: %s", error.message)
                 await asyncio.sleep(RETRY_S)
+
+    @property
+    def _is_wanted(self) -> bool:
+        asks = self.running_job.at(self.lifecycle.weights.step + 1).eval_every
+        return self._open is not None or (bool(asks) and not self.is_over)
 
     def _is_due(self, step: int) -> bool:
         """Every so many steps, before the first step and after the last."""

@@ -135,6 +135,9 @@ class TrainJob(BaseModel):
     [scores while it trains](http-api.md#scores-while-it-trains)."""
     eval_episodes: int = Field(default=200, ge=1, le=100_000)
     """Held-out episodes of each score."""
+    eval_env: str | None = Field(default=None, min_length=1, max_length=200)
+    """Environment that the server itself scores the weights on: a bundled one, or one that it offers by
+    `swarm start --eval-env`. Default: none, evaluators come from elsewhere."""
     eval_timeout_s: float = Field(default=EVAL_TIMEOUT_S, gt=0, le=86_400)
     """Seconds that the next training step waits for a score that is due; then it goes on without."""
 

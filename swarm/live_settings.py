@@ -82,6 +82,7 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "use_kl_loss": "the copy of the first weights is made when a run begins: begin it with use_kl_loss: true and"
         " kl_loss_coef: 0, and change kl_loss_coef",
         "enable_gradient_checkpointing": f"the engine is built with it: {_NEW_RUN}",
+        "eval_env": "the process that scores is started with the run: start swarm eval --follow beside it",
         "lora_rank": f"the adapter is part of the model: {_EXPORT}",
         "lora_alpha": f"the adapter is part of the model: {_EXPORT}",
         "lora_target_modules": f"the adapter is part of the model: {_EXPORT}",

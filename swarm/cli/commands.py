@@ -82,6 +82,12 @@ def start(
         list[str] | None,
         typer.Option(help="URL of a server that shares episodes with this one; repeatable (default: $SWARM_PEERS)."),
     ] = None,
+    eval_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=ENVIRONMENT that jobs may name as their eval_env; repeatable (default: $SWARM_EVAL_ENVS)."
+        ),
+    ] = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -93,7 +99,13 @@ def start(
         from swarm.config import ServerConfig
         from swarm.job import TrainJob
 
-        config = ServerConfig.from_environment(host=host, port=port, home=home, peers=tuple(peer) if peer else None)
+        config = ServerConfig.from_environment(
+            host=host,
+            port=port,
+            home=home,
+            peers=tuple(peer) if peer else None,
+            eval_envs=tuple(eval_env) if eval_env else None,
+        )
         train_job = None if job is None else TrainJob.build_job_from_yaml(job)
         _configure_logging(verbose)
         import uvloop

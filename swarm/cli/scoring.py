@@ -6,7 +6,11 @@ Place in the flow: commands.py takes the command in. Scores go to stdout, hints 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +20,12 @@ from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import program_of, require_model, split_named
 from swarm.cli.scores import mean_of, score_text
 from swarm.cli.tokens import token_of
-from swarm.errors import BadRequest
+from swarm.errors import BadRequest, EngineFailure
 
 if TYPE_CHECKING:
     from swarm.client import Evaluation, SwarmClient
     from swarm.environments import Environment
+    from swarm.job import TrainJob
     from swarm.program import Program
     from swarm.program.roles import Servers
     from swarm.schemas import EvaluationView
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:10086"
 EPISODES = 200
+END_S = 60.0
+"""What an evaluator takes to end once nothing is due any more."""
 PATIENCE_S = 120.0
 """How long an evaluator waits for a server that was there: one that was killed is started again by somebody."""
 
@@ -73,6 +80,34 @@ def evaluate(
                 _follow(next(iter(clients_of(servers).values())), scorer, episodes, as_json=as_json)
             else:
                 _score_once(scorer, episodes or EPISODES, as_json=as_json)
+
+
+@contextmanager
+def evaluator_of(job: TrainJob, env: str, program: Path | None, url: str, directory: Path) -> Generator[None]:
+    """A `swarm eval --follow` beside whoever trains the job, if the job asks for scores and names nobody who brings
+    them. When the training is done it is given the time to score the last step.
+
+    It writes into `evaluator.log` in the directory. Raises EngineFailure if that cannot be written.
+    """
+    if not job.eval_every or job.eval_env is not None:
+        yield
+        return
+    from swarm.processes.child import Child
+
+    command = [sys.executable, "-m", "swarm.cli", "eval", "--follow", "--env", env, "--url", url, "--json"]
+    command += [] if program is None else ["--program", str(program)]
+    log = directory / "evaluator.log"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        child = Child(command, env=dict(os.environ), cwd=Path.cwd(), out=log, errors=log)
+    except OSError as error:
+        raise EngineFailure(f"the evaluator of this run cannot use {directory}: {error.strerror}") from error
+    try:
+        yield
+        # It ends once the last step is scored, or was given up by the server.
+        child.wait(job.eval_timeout_s + END_S)
+    finally:
+        child.stop()
 
 
 class _Scorer:

@@ -338,3 +338,17 @@ def test_a_score_that_cannot_be_had_ends_no_training(own: Path, start_server: An
     figures = json.loads(done.stdout)
     assert [(each["step"], each["mean"]) for each in figures["evaluations"]] == [(0, 0.0), (2, None), (3, 0.0)]
     assert "held-out score at step 2: none: AssertionError" in done.stderr
+
+
+def test_a_job_that_asks_for_scores_gets_them_from_the_command_that_trains_it(own: Path, start_server: Any) -> None:
+    (own / "job.yaml").write_text(JOB + "eval_every: 2\neval_episodes: 4\n")
+    url = start_server().url
+    done = train(own, "--program", str(own / "knows.py"), "--url", url, "--home", str(own / "logs"))
+    assert done.exit_code == 0, done.output
+    evaluations = json.loads(done.stdout)["evaluations"]
+    assert [(each["step"], each["mean"], each["n"]) for each in evaluations] == [(0, 1.0, 6), (2, 1.0, 4), (3, 1.0, 6)]
+    with SwarmClient(url) as client:
+        curve = [(each.step, each.state, each.mean, each.scored) for each in client.evaluations()]
+        assert curve == [(step, "done", 1.0, 4) for step in (0, 2, 3)]
+    # The training reward is another one than the grade.
+    assert (own / "logs" / "evaluator.log").read_text().count('"mean": 1.0') == 3

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from swarm.errors import Conflict, EngineNotReady, SwarmError
 from swarm.ledger import EvaluationRow, EvaluationState, Ledger, Report
 from swarm.lifecycle import EngineLifecycle
+from swarm.processes.child import is_dead
 from swarm.running_job import RunningJob
 from swarm.schemas import EngineState
 
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 NO_EVALUATOR = "no_evaluator"
 TIMEOUT = "timeout"
 LEASE_EXPIRED = "lease_expired"
+EVALUATOR_DIED = "evaluator_died"
+PROCESS_MARK = "/"
+"""Stands before the name of its process in the name of an evaluator that has one."""
 RETRY_S = 1.0
 """How soon an expiry is tried again that the ledger refused."""
 
@@ -198,8 +202,13 @@ class Evaluations:
     async def _claim_now(self, evaluator: str, lease_s: float) -> EvaluationRow | None:
         async with self._changing:
             held = self._open
-            if held is None or held.row.evaluator not in {None, evaluator}:
+            if held is None:
                 return None
+            if held.row.evaluator is not None and held.row.evaluator != evaluator:
+                if not is_dead(held.row.evaluator.rpartition(PROCESS_MARK)[2]):
+                    return None
+                # One that was killed on this host need not be waited for.
+                held.row = await self.ledger.return_evaluation(held.row.step, EVALUATOR_DIED)
             if held.row.evaluator is None:
                 held.row = await self.ledger.claim_evaluation(held.row.step, evaluator)
             held.lease_s, held.lease_until = lease_s, time.monotonic() + lease_s

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ TASKS = [Task(main_query=f"held out {number}", task_id=f"held-{number}") for num
 DYING_EVALUATOR = """
 import sys, time
 from swarm import SwarmClient
-client = SwarmClient(sys.argv[1], client_id="dying")
-print(client.claim_evaluation(lease_s=1, wait_s=20).evaluation.step, flush=True)
+from swarm.processes.child import own_name
+name, lease_s = {"named": (f"dying/{own_name()}", 600), "unnamed": ("dying", 1)}[sys.argv[2]]
+client = SwarmClient(sys.argv[1], client_id=name)
+print(client.claim_evaluation(lease_s=lease_s, wait_s=20).evaluation.step, flush=True)
 client.begin_episode("eval", lease_s=1)
 time.sleep(600)
 """
@@ -182,9 +185,12 @@ def test_two_evaluators_share_the_steps_and_score_each_once(start_server: Any) -
         assert all(each.mean == 1.0 and each.scored == 3 for each in client.evaluations())
 
 
-def test_an_evaluator_that_is_killed_loses_its_evaluation_to_the_next_one(start_server: Any) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("named", "evaluator_died"), ("unnamed", "lease_expired")])
+def test_an_evaluator_that_is_killed_loses_its_evaluation_to_the_next_one(
+    start_server: Any, name: str, reason: str
+) -> None:
     with rolling(start_server) as (http, client):
-        command = [sys.executable, "-c", DYING_EVALUATOR, client.url]
+        command = [sys.executable, "-c", DYING_EVALUATOR, client.url, name]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying:
             assert dying.stdout is not None and dying.stdout.readline() == "0\n"
             assert client.claim_evaluation().evaluation is None
@@ -193,7 +199,7 @@ def test_an_evaluator_that_is_killed_loses_its_evaluation_to_the_next_one(start_
             os.kill(dying.pid, signal.SIGKILL)
         assert score(http, client).evaluator == "one"
         due = [event.detail.get("reason") for event in client.past_events() if event.kind == "evaluation.due"]
-        assert due == [None, "lease_expired"]
+        assert due == [None, reason]
         train_step(http, 1)
 
 
@@ -243,11 +249,18 @@ def test_a_server_that_is_killed_keeps_its_scores_and_the_evaluation_goes_on(ser
         assert states(client) == [(0, "done"), (2, "done"), (4, "due")]
 
 
-def test_an_evaluation_that_nobody_had_claimed_is_due_again_after_a_crash(server_process: Any) -> None:
+@pytest.mark.parametrize("is_on_record", [True, False], ids=["on record", "not yet"])
+def test_an_evaluation_that_nobody_had_claimed_is_due_again_after_a_crash(
+    server_process: Any, is_on_record: bool
+) -> None:
     server = server_process()
     with connected(server.url) as (http, client):
         client.auto_sync_train_config_and_start_engine(JOB)
         server.kill()
+        if not is_on_record:
+            # As if it had been killed between a step and the evaluation of its weights.
+            with closing(sqlite3.connect(server.home / "ledger.db")) as database, database:
+                database.execute("DELETE FROM evaluations")
         server.start()
         wait_for_state(http, "ROLLING")
         assert states(client) == [(0, "due")]

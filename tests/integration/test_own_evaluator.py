@@ -137,3 +137,20 @@ def test_environments_are_offered_with_a_name(monkeypatch: pytest.MonkeyPatch) -
         )  # fmt: skip
     with pytest.raises(JobInvalid, match="write NAME=ENVIRONMENT"):
         ServerConfig.from_environment(eval_envs=("runs/words",))
+
+
+def test_a_server_that_is_killed_takes_its_evaluator_along_and_its_successor_brings_another(
+    server_process: Any,
+) -> None:
+    server = server_process()
+    with SwarmClient(server.url) as client:
+        client.auto_sync_train_config_and_start_engine(JOB)
+        wait_until(lambda: states(client) == SCORED[:1], "the first score")
+        [pid] = evaluators(server.url)
+        server.kill()
+        wait_until(lambda: not psutil.pid_exists(pid), "the end of the evaluator")
+        server.start()
+        with httpx.Client(base_url=server.url, timeout=60) as http:
+            wait_for_state(http, "ROLLING")
+            train_to_the_end(http)
+        wait_until(lambda: states(client) == SCORED, "all scores")

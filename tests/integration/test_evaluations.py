@@ -138,25 +138,27 @@ def test_the_last_step_is_scored_and_then_evaluators_hear_that_it_is_over(start_
 def test_where_no_evaluator_comes_training_waits_once_and_again_when_one_has_asked(start_server: Any) -> None:
     with rolling(start_server, eval_every=1, eval_timeout_s=0.3) as (http, client):
         train_step(http, 1)
+        # From here on a step that waits does not come.
+        client.change_job({"eval_timeout_s": 3600})
         train_step(http, 2)
-        assert states(client) == [(0, "abandoned"), (1, "abandoned"), (2, "abandoned")]
-        assert {each.reason for each in client.evaluations()} == {"no_evaluator"}
-        # Only the first was waited for.
-        spans = [(each.ended_at or 0) - each.due_at for each in client.evaluations()]
-        assert spans[0] >= 0.3 and max(spans[1:]) < 0.3
-        client.change_job({"eval_timeout_s": 600})
-        assert client.claim_evaluation().evaluation is None
         train_step(http, 3)
-        assert states(client)[3] == (3, "due")
-        score(http, client)
+        assert states(client) == [(step, "abandoned") for step in range(4)]
+        found = client.evaluations()
+        assert {each.reason for each in found} == {"no_evaluator"}
+        assert (found[0].ended_at or 0) - found[0].due_at >= 0.3
+        assert client.claim_evaluation().evaluation is None
         train_step(http, 4)
+        assert states(client)[4] == (4, "due")
+        score(http, client)
+        train_step(http, 5)
 
 
 def test_an_evaluation_that_takes_too_long_is_given_up_and_its_score_refused(start_server: Any) -> None:
-    with rolling(start_server, eval_timeout_s=1.5) as (http, client):
+    with rolling(start_server) as (http, client):
         assert client.claim_evaluation().evaluation is not None
         episode = scored(http)
         run_batch(http, tasks=1, repeats=2, name="first")
+        client.change_job({"eval_timeout_s": 0.1})
         wait_for_step(http, 1)
         [given_up] = client.evaluations()
         assert (given_up.state, given_up.reason, given_up.evaluator) == ("abandoned", "timeout", "one")
@@ -193,9 +195,11 @@ def test_an_evaluator_that_is_killed_loses_its_evaluation_to_the_next_one(
         command = [sys.executable, "-c", DYING_EVALUATOR, client.url, name]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying:
             assert dying.stdout is not None and dying.stdout.readline() == "0\n"
-            assert client.claim_evaluation().evaluation is None
-            with pytest.raises(Conflict, match="running by dying"):
-                client.end_evaluation(0, [scored(http)])
+            if name == "named":
+                # The lease of the other one is so short that it may be over by now.
+                assert client.claim_evaluation().evaluation is None
+                with pytest.raises(Conflict, match="running by dying"):
+                    client.end_evaluation(0, [scored(http)])
             os.kill(dying.pid, signal.SIGKILL)
         assert score(http, client).evaluator == "one"
         due = [event.detail.get("reason") for event in client.past_events() if event.kind == "evaluation.due"]
@@ -207,11 +211,11 @@ def test_an_evaluator_that_lives_keeps_its_evaluation_beyond_its_lease(start_ser
     with rolling(start_server, total_steps=1) as (http, client), ThreadPoolExecutor(1) as pool:
 
         def measure(due: EvaluationView) -> Evaluation:
-            ends_at = time.monotonic() + (2.5 if due.step == 0 else 0)
+            ends_at = time.monotonic() + (8 if due.step == 0 else 0)
             wait_until(lambda: time.monotonic() >= ends_at, "time passes")
             return measured(client)
 
-        following = pool.submit(follow_evaluations, client, measure, lease_s=1)
+        following = pool.submit(follow_evaluations, client, measure, lease_s=6)
         train_step(http, 1)
         following.result(60)
         assert states(client) == [(0, "done"), (1, "done")]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SwarmTeam,
         Throttler,
         evaluate,
+        follow_evaluations,
         run_episodes_until_all_complete,
     )
     from swarm.errors import (
@@ -64,6 +65,7 @@ __all__ = [
     "WorkflowOutput",
     "__version__",
     "evaluate",
+    "follow_evaluations",
     "run_episodes_until_all_complete",
 ]
 
@@ -72,7 +74,7 @@ _MODULE_BY_NAME = {
         (
             "AsyncConnectionStack", "AsyncSwarmClient", "AsyncSwarmTeam", "ConnectionStack", "Credentials",
             "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "SwarmTeam", "Throttler", "evaluate",
-            "run_episodes_until_all_complete",
+            "follow_evaluations", "run_episodes_until_all_complete",
         ),
         "swarm.client",
     ),

@@ -57,6 +57,9 @@ class ServerConfig(BaseModel):
     """Share of training time spent on the checkpoints that crash recovery starts from."""
     peers: tuple[str, ...] = ()
     """Base URLs of the servers that this one may ask how a transaction over several of them was decided."""
+    eval_envs: tuple[str, ...] = ()
+    """Environments, beside the bundled ones, that jobs may have scored by this server, each as NAME=ENVIRONMENT: the
+    name that a job gives, and the environment as `swarm eval --env` takes it, whose code the server then runs."""
     ray_address: str | None = Field(default=None, min_length=1)
     """The Ray cluster that engine verl uses in place of one of its own."""
     vllm_python: Path | None = None
@@ -66,6 +69,15 @@ class ServerConfig(BaseModel):
     @classmethod
     def _peers_are_addresses(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(base_url(peer) for peer in peers)
+
+    @field_validator("eval_envs")
+    @classmethod
+    def _eval_envs_are_named(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for text in given:
+            name, equals, environment = text.partition("=")
+            if not (name and equals and environment):
+                raise ValueError(f"{text!r} names no environment: write NAME=ENVIRONMENT")
+        return given
 
     @model_validator(mode="after")
     def _distinct_tokens(self) -> Self:
@@ -94,16 +106,17 @@ class ServerConfig(BaseModel):
         """Flags that are not None win over variables, which win over defaults. Raises JobInvalid.
 
         A variable has the name of the setting in capitals, behind `SWARM_`. SWARM_HOME is the directory above the
-        server's, SWARM_PEERS is separated by commas. Host and port are flags alone: Kubernetes gives every container a
-        SWARM_PORT, which is a URL, where a service is called swarm.
+        server's, SWARM_PEERS and SWARM_EVAL_ENVS are separated by commas. Host and port are flags alone: Kubernetes
+        gives every container a SWARM_PORT, which is a URL, where a service is called swarm.
         """
         names = cls.model_fields.keys() - {"host", "port"}
         given = {name: os.environ.get(f"SWARM_{name.upper()}") for name in names}
         values: dict[str, Any] = {name: value for name, value in given.items() if value}
         if home := home_from_environment():
             values["home"] = home
-        if peers := values.get("peers"):
-            values["peers"] = tuple(peer.strip() for peer in peers.split(",") if peer.strip())
+        for name in ("peers", "eval_envs"):
+            if several := values.get(name):
+                values[name] = tuple(each.strip() for each in several.split(",") if each.strip())
         values.update({name: value for name, value in flags.items() if value is not None})
         try:
             return cls.model_validate(values)

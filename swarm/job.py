@@ -55,6 +55,9 @@ GROUP_TIMEOUT_S = 30.0
 """Longer than a client takes to make a failed attempt again; others wait for the group meanwhile."""
 STALL_TIMEOUT_S = 300.0
 """Longer than somebody takes to mend a client and start it again: a batch that lacks groups is worth that."""
+EVAL_TIMEOUT_S = 300.0
+"""Longer than somebody takes to start an evaluator, and than it takes to score some hundred short episodes; well below
+the time that clients wait to begin an episode."""
 LoraTargets = Literal["all-linear"] | list[Annotated[str, Field(min_length=1, max_length=200)]]
 LRScheduler = Literal["constant", "linear", "cosine"]
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
@@ -130,6 +133,17 @@ class TrainJob(BaseModel):
     """How many older ones stay besides, the best by `keep_best_metric`."""
     keep_best_metric: str = Field(default="critic/score/mean", pattern=r"^-?[\w./@+-]+$", max_length=200)
     """A metric of the step that made a checkpoint. The highest is best; with a minus before the name, the lowest."""
+
+    eval_every: int = Field(default=0, ge=0)
+    """Held-out episodes score the weights every so many steps, before the first and after the last; 0 is never. See
+    [scores while it trains](http-api.md#scores-while-it-trains)."""
+    eval_episodes: int = Field(default=200, ge=1, le=100_000)
+    """Held-out episodes of each score."""
+    eval_env: str | None = Field(default=None, min_length=1, max_length=200)
+    """Environment that the server itself scores the weights on: a bundled one, or one that it offers by
+    `swarm start --eval-env`. Default: none, evaluators come from elsewhere."""
+    eval_timeout_s: float = Field(default=EVAL_TIMEOUT_S, gt=0, le=86_400)
+    """Seconds that the next training step waits for a score that is due; then it goes on without."""
 
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Learning rate of AdamW. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-6."""

@@ -44,7 +44,10 @@ _COLLECTED: Final = (
     "batch_size", "num_repeat", "stop_rule", "min_group", "drain_timeout_s", "batch_timeout_s", "group_timeout_s",
     "stall_timeout_s", "max_staleness", "mixture", "episode_timeout_s", "temperature",
 )  # fmt: skip
-_COUNTED: Final = ("total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric")
+_COUNTED: Final = (
+    "total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric", "eval_every", "eval_episodes",
+    "eval_timeout_s",
+)  # fmt: skip
 _LEARNED: Final = (
     "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio", "weight_decay", "betas", "grad_clip", "ppo_epochs",
     "mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "policy_loss", "clip_ratio",
@@ -80,6 +83,7 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "use_kl_loss": "the copy of the first weights is made when a run begins: begin it with use_kl_loss: true and"
         " kl_loss_coef: 0, and change kl_loss_coef",
         "enable_gradient_checkpointing": f"the engine is built with it: {_NEW_RUN}",
+        "eval_env": "the process that scores is started with the run: start swarm eval --follow beside it",
         "lora_rank": f"the adapter is part of the model: {_EXPORT}",
         "lora_alpha": f"the adapter is part of the model: {_EXPORT}",
         "lora_target_modules": f"the adapter is part of the model: {_EXPORT}",

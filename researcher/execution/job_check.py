@@ -34,7 +34,10 @@ def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Problem
         checked = build_job(dict(job))
     except JobInvalid as error:
         return (Problem("job", error.message),)
-    return tuple(Problem("job", message) for message in _objections(checked.model, checked.verl, given))
+    objections = list(_objections(checked.model, checked.verl, given))
+    if checked.eval_every or checked.eval_env is not None:
+        objections.append("eval_every, eval_env: the study's own evaluator scores its runs: leave both out")
+    return tuple(Problem("job", message) for message in objections)
 
 
 def contradict_name(name: str, job: Mapping[str, Any]) -> str | None:

@@ -248,10 +248,7 @@ def check_study(topic: str, settings: StudySettings) -> None:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
     if settings.task is not None and settings.task not in TASK_FAMILIES:
         raise TopicInvalid(f"unknown task {settings.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
-    if settings.judged_by is JudgedBy.AREA and settings.eval_every is None:
-        raise TopicInvalid("--judged-by area needs scores in mid-training: give --eval-every N")
-    if settings.eval_every is not None and "save_freq" in settings.job:
-        raise TopicInvalid("--eval-every says which checkpoints are kept: leave save_freq out of the job")
+    _check_scores(settings)
     try:
         build_job({"engine": "local", **settings.base_job()})
     except JobInvalid as error:
@@ -270,6 +267,19 @@ def check_study(topic: str, settings: StudySettings) -> None:
     sandbox_of(settings)
     _check_programs(settings)
     check_servers(settings.servers)
+
+
+def _check_scores(settings: StudySettings) -> None:
+    """What a study scores itself, its job must not ask for. Raises TopicInvalid."""
+    if settings.judged_by is JudgedBy.AREA and settings.eval_every is None:
+        raise TopicInvalid("--judged-by area needs scores in mid-training: give --eval-every N")
+    if settings.eval_every is not None and "save_freq" in settings.job:
+        raise TopicInvalid("--eval-every says which checkpoints are kept: leave save_freq out of the job")
+    for name in ("eval_every", "eval_env"):
+        if settings.job.get(name):
+            raise TopicInvalid(
+                f"a study scores its runs itself, in mid-training by --eval-every: leave {name} out of the job"
+            )
 
 
 def _check_programs(settings: StudySettings) -> None:

@@ -17,15 +17,15 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarm import __version__
-from swarm.cli import environments, export, gc, job, skills, training
+from swarm.cli import environments, export, gc, job, scoring, skills, training
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import home_named, program_of, require_model, split_named
-from swarm.cli.scores import mean_of, score_text
+from swarm.cli.options import home_named
+from swarm.cli.scoring import DEFAULT_URL
 from swarm.cli.tokens import token_of
 from swarm.errors import (
     BadRequest,
@@ -38,11 +38,10 @@ app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no
 app.add_typer(environments.app, name="env")
 app.add_typer(skills.app, name="skills")
 app.command()(training.train)
+app.command(name="eval")(scoring.evaluate)
 app.command()(export.export)
 app.command()(gc.gc)
 app.command(name="job")(job.show_or_change)
-
-DEFAULT_URL = "http://127.0.0.1:10086"
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="SWARM_URL", help="The server's address.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
@@ -83,6 +82,12 @@ def start(
         list[str] | None,
         typer.Option(help="URL of a server that shares episodes with this one; repeatable (default: $SWARM_PEERS)."),
     ] = None,
+    eval_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=ENVIRONMENT that jobs may name as their eval_env; repeatable (default: $SWARM_EVAL_ENVS)."
+        ),
+    ] = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -94,7 +99,13 @@ def start(
         from swarm.config import ServerConfig
         from swarm.job import TrainJob
 
-        config = ServerConfig.from_environment(host=host, port=port, home=home, peers=tuple(peer) if peer else None)
+        config = ServerConfig.from_environment(
+            host=host,
+            port=port,
+            home=home,
+            peers=tuple(peer) if peer else None,
+            eval_envs=tuple(eval_env) if eval_env else None,
+        )
         train_job = None if job is None else TrainJob.build_job_from_yaml(job)
         _configure_logging(verbose)
         import uvloop
@@ -241,51 +252,6 @@ def stop(
         typer.echo(f"{what} at {url} is stopping", err=True)
         if as_json:
             typer.echo(json.dumps({"url": url, "stopping": what}))
-
-
-@app.command(name="eval")
-def evaluate_task(
-    env: Annotated[str, typer.Option("--env", "--task", help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
-    program: Annotated[Path | None, typer.Option(help="A Python file with the agent.")] = None,
-    url: Annotated[
-        list[str] | None, typer.Option(envvar="SWARM_URL", help="Address of the server, or ROLE=URL for each role.")
-    ] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
-    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, max=100_000, help="How many tasks.")] = 200,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 16,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure the served weights on an environment, with eval episodes that never train."""
-    with failures_in_one_line():
-        from swarm.environments.server import open_environment
-        from swarm.program import measure
-        from swarm.program.roles import clients_of, connected, servers_named
-
-        chosen, chosen_split = program_of(program, env), split_named(split)
-        addresses, token = servers_named("--url", url or [DEFAULT_URL]), token_of("rollout", "commander")
-        began = time.monotonic()
-        with open_environment(env) as environment, connected(addresses, token, client_id="swarm-eval") as servers:
-            for client in clients_of(servers).values():
-                require_model(client)
-            result = measure(servers, environment, chosen, split=chosen_split, episodes=episodes, max_workers=workers)
-        shown: dict[str, Any] = {
-            "task": environment.name,
-            "split": split,
-            "episodes": result.n,
-            "mean_reward": mean_of(result),
-            "stderr": result.stderr,
-            "failures": len(result.failures),
-            "weight_versions": sorted(result.weight_versions),
-            "seconds": round(time.monotonic() - began, 2),
-        }
-        if as_json:
-            typer.echo(json.dumps(shown))
-        else:
-            versions = ", ".join(map(str, shown["weight_versions"]))
-            typer.echo(
-                f"{environment.name}/{split}: {score_text(result)}, weight version {versions}, "
-                f"{len(result.failures)} failed, {shown['seconds']} s"
-            )
 
 
 @app.command()

@@ -6,6 +6,7 @@ Place in the flow: commands.py takes the command in. Progress goes to stderr, fi
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import program_of
 from swarm.cli.own_server import server_at
 from swarm.cli.scores import score_figures, score_text
+from swarm.cli.scoring import evaluator_of
 from swarm.cli.tokens import token_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from swarm.job import TrainJob
     from swarm.program import Program
     from swarm.program.evaluation import StepScore
+    from swarm.schemas import EvaluationView
 
 STEPS = 60
 RUNS = Path("runs") / "train"
@@ -74,16 +77,17 @@ def train(
                 client.auto_sync_train_config_and_start_engine(train_job)
                 scores = _Scores(client, environment, chosen, eval_episodes, workers)
                 before = scores.measure("before")
-                with watch_steps(client, _show_step):
+                with evaluator_of(train_job, env, program, address, directory), watch_steps(client, _show_step):
                     gate = None if eval_every is None else scores.gate(eval_every, train_job.batch_size)
                     done = train_program(client, environment, train_job, chosen, max_workers=workers, gate=gate)
                 after = scores.measure("after")
+                evaluations = _merged(scores.figures(), client.evaluations())
                 if url is None:
                     client.save_checkpoint()
         figures: dict[str, Any] = {
             "env": environment.name, "digest": environment.digest, "program": chosen.name, "steps": done.steps,
             "failed_episodes": done.failures, "before": score_figures(before), "after": score_figures(after),
-            "evaluations": scores.figures(), "home": None if url else str(directory),
+            "evaluations": evaluations, "home": None if url else str(directory),
         }  # fmt: skip
         if as_json:
             typer.echo(json.dumps(figures))
@@ -135,6 +139,17 @@ class _Scores:
         return measure(
             self._client, self._environment, self._program, episodes=self._episodes, max_workers=self._workers
         )
+
+
+def _merged(measured: list[dict[str, Any]], recorded: list[EvaluationView]) -> list[dict[str, Any]]:
+    """The scores of this command, and of other steps those that the job's `eval_every` brought; by step."""
+    known = {score["step"] for score in measured}
+    others = [
+        {"step": each.step, "mean": each.mean, "stderr": each.stderr, "n": each.scored, "failures": each.failures}
+        for each in recorded
+        if each.state == "done" and each.step not in known
+    ]
+    return sorted([*measured, *others], key=lambda score: math.inf if score["step"] is None else score["step"])
 
 
 def _job_of(path: Path | None, environment: str, seed: int | None) -> TrainJob:

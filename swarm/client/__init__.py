@@ -5,7 +5,7 @@ from swarm.client.async_team import AsyncSwarmTeam
 from swarm.client.client import SwarmClient
 from swarm.client.connections import AsyncConnectionStack, ConnectionStack
 from swarm.client.episode import Credentials, OpenEpisode
-from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate
+from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate, follow_evaluations
 from swarm.client.runner import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
 from swarm.client.sync_team import SwarmTeam
 from swarm.client.team import OpenEpisodes
@@ -27,5 +27,6 @@ __all__ = [
     "SwarmTeam",
     "Throttler",
     "evaluate",
+    "follow_evaluations",
     "run_episodes_until_all_complete",
 ]

@@ -45,9 +45,11 @@ from swarm.schemas import (
     AuditView,
     BatchPolicies,
     CheckpointResponse,
+    ClaimedEvaluation,
     EndEpisodeResponse,
     EpisodeDetail,
     EpisodeView,
+    EvaluationView,
     EventView,
     HeldTask,
     JobView,
@@ -324,6 +326,33 @@ class SwarmClient:
     def metrics(self, after_step: int = 0) -> list[MetricPointView]:
         """The metrics of every finished step beyond `after_step`, oldest first."""
         return self._run(calls.metrics(self._server, after_step))
+
+    def evaluations(self, after_step: int = -1) -> list[EvaluationView]:
+        """The held-out scores of the present job, by step: those that are done are its curve. Also those that are due,
+        and those that were abandoned or rewound."""
+        return self._run(calls.evaluations(self._server, after_step))
+
+    def claim_evaluation(self, *, lease_s: float = DEFAULT_LEASE_S, wait_s: float = 0.0) -> ClaimedEvaluation:
+        """The evaluation that is due, for this client to score, held up to `wait_s` seconds (60 at most) until there is
+        one. It is this client's until `lease_s` seconds after its last renewal. See `follow_evaluations`, which does
+        all of it."""
+        return self._run(calls.claim_evaluation(self._server, self.client_id, lease_s, wait_s))
+
+    def renew_evaluation(self, step: int) -> EvaluationView:
+        """Keep a claimed evaluation. Raises Conflict if this client does not hold it any more."""
+        return self._run(calls.renew_evaluation(self._server, self.client_id, step))
+
+    def end_evaluation(
+        self, step: int, episode_uuids: Sequence[str], *, failures: int = 0, reason: str | None = None
+    ) -> EvaluationView:
+        """Score the weights of a step by these ended eval episodes, whose rewards the server has on record; once,
+        however often it is called. Without episodes there is no score, for the `reason`.
+
+        Raises BadRequest for an episode that other weights sampled, Conflict if the evaluation is over or not this
+        client's any more.
+        """
+        plan = calls.end_evaluation(self._server, self.client_id, step, episode_uuids, failures, reason)
+        return self._run(plan)
 
     def episode(self, episode_uuid: str) -> EpisodeDetail:
         """Everything recorded of one episode, token by token. Raises NotFound."""

@@ -1,4 +1,5 @@
-"""Score the weights a server serves: eval episodes on given tasks, a mean with its standard error.
+"""Score the weights a server serves: eval episodes on given tasks, a mean with its standard error; once, or whenever a
+job that trains is due for it.
 
 Place in the flow: on top of SwarmClient, for whoever judges a model. Nothing measured here is ever trained on. Knows
 nothing of agents.
@@ -11,19 +12,25 @@ import math
 import statistics
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swarm.client.client import SwarmClient
 from swarm.client.episode import DEFAULT_WAIT_S
+from swarm.client.heartbeat import BEATS_PER_LEASE, DEFAULT_LEASE_S
 from swarm.client.runner import RunAgent, backoff_s
-from swarm.errors import BadRequest
+from swarm.errors import BadRequest, Conflict, NotFound, SwarmError
+from swarm.schemas import EvaluationView
 from swarm.types import EpisodeType, Task
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
+CLAIM_WAIT_S = 20.0
+"""How long a server holds a call while nothing is due."""
+MAX_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class Evaluation:
 
     `rewards` maps each task id to the rewards of its attempts, in the order they ended, and `solved` to whether each of
     them solved its task. `weight_versions` are all that answered: more than one means that the weights changed in
-    between. Failures are in none of these figures.
+    between. `episode_ids` are the scored episodes. Failures are in none of these figures.
     """
 
     n: int
@@ -52,6 +59,7 @@ class Evaluation:
     weight_versions: tuple[int, ...]
     failures: tuple[EvaluationFailure, ...]
     solved: Mapping[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
+    episode_ids: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -93,6 +101,7 @@ class _Scored:
     reward: float
     is_success: bool
     weight_versions: tuple[int, ...]
+    episode_id: str
 
 
 class _Evaluator:
@@ -127,7 +136,65 @@ class _Evaluator:
             episode.output = output
         begun_at = (episode.credentials.weight_version,)
         versions = begun_at if episode.receipt is None else tuple(episode.receipt.weight_versions) or begun_at
-        return _Scored(task.task_id, output.reward, bool(output.is_success), versions)
+        return _Scored(task.task_id, output.reward, bool(output.is_success), versions, episode.episode_id)
+
+
+def follow_evaluations(
+    client: SwarmClient,
+    measure: Callable[[EvaluationView], Evaluation],
+    *,
+    on_score: Callable[[EvaluationView], None] | None = None,
+    lease_s: float = DEFAULT_LEASE_S,
+) -> None:
+    """Score the weights whenever the server's job is due for it (its `eval_every`), until the job is complete.
+
+    `measure` scores what is served, which does not change meanwhile. The server keeps an evaluation for a client that
+    lives; one that was lost to another evaluator, or given up by the server, is passed over. Raises what `measure`
+    raises, ServerUnreachable or EngineNotReady once the server was away for the client's `timeout`.
+    """
+    while True:
+        claimed = client.claim_evaluation(lease_s=lease_s, wait_s=CLAIM_WAIT_S)
+        if claimed.is_over:
+            return
+        if (due := claimed.evaluation) is None:
+            continue
+        with _kept(client, due.step, lease_s):
+            result = measure(due)
+        reason = None if result.episode_ids else _why_not(result)
+        try:
+            ended = client.end_evaluation(due.step, result.episode_ids, failures=len(result.failures), reason=reason)
+        except (Conflict, NotFound) as error:
+            logger.warning("the score of step %d does not count: %s", due.step, error.message)
+        else:
+            if on_score is not None:
+                on_score(ended)
+
+
+@contextmanager
+def _kept(client: SwarmClient, step: int, lease_s: float) -> Generator[None]:
+    """Renew a claimed evaluation from a thread for the length of a block."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(lease_s / BEATS_PER_LEASE):
+            try:
+                client.renew_evaluation(step)
+            except Conflict as error:
+                logger.warning("%s", error.message)
+                return
+            except SwarmError as error:
+                logger.info("the evaluation of step %d is not renewed: %s", step, error.message)
+
+    thread = threading.Thread(target=renew, name="evaluation lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _why_not(result: Evaluation) -> str:
+    return f"no attempt was scored; the first failure: {result.failures[0].error}"[:MAX_REASON]
 
 
 def _summarize(outcomes: Sequence[_Scored | EvaluationFailure]) -> Evaluation:
@@ -148,4 +215,5 @@ def _summarize(outcomes: Sequence[_Scored | EvaluationFailure]) -> Evaluation:
         weight_versions=tuple(sorted({version for outcome in scored for version in outcome.weight_versions})),
         failures=tuple(outcome for outcome in outcomes if isinstance(outcome, EvaluationFailure)),
         solved={task_id: tuple(values) for task_id, values in solved.items()},
+        episode_ids=tuple(outcome.episode_id for outcome in scored),
     )

@@ -18,6 +18,7 @@ from swarm.gateway.control.episode_routes import (
     add_record_routes,
     add_state_route,
 )
+from swarm.gateway.control.evaluation_routes import add_evaluation_routes, add_score_route
 from swarm.gateway.control.event_routes import EventStreams, add_event_routes
 from swarm.gateway.control.prometheus import add_prometheus_route
 from swarm.gateway.control.server_routes import (
@@ -93,6 +94,8 @@ def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
     add_life_routes(life, deps.served, deps.ledger)
     add_judgement_routes(life, deps.served, deps.ledger)
     add_transaction_routes(life, deps.served, deps.ledger)
+    scores = gate.router(CLIENTS, "evaluations")
+    add_evaluation_routes(scores, deps.control)
     status = gate.router(EVERYBODY, "control")
     add_status_routes(status, deps.control, deps.served, deps.ledger)
     state = gate.router(EVERYBODY, "episodes")
@@ -100,6 +103,7 @@ def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
     records = gate.router(READERS, "records")
     add_record_routes(records, deps.served, deps.ledger)
     add_history_routes(records, deps.ledger)
+    add_score_route(records, deps.ledger)
     add_launch_record_route(records, deps.control)
     add_event_routes(records, deps.events)
     commands = gate.router(COMMANDERS, "control")
@@ -108,4 +112,4 @@ def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
     add_study_routes(commands, deps.control, deps.lifecycle)
     scrape = gate.router(READERS, "health", prefix="")
     add_prometheus_route(scrape, deps.control, deps.served, deps.ledger, deps.events, traffic)
-    return [life, status, state, records, commands, scrape]
+    return [life, scores, status, state, records, commands, scrape]

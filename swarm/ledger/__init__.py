@@ -1,5 +1,6 @@
 """The durable record of a server: SQLite, one writer, group commit."""
 
+from swarm.ledger.evaluations import Report
 from swarm.ledger.ledger import Ledger
 from swarm.ledger.rows import (
     AuditRow,
@@ -9,6 +10,8 @@ from swarm.ledger.rows import (
     EndReceipt,
     EpisodeRow,
     EpisodeSlice,
+    EvaluationRow,
+    EvaluationState,
     EventRow,
     JobRow,
     LaunchRow,
@@ -32,6 +35,8 @@ __all__ = [
     "Ending",
     "EpisodeRow",
     "EpisodeSlice",
+    "EvaluationRow",
+    "EvaluationState",
     "EventRow",
     "JobRow",
     "LaunchRow",
@@ -40,6 +45,7 @@ __all__ = [
     "MetricRow",
     "OpenWork",
     "RecordedEpisode",
+    "Report",
     "StateRow",
     "TaskRow",
 ]

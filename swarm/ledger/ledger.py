@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 from swarm.errors import LedgerError
-from swarm.ledger import leases, queries, transactions
+from swarm.ledger import evaluations, leases, queries, transactions
 from swarm.ledger import writes as operations
 from swarm.ledger.database import hold_lock, open_for_reading, open_for_writing
 from swarm.ledger.rows import (
@@ -32,6 +32,8 @@ from swarm.ledger.rows import (
     EndReceipt,
     EpisodeRow,
     EpisodeSlice,
+    EvaluationRow,
+    EvaluationState,
     EventRow,
     JobRow,
     LaunchRow,
@@ -163,6 +165,46 @@ class Ledger:
     async def lease(self) -> LeaseRow | None:
         """The lease that nobody has given back; it may have run out."""
         return await self._read(leases.present_lease)
+
+    async def open_evaluation(self, step: int, weight_version: int, episodes: int) -> EvaluationRow:
+        """The evaluation of the present weights, due from now on if there is none on record. One that is still open for
+        other weights is rewound."""
+        return await self._write(
+            partial(
+                evaluations.insert_evaluation,
+                step=step,
+                weight_version=weight_version,
+                episodes=episodes,
+                at=time.time(),
+            )
+        )
+
+    async def claim_evaluation(self, step: int, evaluator: str) -> EvaluationRow:
+        """Raises Conflict unless it is due."""
+        return await self._write(partial(evaluations.claim_evaluation, step=step, evaluator=evaluator, at=time.time()))
+
+    async def return_evaluation(self, step: int, reason: str) -> EvaluationRow:
+        """A running one is due again. Raises Conflict unless it runs."""
+        return await self._write(partial(evaluations.return_evaluation, step=step, reason=reason, at=time.time()))
+
+    async def abandon_evaluation(self, step: int, reason: str) -> EvaluationRow:
+        """Raises Conflict unless it is open."""
+        return await self._write(partial(evaluations.abandon_evaluation, step=step, reason=reason, at=time.time()))
+
+    async def end_evaluation(self, step: int, report: evaluations.Report) -> EvaluationRow:
+        """Score a step by the rewards of its episodes, exactly once; without episodes it is abandoned.
+
+        Raises NotFound, Conflict unless its evaluator ends it, BadRequest for an episode that is no score of it.
+        """
+        return await self._write(partial(evaluations.end_evaluation, step=step, report=report, at=time.time()))
+
+    async def evaluations(self, after_step: int = -1, limit: int = 1000) -> list[EvaluationRow]:
+        """Those of the newest job beyond a step, by step and age."""
+        return await self._read(partial(evaluations.evaluations, after_step=after_step, limit=limit))
+
+    async def newest_evaluation(self, state: EvaluationState | None = None) -> EvaluationRow | None:
+        """The newest of the newest job; of those in a state, if one is given."""
+        return await self._read(partial(evaluations.newest_evaluation, state=state))
 
     async def latest_job(self) -> JobRow | None:
         return await self._read(queries.latest_job)

@@ -178,6 +178,52 @@ class BatchRow:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+class EvaluationState(StrEnum):
+    """DUE until an evaluator claims it, RUNNING until that one ends it or its lease is over. An ended one is DONE, or
+    ABANDONED where no score came of it; REWOUND when its weights are no part of the run any more."""
+
+    DUE = "due"
+    RUNNING = "running"
+    DONE = "done"
+    ABANDONED = "abandoned"
+    REWOUND = "rewound"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """The held-out score of the weights after one step. `episodes` is how many are wanted, `scored` how many there are,
+    of which `successes` solved their task; `failures` are attempts that brought no reward.
+
+    Fields after `due_at` are filled in as it goes on. `mean` is of the rewards, `stderr` between tasks.
+    """
+
+    evaluation_id: int
+    step: int
+    weight_version: int
+    state: EvaluationState
+    episodes: int
+    due_at: float
+    evaluator: str | None = None
+    claimed_at: float | None = None
+    ended_at: float | None = None
+    reason: str | None = None
+    scored: int | None = None
+    successes: int | None = None
+    failures: int | None = None
+    mean: float | None = None
+    stderr: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in {EvaluationState.DUE, EvaluationState.RUNNING}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """As they stand among the metrics of the step."""
+        figures = {"eval/mean": self.mean, "eval/stderr": self.stderr, "eval/episodes": self.scored}
+        return {name: float(value) for name, value in figures.items() if value is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class MetricRow:
     """The metrics of one finished step."""

@@ -18,7 +18,7 @@ from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerErro
 from swarm.ledger import queries
 from swarm.ledger.blobs import pack_floats, pack_integers
 from swarm.ledger.queries import NEWEST_JOB
-from swarm.ledger.rows import AuditRow, BatchState, EndReceipt, EpisodeRow, JobRow, OpenWork
+from swarm.ledger.rows import AuditRow, BatchState, EndReceipt, EpisodeRow, EvaluationState, JobRow, OpenWork
 from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 from swarm.types import SamplingParams, StepReport, Turn
@@ -361,6 +361,10 @@ def rewind(connection: sqlite3.Connection, step: int, reason: str, at: float) ->
         f"UPDATE batches SET state = ?, reason = ? WHERE job_id = {NEWEST_JOB} AND state = ? AND step > ?",
         (BatchState.REWOUND, reason, BatchState.TRAINED, step),
     ).rowcount
+    connection.execute(
+        f"UPDATE evaluations SET state = ?, ended_at = coalesce(ended_at, ?) WHERE job_id = {NEWEST_JOB} AND step > ?",
+        (EvaluationState.REWOUND, at, step),
+    )
     insert_event(connection, "weights.rewound", to_json({"step": step, "reason": reason, "batches": rewound}), at)
 
 
@@ -401,6 +405,10 @@ def _close_books(connection: sqlite3.Connection, at: float) -> None:
         f"UPDATE episodes SET state = ?, outcome = ? WHERE {_IN_POOL}", (EpisodeState.DROPPED, JOB_REPLACED)
     ).rowcount
     _count_closed(connection, EpisodeState.DROPPED, {JOB_REPLACED: dropped})
+    connection.execute(
+        "UPDATE evaluations SET state = ?, reason = ?, ended_at = ? WHERE state IN ('due', 'running')",
+        (EvaluationState.ABANDONED, JOB_REPLACED, at),
+    )
 
 
 def _count_closed(connection: sqlite3.Connection, state: EpisodeState, by_outcome: Mapping[str, int]) -> None:

@@ -66,6 +66,8 @@ def header(snapshot: Snapshot, *, is_paused: bool = False) -> RenderableType:
             since = time.strftime("%Y-%m-%d %H:%M", time.localtime(lease.since))
             words = f"used by study {lease.study_id} of {lease.host} (process {lease.pid}) since {since}"
             lines.append(_line(printable(words), "dim"))
+        if (scores := _scores(status)) is not None:
+            lines.append(_line(printable(scores), "dim"))
     if (problem := _problem(snapshot)) is not None:
         lines.append(problem)
     return Group(*lines)
@@ -278,6 +280,18 @@ def _state(snapshot: Snapshot, *, is_paused: bool) -> Text:
         shown.append(f"{recoveries} recover{'y' if recoveries == 1 else 'ies'} · ", style="dim")
     style = "dim" if snapshot.error is not None else STYLE_BY_STATE[snapshot.status.state]
     return shown.append(snapshot.status.state.value, style=style)
+
+
+def _scores(status: Status) -> str | None:
+    """The newest held-out score, and the one that the next step waits for."""
+    parts: list[str] = []
+    if (score := status.last_evaluation) is not None and score.mean is not None:
+        margin = "" if score.stderr is None else f" ± {1.96 * score.stderr:.3f}"
+        parts.append(f"held-out score at step {score.step}: {score.mean:.3f}{margin}")
+    if (due := status.evaluation) is not None:
+        how = f"being measured by {due.evaluator}" if due.evaluator else "waits for an evaluator"
+        parts.append(f"that of step {due.step} {how}")
+    return " · ".join(parts) or None
 
 
 def _problem(snapshot: Snapshot) -> Text | None:

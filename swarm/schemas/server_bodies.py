@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from swarm.schemas.base import Body, EngineState, EpisodeState
 from swarm.schemas.batch_bodies import BatchPolicyView
+from swarm.schemas.evaluation_bodies import EvaluationView
 from swarm.schemas.study_bodies import LeaseView
 from swarm.types import EpisodeType
 
@@ -155,7 +156,8 @@ class Status(Body):
     of this job came back after a crash, of its worker or of the server. `calls` counts model calls that were joined,
     replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that had no effect, by name.
     `lease` names the study that uses the server, `disk` says what the server's directory takes. `revision` counts the
-    changes of the job, `changes_ahead` are those of steps that are not trained yet.
+    changes of the job, `changes_ahead` are those of steps that are not trained yet. `evaluation` is the score that is
+    due or being measured, `last_evaluation` the newest one that was.
     """
 
     server_version: str
@@ -182,6 +184,8 @@ class Status(Body):
     disk: DiskView | None = None
     revision: int = 0
     changes_ahead: list[JobChangeView] = Field(default_factory=list[JobChangeView])
+    evaluation: EvaluationView | None = None
+    last_evaluation: EvaluationView | None = None
     started_at: float
     now: float
 

@@ -17,6 +17,7 @@ from swarm.backends.base import Backend, Backends
 from swarm.batch import BatchPolicy, BatchPool, rebuild
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
+from swarm.evaluations import Evaluations
 from swarm.imports import collector_paused
 from swarm.job import TrainJob
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
@@ -102,6 +103,8 @@ class Assembly:
         if work is None:
             await asyncio.to_thread(_retire_earlier, self.config.home, row.job_id)
         checkpoints = self._checkpoints_of(job, row)
+        evaluations = Evaluations(running_job, self.lifecycle, self.ledger)
+        await evaluations.restore()
         loop = TrainLoop(
             job=running_job,
             trainer=backend.trainer,
@@ -109,6 +112,7 @@ class Assembly:
             ledger=self.ledger,
             lifecycle=self.lifecycle,
             checkpoints=checkpoints,
+            evaluations=evaluations,
             train_timeout_s=self.config.train_timeout_s,
             recovery_overhead=self.config.recovery_overhead,
             last_metrics=await self._last_metrics(work),

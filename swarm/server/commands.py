@@ -33,6 +33,7 @@ from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, JobView, LaunchView, Resume, Status
 from swarm.server.build import Assembly
 from swarm.server.disk import DiskMeter
+from swarm.server.evaluator import environment_of, evaluator_of
 from swarm.server.lease import ServerLease
 from swarm.server.run import Run
 from swarm.server.status import build_job_view, build_status
@@ -50,7 +51,10 @@ SUSPENDED = "the server was shut down: its next start goes on with this job"
 class SwarmServer:
     """One server: at most one job at a time. All methods are called from one event loop."""
 
-    def __init__(self, config: ServerConfig, ledger: Ledger, backends: Backends) -> None:
+    def __init__(self, config: ServerConfig, ledger: Ledger, backends: Backends, *, url: str | None = None) -> None:
+        """`url` is where processes of its own find it; without, no evaluator of its own runs."""
+        self._config = config
+        self._url = url
         self._ledger = ledger
         self._backends = backends
         self._started_at = time.time()
@@ -85,6 +89,7 @@ class SwarmServer:
             stop=self.stop_engine,
             checkpoint=self.checkpoint,
             load=self.load,
+            evaluations=lambda: self._require_run().loop.evaluations,
             shutdown=self.shutdown_requested.set,
         )
 
@@ -136,7 +141,7 @@ class SwarmServer:
         Raises JobInvalid; IllegalTransition while another job runs; EngineNotReady for more steps while it boots.
         """
         job = build_job(data)
-        await asyncio.to_thread(self._backends.check, job)
+        await self._check(job)
         async with self._commands:
             if self._job is not None and (self._timeline or JobTimeline(self._job)).is_meant_by(job):
                 return self.view_job()
@@ -145,6 +150,11 @@ class SwarmServer:
             else:
                 self._job = job
             return self.view_job()
+
+    async def _check(self, job: TrainJob) -> None:
+        """Raises JobInvalid for what this server cannot do."""
+        await asyncio.to_thread(self._backends.check, job)
+        environment_of(job, self._config)
 
     @property
     def _timeline(self) -> JobTimeline | None:
@@ -191,7 +201,7 @@ class SwarmServer:
         Raises JobInvalid; LaunchConflict while something else runs, or if the key was used for another job.
         """
         job = build_job(data)
-        await asyncio.to_thread(self._backends.check, job)
+        await self._check(job)
         async with self._commands:
             if known := next(iter(await self._ledger.launches(key)), None):
                 earlier = _recorded(known.job)
@@ -315,6 +325,9 @@ class SwarmServer:
             await self._fail(error.message)
             return False
         self._spawn(self._run.episodes.expire_forever(), "episode expiry")
+        self._spawn(self._run.loop.evaluations.expire_forever(), "evaluation expiry")
+        if self._url is not None and (evaluator := evaluator_of(self._run, job, self._config, self._url)) is not None:
+            self._spawn(evaluator.run_forever(), "evaluator")
         return True
 
     async def _carry_on(self) -> None:

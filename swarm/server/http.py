@@ -118,7 +118,7 @@ async def _serve(
     resume: bool,
     on_resume: OnResume | None,
 ) -> None:
-    server = SwarmServer(config, ledger, backends)
+    server = SwarmServer(config, ledger, backends, url=_url(config.host, listener))
     events = EventStreams(ledger)
     app = create_app(
         Deps(

@@ -133,6 +133,7 @@ class Run:
 
     async def close(self, reason: str | None) -> None:
         """Free the engine. With a `reason` running episodes are aborted; without, they wait for the next server."""
+        self.loop.evaluations.close()
         if reason is not None:
             await self.episodes.close(reason)
         try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 
 import swarm
+from swarm.gateway.control.views import view_evaluation
 from swarm.job import TrainJob
+from swarm.ledger import EvaluationRow
 from swarm.lifecycle import EngineLifecycle
 from swarm.live_settings import JobChange
-from swarm.schemas import JobChangeView, JobView, Status
+from swarm.schemas import EvaluationView, JobChangeView, JobView, Status
 from swarm.server.run import Run
 
 RUNNING_SHOWN = 50
@@ -50,6 +52,8 @@ def build_status(
         changes_ahead=[_view(change) for change in run.job.timeline.changes if change.at_step > weights.step]
         if run
         else [],
+        evaluation=_view_score(run.loop.evaluations.present) if run else None,
+        last_evaluation=_view_score(run.loop.evaluations.last_done) if run else None,
         started_at=started_at,
         now=time.time(),
     )
@@ -72,6 +76,10 @@ def build_job_view(job: TrainJob | None, run: Run | None) -> JobView:
             "changes": [_view(change) for change in running.timeline.changes],
         }
     )
+
+
+def _view_score(row: EvaluationRow | None) -> EvaluationView | None:
+    return None if row is None else view_evaluation(row)
 
 
 def _view(change: JobChange) -> JobChangeView:

@@ -25,7 +25,8 @@ from swarm.errors import (
     LedgerUnwritable,
     SwarmError,
 )
-from swarm.ledger import Ledger
+from swarm.evaluations import Evaluations
+from swarm.ledger import EvaluationRow, Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.running_job import RunningJob
 from swarm.sampler import EngineLost
@@ -60,6 +61,7 @@ class TrainLoop:
     ledger: Ledger
     lifecycle: EngineLifecycle
     checkpoints: RunCheckpoints
+    evaluations: Evaluations
     train_timeout_s: float
     recovery_overhead: float
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
@@ -72,6 +74,9 @@ class TrainLoop:
     _unsaved_s: float = 0.0
     _save_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.evaluations.subscribe(self._show_score)
+
     async def run(self) -> None:
         """Raises EngineLost if the engine dies in a step (whose batch is then back in the pool), EngineFailure when
         training cannot go on."""
@@ -80,7 +85,7 @@ class TrainLoop:
             await self._until_due()
             async with self.turn:
                 await self._leave_rest_if_extended()
-                if not self._done and self.source.is_batch_ready() and not self._interrupted.is_set():
+                if self._may_take_batch and not self._interrupted.is_set():
                     await self._take_batch()
 
     def interrupt(self) -> None:
@@ -88,7 +93,11 @@ class TrainLoop:
         self._interrupted.set()
 
     async def rest(self) -> None:
-        """Move the engine to where it waits for episodes: ROLLING, or COMPLETE once all steps are done."""
+        """Move the engine to where it waits for episodes: ROLLING, or COMPLETE once all steps are done.
+
+        Weights that are due to be scored are served until that is done: the next batch is collected, not trained.
+        """
+        await self._persist(self.evaluations.open_if_due)
         if not self._done:
             await self._move(EngineState.ROLLING)
             return
@@ -183,9 +192,17 @@ class TrainLoop:
         """Until a batch may be taken, if the job has steps left; or until it may have more of them."""
         reasons: list[Awaitable[object]] = [self._look_again.wait()]
         if not self._done:
-            reasons.append(self.source.until_batch_ready())
+            reasons.append(self._until_batch_may_be_taken())
         await self._unless_interrupted(*reasons)
         self._look_again.clear()
+
+    @property
+    def _may_take_batch(self) -> bool:
+        return not self._done and self.evaluations.present is None and self.source.is_batch_ready()
+
+    async def _until_batch_may_be_taken(self) -> None:
+        await self.evaluations.closed()
+        await self.source.until_batch_ready()
 
     async def _unless_interrupted(self, *reasons: Awaitable[object]) -> None:
         """Wait for the first of `reasons`, but not beyond an interruption."""
@@ -307,6 +324,11 @@ class TrainLoop:
         self.lifecycle.publish(report.weight_version)
         self.source.publish(report.weight_version.version)
         logger.info("step %d: version %d, %s", report.step, report.weight_version.version, _headline(metrics))
+
+    def _show_score(self, score: EvaluationRow) -> None:
+        """The ledger has added it to the metrics of its step."""
+        if score.step == self.lifecycle.weights.step and score.step > 0:
+            self.last_metrics = {**self.last_metrics, **score.metrics}
 
     async def _persist(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write, however long the disk is full: what left the pool is in nobody else's hands.

@@ -161,6 +161,8 @@ def _send(http: httpx.Client, command: Command, values: dict[str, str]) -> httpx
     if command.method == "PUT" and command.path.endswith("/job") and data is not None:
         # The engine without a model boots at once.
         data = json.dumps({"job": {**json.loads(data)["job"], "engine": "fake"}})
+    elif data is not None:
+        data = string.Template(data).safe_substitute(values)
     with http.stream(command.method, url, headers=headers, content=data) as reply:
         if "/events" in command.path and reply.headers["content-type"].startswith("text/event-stream"):
             assert next(line for line in reply.iter_lines() if line.startswith("data: "))

@@ -20,6 +20,9 @@ WITH_POLICIES = STORED.with_name("ledger_0005.sql")
 """A server was killed at step 1 with one episode in its batch. While step 1 was collected, the batch policy was changed
 to one task a batch, and since then to three episodes a task."""
 
+WITHOUT_EVALUATIONS = STORED.with_name("ledger_0006.sql")
+"""A server was killed at step 1 of 4 with one episode of two in its batch; the learning rate was changed for step 2."""
+
 
 @contextmanager
 def going_on(home: Path, stored: Path) -> Iterator[httpx.Client]:
@@ -69,3 +72,14 @@ def test_batch_policies_of_an_older_version_hold_for_the_batches_that_they_were_
         wait_for_step(http, 3)
         changed = http.patch("/v1/swarm/batch/policy", json={"num_repeat": 2})
         assert changed.json()["next"]["num_repeat"] == 2
+
+
+def test_a_run_of_an_older_version_gets_scores_from_the_step_that_asks_for_them(tmp_path: Path) -> None:
+    with going_on(tmp_path, WITHOUT_EVALUATIONS) as http:
+        assert http.get("/v1/swarm/evaluations").json()["evaluations"] == []
+        changed = http.patch("/v1/swarm/job", json={"settings": {"eval_every": 2}}).json()
+        assert [(change["revision"], change["at_step"]) for change in changed["changes"]] == [(1, 2), (2, 2)]
+        end(http, begin(http, task_id="second"), task_id="second", reward=0.0, call=True)
+        wait_for_step(http, 2)
+        [due] = http.get("/v1/swarm/evaluations").json()["evaluations"]
+        assert (due["step"], due["state"]) == (2, "due")

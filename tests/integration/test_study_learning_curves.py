@@ -64,10 +64,12 @@ def zip_runs(arm: dict[str, Any]) -> list[tuple[str, float]]:
         (["--judged-by", "area"], "give --eval-every N"),
         (["--judged-by", "speed", "--eval-every", "2"], "--judged-by"),
         (["--eval-every", "2", "--job", "job.yaml"], "leave save_freq out of the job"),
+        (["--job", "scored.yaml"], "leave eval_every out of the job"),
     ],
 )
 def test_what_cannot_be_scored_is_refused_before_anything_is_stored(home: Path, words: list[str], said: str) -> None:
     (home / "job.yaml").write_text("save_freq: 5\n")
+    (home / "scored.yaml").write_text("eval_every: 5\neval_env: reverse\n")
     done = start(*words)
     assert done.exit_code == 2
     assert said in done.output

@@ -7,12 +7,15 @@ import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 import yaml
+from tests_support import run_batch, wait_for_state
 from typer.testing import CliRunner
 
 from researcher.cli import app as researcher
@@ -196,13 +199,14 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     job = yaml.safe_load(given) | {"engine": "fake", "batch_size": 2, "num_repeat": 2, "total_steps": 2}
     Path("job.yaml").write_text(yaml.safe_dump(job))
     url = start_server(TrainJob(engine="fake")).url
-    commands = re.findall(r"^    (swarm (?:train|eval) (?!.*checker=).*)$", text, re.MULTILINE)
+    commands = re.findall(r"^    (swarm (?:train|eval) (?!.*(?:checker=|--follow)).*)$", text, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
         words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
         limit = "--eval-episodes" if words[0] == "train" else "--episodes"
         done = CliRunner().invoke(app, [*words, limit, "4"])
         assert done.exit_code == 0, (command, done.output)
+    follow(text, start_server(TrainJob(engine="fake", batch_size=1, num_repeat=2, total_steps=1, eval_every=1)).url)
     [command] = re.findall(r"^    python (program.py .*)$", text, re.MULTILINE)
     words = [sys.executable, *shlex.split(command.replace("http://127.0.0.1:10086", start_server().url))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
@@ -219,6 +223,21 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     for command, arm in zip(commands, ("shaped", "max_word_len=4"), strict=True):
         done = CliRunner().invoke(researcher, [*shlex.split(command), *short])
         assert done.exit_code == 0 and f"{arm}: mean" in done.stdout, done.output
+
+
+def follow(text: str, url: str) -> None:
+    """The command of the section on scores while a job trains, beside a client that trains it."""
+    [command] = re.findall(r"^    swarm (eval --follow .*)$", text, re.MULTILINE)
+    words = shlex.split(command.replace("http://127.0.0.1:10086", url))
+    with httpx.Client(base_url=url, timeout=60) as http, ThreadPoolExecutor(1) as pool:
+        wait_for_state(http, "ROLLING")
+        following = pool.submit(CliRunner().invoke, app, [*words, "--episodes", "4"])
+        run_batch(http, tasks=1, repeats=2)
+        done = following.result(60)
+    assert done.exit_code == 0, done.output
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
+        "longer/validation at step 0", "longer/validation at step 1"
+    ]  # fmt: skip
 
 
 def run_pair(text: str, urls: list[str]) -> None:
@@ -319,3 +338,17 @@ def test_a_score_that_cannot_be_had_ends_no_training(own: Path, start_server: An
     figures = json.loads(done.stdout)
     assert [(each["step"], each["mean"]) for each in figures["evaluations"]] == [(0, 0.0), (2, None), (3, 0.0)]
     assert "held-out score at step 2: none: AssertionError" in done.stderr
+
+
+def test_a_job_that_asks_for_scores_gets_them_from_the_command_that_trains_it(own: Path, start_server: Any) -> None:
+    (own / "job.yaml").write_text(JOB + "eval_every: 2\neval_episodes: 4\n")
+    url = start_server().url
+    done = train(own, "--program", str(own / "knows.py"), "--url", url, "--home", str(own / "logs"))
+    assert done.exit_code == 0, done.output
+    evaluations = json.loads(done.stdout)["evaluations"]
+    assert [(each["step"], each["mean"], each["n"]) for each in evaluations] == [(0, 1.0, 6), (2, 1.0, 4), (3, 1.0, 6)]
+    with SwarmClient(url) as client:
+        curve = [(each.step, each.state, each.mean, each.scored) for each in client.evaluations()]
+        assert curve == [(step, "done", 1.0, 4) for step in (0, 2, 3)]
+    # The training reward is another one than the grade.
+    assert (own / "logs" / "evaluator.log").read_text().count('"mean": 1.0') == 3

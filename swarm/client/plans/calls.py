@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -35,7 +35,12 @@ from swarm.schemas import (
     BatchPolicies,
     ChangeJobRequest,
     CheckpointResponse,
+    ClaimedEvaluation,
+    ClaimEvaluationRequest,
+    EndEvaluationRequest,
     EngineState,
+    EvaluationPage,
+    EvaluationView,
     EventPage,
     EventView,
     HeldTask,
@@ -49,6 +54,7 @@ from swarm.schemas import (
     LoadRequest,
     MetricPointView,
     MetricsHistory,
+    RenewEvaluationRequest,
     StartEngineRequest,
     Status,
     SyncJobRequest,
@@ -109,6 +115,40 @@ def metrics(server: Server, after_step: int) -> Plan[list[MetricPointView]]:
         if not page.points:
             return points
         points.extend(page.points)
+
+
+def claim_evaluation(server: Server, client_id: str, lease_s: float, wait_s: float) -> Plan[ClaimedEvaluation]:
+    """What is held already is claimed once more, so that it may be repeated."""
+    body = checked(lambda: ClaimEvaluationRequest(client_id=client_id, lease_s=lease_s, wait_s=wait_s))
+    return exchange(server, Call("POST", f"{API_PREFIX}/evaluations/claim", body, answer_s=wait_s), ClaimedEvaluation)
+
+
+def renew_evaluation(server: Server, client_id: str, step: int) -> Plan[EvaluationView]:
+    body = checked(lambda: RenewEvaluationRequest(client_id=client_id, step=step))
+    return exchange(server, Call("POST", f"{API_PREFIX}/evaluations/heartbeat", body), EvaluationView)
+
+
+def end_evaluation(
+    server: Server, client_id: str, step: int, episode_ids: Sequence[str], failures: int, reason: str | None
+) -> Plan[EvaluationView]:
+    body = checked(
+        lambda: EndEvaluationRequest(
+            client_id=client_id, step=step, episode_ids=list(episode_ids), failures=failures, reason=reason
+        )
+    )
+    return exchange(server, Call("POST", f"{API_PREFIX}/evaluations/end", body), EvaluationView)
+
+
+def evaluations(server: Server, after_step: int) -> Plan[list[EvaluationView]]:
+    """Page through them until nothing is left. All of one step are on one page."""
+    found: list[EvaluationView] = []
+    while True:
+        last = found[-1].step if found else after_step
+        call = Call("GET", f"{API_PREFIX}/evaluations", query={"after_step": last})
+        page = yield from exchange(server, call, EvaluationPage)
+        if not page.evaluations:
+            return found
+        found.extend(page.evaluations)
 
 
 def past_events(server: Server, after_id: int) -> Plan[list[EventView]]:

@@ -112,6 +112,11 @@ def _engine(status: Status) -> Iterator[Metric]:
     yield _gauge("swarm_ignored_fields", "Fields of model calls that had no effect", ("field",), ignored)
     metrics = {(name,): value for name, value in status.last_metrics.items()}
     yield _gauge("swarm_training_metric", "Metrics of the last finished step, by their names", ("name",), metrics)
+    is_due = {(): float(status.evaluation is not None)}
+    yield _gauge("swarm_evaluation_open", "1 while a held-out score is due or being measured", (), is_due)
+    if (score := status.last_evaluation) is not None and score.mean is not None:
+        yield _gauge("swarm_evaluation_mean", "The newest held-out score", (), {(): score.mean})
+        yield _gauge("swarm_evaluation_step", "The step whose weights it is of", (), {(): float(score.step)})
 
 
 def _clients(status: Status) -> Iterator[Metric]:

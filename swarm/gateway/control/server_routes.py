@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Query, Response
 
 from swarm.errors import EngineNotReady
+from swarm.evaluations import Evaluations
 from swarm.gateway.control.views import view_audit, view_batch, view_task
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery
@@ -74,6 +75,7 @@ class Control:
     stop: Callable[[], Awaitable[None]]
     checkpoint: Callable[[], Awaitable[CheckpointResponse]]
     load: Callable[[int], Awaitable[None]]
+    evaluations: Callable[[], Evaluations]
     shutdown: Callable[[], None]
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from swarm.ledger import AuditRow, BatchRow, EpisodeRow, EventRow, TaskRow
+from swarm.ledger import AuditRow, BatchRow, EpisodeRow, EvaluationRow, EventRow, TaskRow
 from swarm.schemas import (
     AuditView,
     BatchView,
     EpisodeDetail,
     EpisodeSamples,
     EpisodeView,
+    EvaluationView,
     EventView,
     HeldTask,
     SampleView,
@@ -91,6 +92,12 @@ def view_batch(row: BatchRow) -> BatchView:
         metrics=dict(row.metrics),
         settings=dict(row.settings),
     )
+
+
+def view_evaluation(row: EvaluationRow) -> EvaluationView:
+    fields = asdict(row)
+    del fields["evaluation_id"]
+    return EvaluationView(**fields)
 
 
 def view_event(row: EventRow) -> EventView:

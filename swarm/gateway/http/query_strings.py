@@ -66,6 +66,13 @@ class AuditQuery(Query):
     limit: int = Field(default=100, ge=1, le=1000)
 
 
+class EvaluationQuery(Query):
+    """Evaluations of steps beyond `after_step`."""
+
+    after_step: int = Field(default=-1, ge=-1, le=MAX_ID)
+    limit: int = Field(default=1000, ge=1, le=10_000)
+
+
 class BatchQuery(Query):
     """The newest `limit`."""
 

@@ -16,6 +16,7 @@ from swarm.schemas import (
     BatchPolicyView,
     ClientView,
     EngineState,
+    EvaluationView,
     EventView,
     PoolView,
     RunningEpisodeView,
@@ -168,6 +169,20 @@ def test_a_server_out_of_reach_is_shown_with_the_time_of_the_first_failure() -> 
 def test_a_failed_engine_shows_its_reason() -> None:
     text = drawn(panels.header(snapshot_of(busy_status(state=EngineState.FAILED, reason="no memory left"))))
     assert "FAILED" in text and "no memory left" in text
+
+
+def test_held_out_scores_are_shown_with_who_measures_the_next_one() -> None:
+    done = EvaluationView(step=10, weight_version=10, state="done", episodes=9, due_at=NOW, mean=0.25, stderr=0.05)
+    due = EvaluationView(step=12, weight_version=12, state="due", episodes=9, due_at=NOW)
+    running = due.model_copy(update={"state": "running", "evaluator": HOSTILE})
+    for present, words in (
+        (due, "that of step 12 waits for an evaluator"),
+        (running, "that of step 12 being measured"),
+    ):
+        text = drawn(panels.header(snapshot_of(busy_status(last_evaluation=done, evaluation=present))))
+        assert "held-out score at step 10: 0.250 ± 0.098" in text and words in text
+        assert "\x1b" not in text
+    assert "score" not in drawn(panels.header(snapshot_of(busy_status())))
 
 
 def test_the_curve_of_rising_rewards_rises() -> None:

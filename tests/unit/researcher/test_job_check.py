@@ -25,6 +25,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"verl": {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"LD_PRELOAD": "/x.so"}}}}}}, "LD_PRELOAD"),
     ({"verl": {"trainer.logger": ["console", "pkg://evil"]}}, "neither a number nor a plain word"),
     ({"batch_size": 0}, "batch_size"),
+    ({"eval_every": 2}, "the study's own evaluator scores its runs"),
+    ({"eval_env": "reverse"}, "the study's own evaluator scores its runs"),
 ]
 
 

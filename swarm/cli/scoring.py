@@ -1,0 +1,179 @@
+"""`swarm eval`: a held-out score of what a server serves; once, or at every step that a job is due for it.
+
+Place in the flow: commands.py takes the command in. Scores go to stdout, hints to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swarm.cli.failures import failures_in_one_line
+from swarm.cli.options import program_of, require_model, split_named
+from swarm.cli.scores import mean_of, score_text
+from swarm.cli.tokens import token_of
+from swarm.errors import BadRequest, EngineFailure
+
+if TYPE_CHECKING:
+    from swarm.client import Evaluation, SwarmClient
+    from swarm.environments import Environment
+    from swarm.job import TrainJob
+    from swarm.program import Program
+    from swarm.program.roles import Servers
+    from swarm.schemas import EvaluationView
+    from swarm.tasks import Split
+
+DEFAULT_URL = "http://127.0.0.1:10086"
+EPISODES = 200
+END_S = 60.0
+"""What an evaluator takes to end once nothing is due any more."""
+PATIENCE_S = 120.0
+"""How long an evaluator waits for a server that was there: one that was killed is started again by somebody."""
+
+
+def evaluate(
+    env: Annotated[str, typer.Option("--env", "--task", help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
+    program: Annotated[Path | None, typer.Option(help="A Python file with the agent.")] = None,
+    url: Annotated[
+        list[str] | None, typer.Option(envvar="SWARM_URL", help="Address of the server, or ROLE=URL for each role.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            "--episodes", "-n", min=1, max=100_000, help="How many tasks (default: 200; with --follow the job's)."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 16,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Score at every step that the job is due for it (eval_every), to its end.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")] = False,
+) -> None:
+    """Measure the served weights on an environment, with eval episodes that never train."""
+    with failures_in_one_line():
+        from swarm.environments.server import open_environment
+        from swarm.processes.child import own_name
+        from swarm.program.roles import clients_of, connected, servers_named
+
+        chosen, chosen_split = program_of(program, env), split_named(split)
+        addresses, token = servers_named("--url", url or [DEFAULT_URL]), token_of("rollout", "commander")
+        # Evaluators of one job are told apart by their names.
+        client_id = f"swarm-eval/{own_name()}" if follow else "swarm-eval"
+        patience = {"timeout": PATIENCE_S} if follow else {}
+        with (
+            open_environment(env) as environment,
+            connected(addresses, token, client_id=client_id, **patience) as servers,
+        ):
+            for client in clients_of(servers).values():
+                require_model(client)
+            scorer = _Scorer(servers, environment, chosen, chosen_split, workers)
+            if follow:
+                _follow(next(iter(clients_of(servers).values())), scorer, episodes, as_json=as_json)
+            else:
+                _score_once(scorer, episodes or EPISODES, as_json=as_json)
+
+
+@contextmanager
+def evaluator_of(job: TrainJob, env: str, program: Path | None, url: str, directory: Path) -> Generator[None]:
+    """A `swarm eval --follow` beside whoever trains the job, if the job asks for scores and names nobody who brings
+    them. When the training is done it is given the time to score the last step.
+
+    It writes into `evaluator.log` in the directory. Raises EngineFailure if that cannot be written.
+    """
+    if not job.eval_every or job.eval_env is not None:
+        yield
+        return
+    from swarm.processes.child import Child
+
+    command = [sys.executable, "-m", "swarm.cli", "eval", "--follow", "--env", env, "--url", url, "--json"]
+    command += [] if program is None else ["--program", str(program)]
+    log = directory / "evaluator.log"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        child = Child(command, env=dict(os.environ), cwd=Path.cwd(), out=log, errors=log)
+    except OSError as error:
+        raise EngineFailure(f"the evaluator of this run cannot use {directory}: {error.strerror}") from error
+    try:
+        yield
+        # It ends once the last step is scored, or was given up by the server.
+        child.wait(job.eval_timeout_s + END_S)
+    finally:
+        child.stop()
+
+
+class _Scorer:
+    """Held-out tasks, and the agent that attempts them."""
+
+    def __init__(
+        self, servers: Servers, environment: Environment, program: Program, split: Split, workers: int
+    ) -> None:
+        self._servers, self._environment, self._program = servers, environment, program
+        self._split, self._workers = split, workers
+        self.name = f"{environment.name}/{split}"
+        self.figures = {"task": environment.name, "split": str(split)}
+
+    def score(self, episodes: int) -> Evaluation:
+        from swarm.program import measure
+
+        return measure(
+            self._servers,
+            self._environment,
+            self._program,
+            split=self._split,
+            episodes=episodes,
+            max_workers=self._workers,
+        )
+
+
+def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
+    began = time.monotonic()
+    result = scorer.score(episodes)
+    shown: dict[str, Any] = {
+        **scorer.figures,
+        "episodes": result.n,
+        "mean_reward": mean_of(result),
+        "stderr": result.stderr,
+        "failures": len(result.failures),
+        "weight_versions": sorted(result.weight_versions),
+        "seconds": round(time.monotonic() - began, 2),
+    }
+    if as_json:
+        typer.echo(json.dumps(shown))
+        return
+    versions = ", ".join(map(str, shown["weight_versions"]))
+    typer.echo(
+        f"{scorer.name}: {score_text(result)}, weight version {versions}, "
+        f"{len(result.failures)} failed, {shown['seconds']} s"
+    )
+
+
+def _follow(client: SwarmClient, scorer: _Scorer, episodes: int | None, *, as_json: bool) -> None:
+    """Raises BadRequest if the job never asks for a score."""
+    from swarm.client import follow_evaluations
+
+    job = client.job()
+    if not (job.in_force or job.resolved or {}).get("eval_every"):
+        raise BadRequest(
+            "the job asks for no scores: give it eval_every; while it runs, swarm job --set eval_every=10 does so",
+            param="follow",
+        )
+
+    def show(score: EvaluationView) -> None:
+        if as_json:
+            typer.echo(json.dumps({**scorer.figures, **score.model_dump()}))
+        elif score.mean is None:
+            typer.echo(f"{scorer.name} at step {score.step}: no score: {score.reason}")
+        else:
+            margin = "" if score.stderr is None else f" ± {1.96 * score.stderr:.3f}"
+            typer.echo(f"{scorer.name} at step {score.step}: {score.mean:.3f}{margin} (95 %, n={score.scored})")
+
+    follow_evaluations(client, lambda due: scorer.score(episodes or due.episodes), on_score=show)

@@ -1,0 +1,268 @@
+"""The evaluations of one run while it runs: when weights are due to be scored, and who scores them.
+
+Place in the flow: the training loop opens one here when it comes to rest, and takes no batch before it is closed; the
+gateway hands in what evaluators say. Every change is on record before it holds. It knows nothing of HTTP, of episodes
+or of how a score is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from swarm.errors import Conflict, EngineNotReady, SwarmError
+from swarm.ledger import EvaluationRow, EvaluationState, Ledger, Report
+from swarm.lifecycle import EngineLifecycle
+from swarm.processes.child import is_dead
+from swarm.running_job import RunningJob
+from swarm.schemas import EngineState
+
+logger = logging.getLogger(__name__)
+
+NO_EVALUATOR = "no_evaluator"
+TIMEOUT = "timeout"
+LEASE_EXPIRED = "lease_expired"
+EVALUATOR_DIED = "evaluator_died"
+PROCESS_MARK = "/"
+"""Stands before the name of its process in the name of an evaluator that has one."""
+RETRY_S = 1.0
+"""How soon an expiry is tried again that the ledger refused."""
+
+Departure = Callable[[], Awaitable[None]]
+"""Returns once a caller has gone away."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """The one evaluation that is due or runs. Times are of the monotonic clock."""
+
+    row: EvaluationRow
+    since: float
+    lease_s: float = 0.0
+    lease_until: float = 0.0
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """At most one is open. Used from one event loop.
+
+    A process that follows another one gives a running evaluation its lease, and an open one its time, once more.
+    """
+
+    running_job: RunningJob
+    lifecycle: EngineLifecycle
+    ledger: Ledger
+    restored_lease_s: float = 30.0
+    last_done: EvaluationRow | None = None
+    """The newest score."""
+    _open: _Open | None = None
+    _settled_step: int | None = None
+    _has_evaluator: bool = True
+    """False once one was waited for in vain, until somebody asks for an evaluation."""
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _listeners: list[Callable[[EvaluationRow], None]] = field(default_factory=list[Callable[[EvaluationRow], None]])
+    _unsubscribe: Callable[[], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.running_job.subscribe(self._tell)
+        self._unsubscribe = self.lifecycle.subscribe(self._tell)
+
+    @property
+    def present(self) -> EvaluationRow | None:
+        """The one that is due or runs: the next batch waits for it."""
+        return None if self._open is None else self._open.row
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none is open and the job is complete, so that none comes."""
+        return self._open is None and self.lifecycle.state is EngineState.COMPLETE
+
+    def subscribe(self, listener: Callable[[EvaluationRow], None]) -> None:
+        """Call `listener` with every new score."""
+        self._listeners.append(listener)
+
+    def close(self) -> None:
+        """The run is over; what is open stays so on record."""
+        self._unsubscribe()
+        self._tell()
+
+    async def restore(self) -> None:
+        """What the process before knew of evaluators and scores."""
+        self.last_done = await self.ledger.newest_evaluation(EvaluationState.DONE)
+        newest = await self.ledger.newest_evaluation()
+        self._has_evaluator = newest is None or newest.reason != NO_EVALUATOR
+
+    async def open_if_due(self) -> None:
+        """To be called whenever the engine comes to rest; again for the same weights changes nothing.
+
+        Raises LedgerError.
+        """
+        weights = self.lifecycle.weights
+        async with self._changing:
+            if self._open is not None and self._open.row.step == weights.step:
+                return
+            if self._open is not None or (self._settled_step or 0) > weights.step:
+                await self._forget_left_past()
+            if self._settled_step == weights.step or not self._is_due(weights.step):
+                return
+            job = self.running_job.at(weights.step)
+            row = await self.ledger.open_evaluation(weights.step, weights.version, job.eval_episodes)
+            self._settled_step = weights.step
+            if row.is_open and row.evaluator is None and not self._has_evaluator:
+                row = await self.ledger.abandon_evaluation(row.step, NO_EVALUATOR)
+            if row.is_open:
+                now = time.monotonic()
+                self._open = _Open(row, now, self.restored_lease_s, now + self.restored_lease_s)
+                logger.info("step %d: weight version %d is due to be scored", row.step, row.weight_version)
+            self._tell()
+
+    async def until_wanted(self) -> None:
+        """Wait until there is something to score, or will be: until then no evaluator need run."""
+        while not self._is_wanted:
+            await self._changed.wait()
+
+    async def closed(self) -> None:
+        """Wait until none is open."""
+        while self._open is not None:
+            await self._changed.wait()
+
+    async def claim(
+        self, evaluator: str, lease_s: float, wait_s: float = 0.0, departure: Departure | None = None
+    ) -> EvaluationRow | None:
+        """The evaluation that is due, for this evaluator; what it holds already is the same once more.
+
+        None if none is due within `wait_s` seconds, the job is complete or the caller goes away. Raises EngineNotReady
+        once the engine is stopped, LedgerError.
+        """
+        self._has_evaluator = True
+        leaving = asyncio.ensure_future((departure or _never)())
+        until = time.monotonic() + wait_s
+        try:
+            while True:
+                changed = self._changed
+                if self.lifecycle.state in {EngineState.OFFLINE, EngineState.FAILED}:
+                    raise EngineNotReady("the engine is stopped: start it first", retry_after_s=1)
+                if (row := await self._claim_now(evaluator, lease_s)) is not None:
+                    return row
+                left_s = until - time.monotonic()
+                if self.is_over or leaving.done() or left_s <= 0:
+                    return None
+                await _first_of(left_s, leaving, changed)
+        finally:
+            leaving.cancel()
+
+    def renew(self, step: int, evaluator: str) -> EvaluationRow:
+        """A sign of life. Raises Conflict if the evaluator does not hold the evaluation of this step."""
+        held = self._open
+        if held is None or held.row.step != step or held.row.evaluator != evaluator:
+            raise Conflict(f"{evaluator} does not hold the evaluation of step {step}: claim the one that is due")
+        held.lease_until = time.monotonic() + held.lease_s
+        return held.row
+
+    async def end(self, step: int, report: Report) -> EvaluationRow:
+        """Durable on return. Raises as `Ledger.end_evaluation`."""
+        async with self._changing:
+            row = await self.ledger.end_evaluation(step, report)
+            if self._open is not None and self._open.row.evaluation_id == row.evaluation_id:
+                self._close(row)
+            return row
+
+    async def expire_forever(self) -> None:
+        """Act when a lease or the time of an evaluation is over. Runs until cancelled."""
+        while True:
+            due, changed = self._next_due(), self._changed
+            await _first_of(None if due is None else max(0.0, due - time.monotonic()), changed)
+            try:
+                await self._expire()
+            except SwarmError as error:
+                logger.warning("the evaluation is not expired: %s", error.message)
+                await asyncio.sleep(RETRY_S)
+
+    @property
+    def _is_wanted(self) -> bool:
+        asks = self.running_job.at(self.lifecycle.weights.step + 1).eval_every
+        return self._open is not None or (bool(asks) and not self.is_over)
+
+    def _is_due(self, step: int) -> bool:
+        """Every so many steps, before the first step and after the last."""
+        every = self.running_job.at(step).eval_every
+        total = self.running_job.at(step + 1).total_steps
+        return bool(every) and (step % every == 0 or (total is not None and step >= total))
+
+    async def _forget_left_past(self) -> None:
+        """Older weights are served: what was open is rewound, and steps come again."""
+        self._open, self._settled_step = None, None
+        self.last_done = await self.ledger.newest_evaluation(EvaluationState.DONE)
+        self._tell()
+
+    async def _claim_now(self, evaluator: str, lease_s: float) -> EvaluationRow | None:
+        async with self._changing:
+            held = self._open
+            if held is None:
+                return None
+            if held.row.evaluator is not None and held.row.evaluator != evaluator:
+                if not is_dead(held.row.evaluator.rpartition(PROCESS_MARK)[2]):
+                    return None
+                # One that was killed on this host need not be waited for.
+                held.row = await self.ledger.return_evaluation(held.row.step, EVALUATOR_DIED)
+            if held.row.evaluator is None:
+                held.row = await self.ledger.claim_evaluation(held.row.step, evaluator)
+            held.lease_s, held.lease_until = lease_s, time.monotonic() + lease_s
+            self._tell()
+            return held.row
+
+    def _next_due(self) -> float | None:
+        """When the open evaluation has to be looked at."""
+        held = self._open
+        if held is None:
+            return None
+        # What the next step waits for is said by the settings of that step.
+        deadline = held.since + self.running_job.at(held.row.step + 1).eval_timeout_s
+        return deadline if held.row.evaluator is None else min(deadline, held.lease_until)
+
+    async def _expire(self) -> None:
+        async with self._changing:
+            held, due = self._open, self._next_due()
+            if held is None or due is None or time.monotonic() < due:
+                return
+            is_running = held.row.evaluator is not None
+            if is_running and time.monotonic() >= held.lease_until:
+                logger.warning("step %d: %s gives no sign of life", held.row.step, held.row.evaluator)
+                held.row = await self.ledger.return_evaluation(held.row.step, LEASE_EXPIRED)
+                self._tell()
+                return
+            self._has_evaluator = is_running
+            reason = TIMEOUT if is_running else NO_EVALUATOR
+            logger.warning("step %d is not scored: %s", held.row.step, reason)
+            self._close(await self.ledger.abandon_evaluation(held.row.step, reason))
+
+    def _close(self, row: EvaluationRow) -> None:
+        self._open = None
+        if row.state is EvaluationState.DONE:
+            self.last_done = row
+            for listener in self._listeners:
+                listener(row)
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+async def _first_of(timeout_s: float | None, *reasons: asyncio.Event | asyncio.Future[None]) -> None:
+    """Wait for the first of these, up to `timeout_s` seconds."""
+    waits = {each: asyncio.ensure_future(each.wait()) if isinstance(each, asyncio.Event) else each for each in reasons}
+    try:
+        await asyncio.wait(waits.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each, wait in waits.items():
+            if isinstance(each, asyncio.Event):
+                wait.cancel()
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()

@@ -1,0 +1,237 @@
+"""Evaluations on record: which weights are due to be scored, who does it, and what came of it.
+
+Place in the flow: as queries.py and writes.py, for the held-out scores of a run. A score is computed here, from the
+rewards of recorded episodes that only the weights in question have sampled. Leases are not stored: only the server in
+memory knows when one runs out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from swarm.errors import BadRequest, Conflict, NotFound
+from swarm.ledger.queries import NEWEST_JOB
+from swarm.ledger.rows import EvaluationRow, EvaluationState
+from swarm.ledger.writes import insert_event, to_json
+
+_OPEN = "state IN ('due', 'running')"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an evaluator says at the end: the episodes that it scored, and how many attempts brought no reward."""
+
+    evaluator: str
+    episode_ids: tuple[str, ...]
+    failures: int
+    reason: str | None
+
+    def digest(self) -> str:
+        said = [self.evaluator, sorted(self.episode_ids), self.failures, self.reason]
+        return hashlib.sha256(to_json(said).encode()).hexdigest()
+
+
+def evaluations(connection: sqlite3.Connection, after_step: int, limit: int) -> list[EvaluationRow]:
+    """Those of the newest job, by step and age: `limit` of them, and the rest of the last step."""
+    beyond = f"FROM evaluations WHERE job_id = {NEWEST_JOB} AND step > ?1"
+    rows = connection.execute(
+        f"SELECT * {beyond} AND step <= coalesce((SELECT step {beyond} ORDER BY step LIMIT 1 OFFSET ?2 - 1), step)"
+        " ORDER BY step, evaluation_id",
+        (after_step, limit),
+    )
+    return [_to_evaluation(row) for row in rows]
+
+
+def newest_evaluation(connection: sqlite3.Connection, state: EvaluationState | None) -> EvaluationRow | None:
+    """The newest of the newest job; of those in a state, if one is given."""
+    row = connection.execute(
+        f"SELECT * FROM evaluations WHERE job_id = {NEWEST_JOB} AND state = coalesce(?, state)"
+        " ORDER BY evaluation_id DESC LIMIT 1",
+        (state,),
+    ).fetchone()
+    return None if row is None else _to_evaluation(row)
+
+
+def evaluation_of(connection: sqlite3.Connection, step: int) -> EvaluationRow:
+    """That of the present weights of a step. Raises NotFound."""
+    row = _find(connection, step)
+    if row is None:
+        raise NotFound(f"no evaluation of step {step} is on record", param="step")
+    return _to_evaluation(row)
+
+
+def insert_evaluation(
+    connection: sqlite3.Connection, step: int, weight_version: int, episodes: int, at: float
+) -> EvaluationRow:
+    """The evaluation of a step: a new one that is due, or the one on record."""
+    connection.execute(
+        f"UPDATE evaluations SET state = 'rewound', ended_at = ? WHERE job_id = {NEWEST_JOB} AND {_OPEN}"
+        " AND (step <> ? OR weight_version <> ?)",
+        (at, step, weight_version),
+    )
+    inserted = connection.execute(
+        "INSERT OR IGNORE INTO evaluations (job_id, step, weight_version, state, episodes, due_at)"
+        " SELECT job_id, ?, ?, 'due', ?, ? FROM jobs ORDER BY job_id DESC LIMIT 1",
+        (step, weight_version, episodes, at),
+    ).rowcount
+    if inserted:
+        _tell(connection, "evaluation.due", step, at, weight_version=weight_version)
+    return evaluation_of(connection, step)
+
+
+def claim_evaluation(connection: sqlite3.Connection, step: int, evaluator: str, at: float) -> EvaluationRow:
+    """Raises Conflict unless it is due."""
+    claimed = connection.execute(
+        "UPDATE evaluations SET state = 'running', evaluator = ?, claimed_at = ?"
+        f" WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'due'",
+        (evaluator, at, step),
+    ).rowcount
+    if not claimed:
+        raise Conflict(f"the evaluation of step {step} is not due")
+    _tell(connection, "evaluation.claimed", step, at, evaluator=evaluator)
+    return evaluation_of(connection, step)
+
+
+def return_evaluation(connection: sqlite3.Connection, step: int, reason: str, at: float) -> EvaluationRow:
+    """A running one is due again: its evaluator is gone. Raises Conflict unless it runs."""
+    returned = connection.execute(
+        "UPDATE evaluations SET state = 'due', evaluator = NULL, claimed_at = NULL"
+        f" WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'running'",
+        (step,),
+    ).rowcount
+    if not returned:
+        raise Conflict(f"the evaluation of step {step} does not run")
+    _tell(connection, "evaluation.due", step, at, reason=reason)
+    return evaluation_of(connection, step)
+
+
+def abandon_evaluation(connection: sqlite3.Connection, step: int, reason: str, at: float) -> EvaluationRow:
+    """Go on without a score of these weights. Raises Conflict unless it is open."""
+    abandoned = connection.execute(
+        "UPDATE evaluations SET state = 'abandoned', reason = ?, ended_at = ?"
+        f" WHERE job_id = {NEWEST_JOB} AND step = ? AND {_OPEN}",
+        (reason, at, step),
+    ).rowcount
+    if not abandoned:
+        raise Conflict(f"the evaluation of step {step} is over")
+    _tell(connection, "evaluation.abandoned", step, at, reason=reason)
+    return evaluation_of(connection, step)
+
+
+def end_evaluation(connection: sqlite3.Connection, step: int, report: Report, at: float) -> EvaluationRow:
+    """Score the weights of a step, exactly once: the same report again gives the same answer.
+
+    Without episodes it is abandoned. Raises NotFound; Conflict for one that somebody else runs or that is over;
+    BadRequest for an episode that is no score of these weights.
+    """
+    row = _find(connection, step)
+    if row is None:
+        raise NotFound(f"no evaluation of step {step} is on record", param="step")
+    digest = report.digest()
+    if row["payload_digest"] == digest:
+        return _to_evaluation(row)
+    if row["state"] != EvaluationState.RUNNING or row["evaluator"] != report.evaluator:
+        whose = f" by {row['evaluator']}" if row["evaluator"] else ""
+        raise Conflict(f"the evaluation of step {step} is not yours to end: it is {row['state']}{whose}")
+    scores = _scores_of(connection, row, report.episode_ids)
+    if not scores.rewards:
+        connection.execute(
+            "UPDATE evaluations SET failures = ?, payload_digest = ? WHERE evaluation_id = ?",
+            (report.failures, digest, row["evaluation_id"]),
+        )
+        return abandon_evaluation(connection, step, report.reason or "no_score", at)
+    mean, stderr = scores.mean, scores.stderr
+    connection.execute(
+        "UPDATE evaluations SET state = 'done', ended_at = ?, scored = ?, successes = ?, failures = ?, mean = ?,"
+        " stderr = ?, reason = ?, payload_digest = ? WHERE evaluation_id = ?",
+        (
+            at, len(scores.rewards), scores.successes, report.failures, mean, stderr, report.reason, digest,
+            row["evaluation_id"],
+        ),
+    )  # fmt: skip
+    done = evaluation_of(connection, step)
+    _add_to_metrics(connection, done)
+    _tell(connection, "evaluation.done", step, at, weight_version=done.weight_version, mean=mean, stderr=stderr)
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    rewards: Mapping[str, tuple[str, float]]
+    """Task and reward of each episode."""
+    successes: int
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(reward for _, reward in self.rewards.values())
+
+    @property
+    def stderr(self) -> float | None:
+        """Attempts at one task are not independent: the spread is that between tasks."""
+        by_task: dict[str, list[float]] = defaultdict(list)
+        for task_id, reward in self.rewards.values():
+            by_task[task_id].append(reward)
+        means = [statistics.fmean(rewards) for rewards in by_task.values()]
+        return statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
+
+
+def _scores_of(connection: sqlite3.Connection, evaluation: sqlite3.Row, episode_ids: Sequence[str]) -> _Scores:
+    """Raises BadRequest unless each is an ended eval episode of this job, begun since and sampled by these weights."""
+    rows = connection.execute(
+        f"SELECT given.value AS given, e.*, e.job_id = {NEWEST_JOB} AS is_own FROM json_each(?) AS given"
+        " LEFT JOIN episodes AS e ON e.episode_id = given.value",
+        (to_json(list(episode_ids)),),
+    )
+    rewards: dict[str, tuple[str, float]] = {}
+    successes = 0
+    for row in rows:
+        is_ended = row["is_own"] and row["episode_type"] == "eval" and row["state"] == "completed"
+        if not is_ended or row["begun_at"] < evaluation["due_at"]:
+            raise _no_score(row["given"], evaluation["step"], "it is no ended eval episode that was begun since then")
+        versions = json.loads(row["weight_versions"])
+        if set(versions) - {evaluation["weight_version"]}:
+            raise _no_score(row["given"], evaluation["step"], f"versions {versions} sampled it")
+        rewards[row["given"]] = row["task_id"], row["reward"]
+        successes += bool(row["is_success"])
+    return _Scores(rewards, successes)
+
+
+def _no_score(episode_id: str, step: int, why: str) -> BadRequest:
+    return BadRequest(f"episode {episode_id!r} is no score of the weights of step {step}: {why}", param="episode_ids")
+
+
+def _add_to_metrics(connection: sqlite3.Connection, done: EvaluationRow) -> None:
+    """So that a score stands beside what its step was trained with; step 0 has no metrics."""
+    found = connection.execute(
+        f"SELECT batch_id, metrics FROM batches WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'trained'",
+        (done.step,),
+    ).fetchone()
+    if found is not None:
+        metrics = {**json.loads(found["metrics"]), **done.metrics}
+        connection.execute("UPDATE batches SET metrics = ? WHERE batch_id = ?", (to_json(metrics), found["batch_id"]))
+
+
+def _tell(connection: sqlite3.Connection, kind: str, step: int, at: float, **detail: object) -> None:
+    insert_event(connection, kind, to_json({"step": step, **detail}), at)
+
+
+def _find(connection: sqlite3.Connection, step: int) -> sqlite3.Row | None:
+    return connection.execute(
+        f"SELECT * FROM evaluations WHERE job_id = {NEWEST_JOB} AND step = ? AND state <> 'rewound'", (step,)
+    ).fetchone()
+
+
+def _to_evaluation(row: sqlite3.Row) -> EvaluationRow:
+    fields: dict[str, Any] = dict(row)
+    for name in ("job_id", "payload_digest"):
+        del fields[name]
+    fields["state"] = EvaluationState(row["state"])
+    return EvaluationRow(**fields)

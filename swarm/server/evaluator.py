@@ -1,0 +1,120 @@
+"""The evaluator that a server brings itself, for jobs with an `eval_env`: `swarm eval --follow` in its own process.
+
+Place in the flow: commands.py starts one with a run and ends it with the run. Its scores come in over HTTP, as those of
+any other evaluator. A job may name bundled environments and those that whoever started the server offers: no job makes
+a server run other code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.config import ServerConfig
+from swarm.errors import JobInvalid, SwarmError
+from swarm.evaluations import Evaluations
+from swarm.job import TrainJob
+from swarm.ledger import Ledger
+from swarm.processes.child import Child, tail
+from swarm.server.run import Run
+from swarm.tasks.registry import TASK_FAMILIES
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.5
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 60.0
+
+
+def environment_of(job: TrainJob, config: ServerConfig) -> str | None:
+    """What the server scores the job on. Raises JobInvalid, naming what there is, for what this server does not
+    offer."""
+    if job.eval_env is None:
+        return None
+    offered = dict(each.split("=", 1) for each in config.eval_envs)
+    if job.eval_env in offered:
+        return offered[job.eval_env]
+    if job.eval_env in TASK_FAMILIES:
+        return job.eval_env
+    names = ", ".join([*offered, *TASK_FAMILIES])
+    raise JobInvalid(
+        f"eval_env: this server offers no environment {job.eval_env!r}: use one of {names}; or leave eval_env out and"
+        " start swarm eval --follow with your own",
+        param="eval_env",
+    )
+
+
+def evaluator_of(run: Run, job: TrainJob, config: ServerConfig, url: str) -> Evaluator | None:
+    """None where evaluators come from elsewhere; also where a server that goes on with a job offers less than the one
+    before it."""
+    try:
+        environment = environment_of(job, config)
+    except JobInvalid as error:
+        logger.error("the job goes on without an evaluator: %s", error.message)
+        return None
+    if environment is None:
+        return None
+    command = [sys.executable, "-m", "swarm.cli", "eval", "--follow", "--env", environment, "--url", url, "--json"]
+    log = config.home / "evaluator.log"
+    return Evaluator(command, run.loop.evaluations, run.ledger, _environment_variables(config), log)
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Runs its command while there is something to score, and again when that ends otherwise."""
+
+    command: list[str]
+    evaluations: Evaluations
+    ledger: Ledger
+    variables: Mapping[str, str]
+    log: Path
+
+    async def run_forever(self) -> None:
+        """Until cancelled; the process is gone then."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            await self.evaluations.until_wanted()
+            code = await self._run()
+            if code == 0:
+                pause_s = FIRST_PAUSE_S
+                continue
+            await self._tell_failure(code)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    async def _run(self) -> int:
+        child = Child(self.command, env=self.variables, cwd=Path.cwd(), out=self.log, errors=self.log)
+        try:
+            while (code := child.poll()) is None:
+                await asyncio.sleep(POLL_S)
+            return code
+        finally:
+            # Not asked to end: its episodes are the server's, which gives them up, and it would wait for the server.
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+            child.stop()
+
+    async def _tell_failure(self, code: int) -> None:
+        lines = tail(self.log).splitlines()
+        reason = lines[-1] if lines else f"exit code {code}"
+        logger.warning("the evaluator ended with exit code %d: %s", code, reason)
+        try:
+            await self.ledger.record_event("evaluator.failed", {"exit_code": code, "reason": reason})
+        except SwarmError as error:
+            logger.warning("which could not be recorded: %s", error.message)
+
+
+def _environment_variables(config: ServerConfig) -> dict[str, str]:
+    """Those of the server, with the least token that is enough."""
+    tokens = {"SWARM_TOKEN": config.token, "SWARM_ROLLOUT_TOKEN": config.rollout_token, "SWARM_OBSERVER_TOKEN": None}
+    variables = {name: value for name, value in os.environ.items() if name not in tokens}
+    if config.rollout_token is not None:
+        return variables | {"SWARM_ROLLOUT_TOKEN": config.rollout_token}
+    return variables if config.token is None else variables | {"SWARM_TOKEN": config.token}

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from swarm.algorithms import UNSERVED_ESTIMATORS, check_algorithm
 from swarm.errors import JobInvalid
 from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
@@ -37,10 +38,13 @@ AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
     "rloo", "rloo_vectorized", "opo", "gpg", "gae",
 ]  # fmt: skip
-"""verl's names; `gae` has a critic, which only verl's engine trains. Its other estimators need greedy rollouts or
-per-token statistics, which are not served."""
+"""verl's names. swarm/algorithms.py says why its other estimators are not served, and which engine serves which."""
 
-PolicyLoss = Literal["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
+PolicyLoss = Literal[
+    "vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro",
+    "bypass_mode",
+]  # fmt: skip
+BypassLoss = Literal["ppo_clip", "reinforce"]
 LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
@@ -186,6 +190,18 @@ class TrainJob(BaseModel):
     above 0, else `off`."""
     rollout_is_threshold: float = Field(default=2.0, gt=0, allow_inf_nan=False)
     """Where the weights of `rollout_is` are truncated."""
+    dro_beta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Weight of the quadratic penalty of `policy_loss: dro`, which needs it."""
+    loss_type: BypassLoss = "ppo_clip"
+    """What `policy_loss: bypass_mode` minimises, by verl's name."""
+    rollout_is_batch_normalize: bool = False
+    """Whether the weights of `rollout_is` are divided by their mean over a minibatch, in `policy_loss: bypass_mode`
+    with `loss_type: reinforce`."""
+    rollout_rs: str | None = Field(default=None, min_length=1, max_length=200)
+    """Criteria by which `policy_loss: bypass_mode` leaves out tokens or episodes that the policy has moved away from,
+    by verl's names, separated by commas. See [rejection](algorithms.md#bypass-mode). Default: none."""
+    rollout_rs_threshold: float | Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Bounds of `rollout_rs`: one for all criteria, or one for each, separated by commas."""
     use_kl_loss: bool = False
     """Whether the loss has a KL term against the model that the job began with."""
     kl_loss_coef: float = Field(default=0.001, ge=0, allow_inf_nan=False)
@@ -207,6 +223,13 @@ class TrainJob(BaseModel):
     verl: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
     them."""
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _served(cls, algorithm: object) -> object:
+        if isinstance(algorithm, str) and (why := UNSERVED_ESTIMATORS.get(algorithm)):
+            raise ValueError(f"{algorithm} is not served: {why}")
+        return algorithm
 
     @field_validator("betas")
     @classmethod
@@ -233,8 +256,7 @@ class TrainJob(BaseModel):
             raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
         if self.chosen_engine != "verl" and self.n_gpu > 1:
             raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
-        if self.algorithm == "gae" and self.chosen_engine == "local":
-            raise ValueError("algorithm gae needs a critic, which engine local has not: set engine to verl")
+        check_algorithm(self)
         if self.keep_last is not None and not self.save_freq:
             raise ValueError("keep_last is about the checkpoints of save_freq, which is 0: set save_freq")
         if self.keep_best and self.keep_last is None:
@@ -264,11 +286,23 @@ class TrainJob(BaseModel):
                 "lr": lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
-                "rollout_is": self.rollout_is or ("token" if self.max_staleness else "off"),
+                "rollout_is": self.rollout_is or self._automatic_correction,
                 "clip_ratio_low": self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low,
                 "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
             }
         )
+
+    @property
+    def _automatic_correction(self) -> RolloutIS:
+        if self.policy_loss == "bypass_mode" and self.loss_type == "ppo_clip":
+            return "off"
+        return "token" if self.max_staleness else "off"
+
+    @property
+    def has_proximal_policy(self) -> bool:
+        """Whether a resolved job compares the policy with the one at the start of the step, corrected by `rollout_is`,
+        rather than with the one that sampled."""
+        return self.rollout_is != "off" and self.policy_loss != "bypass_mode"
 
     def means(self, other: TrainJob) -> bool:
         """Whether both ask for the same, whatever they leave to defaults."""

@@ -23,9 +23,19 @@ OTHERS: dict[str, Any] = {
     "norm_adv_by_std_in_grpo": False, "gamma": 0.5, "policy_loss": "gspo", "clip_ratio": 0.01,
     "clip_ratio_low": 0.01, "clip_ratio_high": 0.02, "clip_ratio_c": 1.1, "loss_agg_mode": "seq-mean-token-sum",
     "loss_scale_factor": 7, "entropy_coeff": 0.1, "rollout_is": "token", "rollout_is_threshold": 1.01,
-    "kl_loss_coef": 0.5, "kl_loss_type": "k2",
+    "kl_loss_coef": 0.5, "kl_loss_type": "k2", "dro_beta": 0.7, "loss_type": "reinforce",
+    "rollout_is_batch_normalize": True, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.95_1.05",
 }  # fmt: skip
 """Another value of every setting that is read when a batch is trained."""
+BYPASS: dict[str, Any] = {"policy_loss": "bypass_mode"}
+PRESENT: dict[str, dict[str, Any]] = {
+    "dro_beta": {"policy_loss": "dro", "dro_beta": 0.1},
+    "loss_type": BYPASS,
+    "rollout_is_batch_normalize": {**BYPASS, "loss_type": "reinforce", "rollout_is": "token"},
+    "rollout_rs": {**BYPASS, "rollout_rs": "token_k3", "rollout_rs_threshold": 1.05},
+    "rollout_rs_threshold": {**BYPASS, "rollout_rs": "token_k1", "rollout_rs_threshold": 2.0},
+}
+"""What a job has from the start that reads such a setting, where the job of the others would not."""
 
 
 def weights(module: torch.nn.Module) -> torch.Tensor:
@@ -43,15 +53,16 @@ def test_a_change_in_mid_run_trains_as_the_job_that_had_it_all_along(
     make_model: MakeModel, make_batch: MakeBatch, name: str
 ) -> None:
     """Adam's moments are those of the steps before, so both learners go on from the same ones."""
-    timeline = JobTimeline(JOB, [JobChange(1, 3, {name: OTHERS[name]})])
+    job = TrainJob.model_validate(JOB.model_dump() | PRESENT.get(name, {}))
+    timeline = JobTimeline(job, [JobChange(1, 3, {name: OTHERS[name]})])
     changed, throughout = make_model(), make_model()
-    learner = Learner(changed, JOB)
+    learner = Learner(changed, job)
     first = [make_batch(step=step) for step in (1, 2)]
     for batch in first:
         learner.step(batch)
     other = Learner(throughout, timeline.at(3))
     for batch in first:
-        other.step(TrainBatch(batch.batch_id, batch.step, batch.groups, JOB.resolve().model_dump(mode="json")))
+        other.step(TrainBatch(batch.batch_id, batch.step, batch.groups, job.resolve().model_dump(mode="json")))
     third = make_batch(step=3)
     measured = learner.step(TrainBatch(third.batch_id, 3, third.groups, timeline.settings_of(3))).metrics
     expected = other.step(third).metrics

@@ -97,7 +97,7 @@ class Learner:
             return LearnerReport({**nothing, **followed.metrics}, {})
         advantages_EL = compute_advantages(rows, job)
         lr, meter = learning_rate(job, self._steps_done + 1), Meter()
-        correction = None if job.rollout_is == "off" else RolloutCorrection(rows, job)
+        correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
         step = StepInput(rows, advantages_EL, lr, pulse or _no_pulse, weight_version, correction)
         minibatches = list(draw_minibatches(len(rows), job, batch.step))
         prepared = time.perf_counter()

@@ -321,7 +321,7 @@ class SteppedTrainer(PPOTrainer):
                 temperature=self.config.actor_rollout_ref.rollout.temperature,
                 calculate_entropy=not is_critic and config.entropy_coeff != 0,
             )
-            if not is_critic and config.policy_loss.loss_mode in WHOLE_BATCH_LOSSES:
+            if not is_critic and _compares_all_tokens(config.policy_loss):
                 batch.extra_info["max_token_len_per_gpu"] = sum(self._lengths[key] for key in chosen)
             if is_critic:
                 answer = self.critic_wg.train_mini_batch(batch).get()
@@ -353,6 +353,11 @@ class SteppedTrainer(PPOTrainer):
             yield
         finally:
             self._seconds[name] += time.perf_counter() - began
+
+
+def _compares_all_tokens(policy_loss: Any) -> bool:
+    normalizes = bool(policy_loss.rollout_correction.rollout_is_batch_normalize)
+    return policy_loss.loss_mode in WHOLE_BATCH_LOSSES or normalizes
 
 
 def _describe_values(

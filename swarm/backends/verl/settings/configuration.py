@@ -165,7 +165,7 @@ def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> 
 
 
 def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
-    is_corrected = job.rollout_is != "off"
+    is_corrected = job.has_proximal_policy
     return {
         "algorithm.adv_estimator": job.algorithm,
         "algorithm.gamma": job.gamma,
@@ -176,6 +176,8 @@ def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm.rollout_correction.bypass_mode": not is_corrected
         and "algorithm.rollout_correction.rollout_rs" not in given,
         f"{ACTOR}.policy_loss.loss_mode": job.policy_loss,
+        f"{ACTOR}.policy_loss.dro_beta": job.dro_beta,
+        f"{ACTOR}.policy_loss.rollout_correction": _of_bypass(job),
         f"{ACTOR}.clip_ratio": job.clip_ratio,
         f"{ACTOR}.clip_ratio_low": job.clip_ratio_low,
         f"{ACTOR}.clip_ratio_high": job.clip_ratio_high,
@@ -186,6 +188,20 @@ def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         f"{ACTOR}.use_kl_loss": job.use_kl_loss,
         f"{ACTOR}.kl_loss_coef": job.kl_loss_coef,
         f"{ACTOR}.kl_loss_type": job.kl_loss_type,
+    }
+
+
+def _of_bypass(job: TrainJob) -> dict[str, Any]:
+    """What the loss bypass_mode reads."""
+    return {
+        "_target_": "verl.trainer.config.algorithm.RolloutCorrectionConfig",
+        "rollout_is": None if job.rollout_is == "off" else job.rollout_is,
+        "rollout_is_threshold": job.rollout_is_threshold,
+        "rollout_is_batch_normalize": job.rollout_is_batch_normalize,
+        "rollout_rs": job.rollout_rs,
+        "rollout_rs_threshold": job.rollout_rs_threshold,
+        "bypass_mode": True,
+        "loss_type": job.loss_type,
     }
 
 

@@ -27,10 +27,6 @@ UNSERVED_ESTIMATORS: Final[Mapping[str, str]] = MappingProxyType(
         " weights of your own and set algorithm to grpo",
         "remax": "its baseline is the reward of a greedy episode of the same task, and no episode of a batch is sampled"
         " at temperature 0: set algorithm to rloo, whose baseline are the other episodes of the task",
-        "optimal_token_baseline": "its baseline needs the squared probabilities of all tokens, which are not computed:"
-        " set algorithm to rloo or opo",
-        "tir_optimal_token_baseline": "its baseline needs the squared probabilities of all tokens, which are not"
-        " computed: set algorithm to rloo or opo",
     }
 )
 """Estimators of verl that no engine serves: why not, and what to do."""
@@ -38,8 +34,17 @@ UNSERVED_ESTIMATORS: Final[Mapping[str, str]] = MappingProxyType(
 CRITIC_ALGORITHM: Final = "gae"
 """The estimator that has a critic."""
 
+_NO_SQUARES: Final = (
+    "it needs the squared probabilities of all tokens, which verl's v1 trainer does not ask its actor for: set engine"
+    " to local, or algorithm to rloo or opo"
+)
+
 UNSERVED_BY_ENGINE: Final[Mapping[tuple[str, Engine], str]] = MappingProxyType(
-    {(CRITIC_ALGORITHM, "local"): "it needs a critic, which engine local has not: set engine to verl"}
+    {
+        (CRITIC_ALGORITHM, "local"): "it needs a critic, which engine local has not: set engine to verl",
+        ("optimal_token_baseline", "verl"): _NO_SQUARES,
+        ("tir_optimal_token_baseline", "verl"): _NO_SQUARES,
+    }
 )
 """Estimators that one of the engines does not serve: why not, and what to do."""
 

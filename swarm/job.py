@@ -36,7 +36,7 @@ LR_DEFAULT = 1e-6
 
 AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
-    "rloo", "rloo_vectorized", "opo", "gpg", "gae",
+    "rloo", "rloo_vectorized", "opo", "gpg", "gae", "optimal_token_baseline", "tir_optimal_token_baseline",
 ]  # fmt: skip
 """verl's names. swarm/algorithms.py says why its other estimators are not served, and which engine serves which."""
 

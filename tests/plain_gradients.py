@@ -17,7 +17,7 @@ from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.job import AGGREGATION_BY_LOSS, TrainJob
-from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import FinishedEpisode, Sample, TrainBatch
 
@@ -97,9 +97,12 @@ def learner_gradient(
     followed = FollowedBatch(batch) if grammars is None else grammars.follow(batch)
     rows = build_rows(followed.batch, followed.masks)
     correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
+    measured_policy = None
+    if job.algorithm in POLICY_ESTIMATORS:
+        measured_policy = updater.measure_policy(rows, correction, lambda: None)
     step = StepInput(
         rows,
-        compute_advantages(rows, job),
+        compute_advantages(rows, job, measured_policy),
         lr=0.0,
         pulse=lambda: None,
         weight_version=None,

@@ -17,7 +17,8 @@ return from that turn on, and its answer counts for the tokens of that turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,18 +30,47 @@ from swarm.trainer.token_rows import Row
 
 GROUP_FREE = frozenset({"reinforce_plus_plus"})
 
+POLICY_ESTIMATORS = frozenset({"optimal_token_baseline", "tir_optimal_token_baseline"})
+"""Estimators whose baseline depends on what the policy says of each token. For rows that hold sampled tokens only, as
+ours do, the two are the same."""
 
-def compute_advantages(rows: Sequence[Row], job: TrainJob) -> torch.Tensor:
+
+@dataclass(frozen=True, slots=True)
+class PolicyStatistics:
+    """What the policy at the start of a step says of each trained token, [E, L], on the CPU: its logprob, and the sum
+    of the squared probabilities of all tokens that could have been sampled in its place. `weights_EL` are those of
+    importance sampling, where there are any."""
+
+    logprobs_EL: torch.Tensor
+    squared_EL: torch.Tensor
+    weights_EL: torch.Tensor | None = None
+
+    def arguments(self) -> dict[str, torch.Tensor]:
+        """By the names under which verl's estimators take them.
+
+        1 - 2π + Σπ² is (1 - π)² plus the squares of all others, so it is never below 0 but by rounding, which a sum
+        close to 0 in the denominator of a baseline would make much of.
+        """
+        least_EL = 2 * self.logprobs_EL.exp() - 1
+        found = {"old_log_probs": self.logprobs_EL, "sum_pi_squared": torch.maximum(self.squared_EL, least_EL)}
+        return found if self.weights_EL is None else {**found, "rollout_is_weights": self.weights_EL}
+
+
+def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatistics | None = None) -> torch.Tensor:
     """Advantages [E, L] in float32 on the CPU, 0 past the end of a row; L is the longest row.
 
     A token of turn t gets its episode's advantage by the returns of turn t (`Row.returns`); an episode that ended
-    before turn t stands there with its reward. A row whose advantage is not finite (rewards near the limit of float32)
-    gets NaN nowhere: it is set to 0.
+    before turn t stands there with its reward. `policy` is needed for POLICY_ESTIMATORS and read by no other. A row
+    whose advantage is not finite (rewards near the limit of float32) gets NaN nowhere: it is set to 0.
     """
     width = max(row.tokens for row in rows)
     tokens_E = torch.tensor([row.tokens for row in rows])
     mask_EL = (torch.arange(width)[None] < tokens_E[:, None]).float()
     groups_E = np.asarray([row.group for row in rows], dtype=np.int64)
+    statistics = dict[str, torch.Tensor]()
+    if job.algorithm in POLICY_ESTIMATORS:
+        assert policy is not None, "the estimator needs what the policy says of each token"
+        statistics = policy.arguments()
     returns_DE, kind_T = _distinct_returns(rows)
     kind_EL = torch.full(mask_EL.shape, -1)
     for line, row in enumerate(rows):
@@ -48,7 +78,7 @@ def compute_advantages(rows: Sequence[Row], job: TrainJob) -> torch.Tensor:
     advantages_EL = torch.zeros_like(mask_EL)
     for kind, returns_E in enumerate(returns_DE):
         concerned_EL = kind_EL == kind
-        advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job)[concerned_EL]
+        advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job, statistics)[concerned_EL]
     advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
     return advantages_EL
 
@@ -64,21 +94,34 @@ def _distinct_returns(rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
     return returns_DE, kind_T
 
 
-def _by_outcome(returns_E: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob) -> torch.Tensor:
+def _by_outcome(
+    returns_E: torch.Tensor,
+    mask_EL: torch.Tensor,
+    groups_E: np.ndarray,
+    job: TrainJob,
+    statistics: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
     """Advantages [E, L] of episodes that return so much, on their last sampled token."""
     rewards_EL = torch.zeros_like(mask_EL)
     rewards_EL[torch.arange(len(returns_E)), mask_EL.sum(dim=1).long() - 1] = returns_E
     if job.algorithm in GROUP_FREE:
-        return _estimate(rewards_EL, mask_EL, groups_E, job)
+        return _estimate(rewards_EL, mask_EL, groups_E, job, statistics)
     advantages_EL = torch.zeros_like(mask_EL)
     kept = torch.from_numpy(np.bincount(groups_E)[groups_E] > 1)
     if kept.any():
-        advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job)
+        of_kept = {name: value_EL[kept] for name, value_EL in statistics.items()}
+        advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job, of_kept)
     advantages_EL[_in_constant_group(returns_E.numpy(), groups_E)] = 0.0
     return advantages_EL
 
 
-def _estimate(rewards_EL: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob) -> torch.Tensor:
+def _estimate(
+    rewards_EL: torch.Tensor,
+    mask_EL: torch.Tensor,
+    groups_E: np.ndarray,
+    job: TrainJob,
+    statistics: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
     # Groups go in as integers: verl's vectorized estimators would merge the task ids "7" and "07".
     advantages_EL, _returns = get_adv_estimator_fn(job.algorithm)(
         token_level_rewards=rewards_EL,
@@ -90,6 +133,7 @@ def _estimate(rewards_EL: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndar
             gamma=job.gamma,
             norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
         ),
+        **statistics,
     )
     return advantages_EL.float()
 

@@ -36,7 +36,7 @@ from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
-from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches, step_generator
 from swarm.trainer.schedule import learning_rate
@@ -95,14 +95,15 @@ class Learner:
             self._steps_done += 1
             nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
             return LearnerReport({**nothing, **followed.metrics}, {})
-        advantages_EL = compute_advantages(rows, job)
-        lr, meter = learning_rate(job, self._steps_done + 1), Meter()
+        lr, meter, pulse = learning_rate(job, self._steps_done + 1), Meter(), pulse or _no_pulse
         correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
-        step = StepInput(rows, advantages_EL, lr, pulse or _no_pulse, weight_version, correction)
+        policy = self._updater.measure_policy(rows, correction, pulse) if job.algorithm in POLICY_ESTIMATORS else None
+        advantages_EL = compute_advantages(rows, job, policy)
+        step = StepInput(rows, advantages_EL, lr, pulse, weight_version, correction)
         minibatches = list(draw_minibatches(len(rows), job, batch.step))
         prepared = time.perf_counter()
         with self._all_or_nothing(job, batch.step):
-            if correction is not None and len(minibatches) > 1:
+            if correction is not None and policy is None and len(minibatches) > 1:
                 self._updater.record_proximal(step, correction)
             for number, chosen in enumerate(minibatches):
                 self._updater.run(step, chosen, meter, on_policy=number == 0)

@@ -23,8 +23,6 @@ Engine = Literal["local", "verl"]
 
 UNSERVED_ESTIMATORS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "gdpo": "it needs several named rewards of each episode, and an episode ends with one reward: add them up with"
-        " weights of your own and set algorithm to grpo",
         "remax": "its baseline is the reward of a greedy episode of the same task, and no episode of a batch is sampled"
         " at temperature 0: set algorithm to rloo, whose baseline are the other episodes of the task",
     }
@@ -54,8 +52,22 @@ def check_algorithm(job: TrainJob) -> None:
     setting that nothing would read."""
     if job.chosen_engine != "fake" and (why := UNSERVED_BY_ENGINE.get((job.algorithm, job.chosen_engine))):
         raise ValueError(f"algorithm {job.algorithm}: {why}")
-    for problem in (*_of_dro(job), *_of_bypass(job)):
+    for problem in (*_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
         raise ValueError(problem)
+
+
+def _of_gdpo(job: TrainJob) -> Iterator[str]:
+    keys, weights = job.gdpo_reward_keys, job.gdpo_reward_weights
+    if job.algorithm != "gdpo":
+        for name, value in (("gdpo_reward_keys", keys), ("gdpo_reward_weights", weights)):
+            if value is not None:
+                yield f"{name} is read by algorithm gdpo alone, not by {job.algorithm}: leave it out"
+    elif keys is None:
+        yield "algorithm gdpo needs gdpo_reward_keys, the names of the rewards that it learns from: set it"
+    elif len(set(keys)) != len(keys):
+        yield f"gdpo_reward_keys names {next(key for key in keys if keys.count(key) > 1)} twice"
+    elif weights is not None and len(weights) != len(keys):
+        yield f"gdpo_reward_weights has {len(weights)} weights for {len(keys)} rewards: give one for each"
 
 
 def _of_dro(job: TrainJob) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FiniteFloat,
     ModelWrapValidatorHandler,
     ValidationError,
     field_validator,
@@ -37,6 +38,7 @@ LR_DEFAULT = 1e-6
 AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
     "rloo", "rloo_vectorized", "opo", "gpg", "gae", "optimal_token_baseline", "tir_optimal_token_baseline",
+    "gdpo",
 ]  # fmt: skip
 """verl's names. swarm/algorithms.py says why its other estimators are not served, and which engine serves which."""
 
@@ -169,6 +171,10 @@ class TrainJob(BaseModel):
     """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of the estimators that have one."""
+    gdpo_reward_keys: list[Identifier] | None = Field(default=None, min_length=1, max_length=100)
+    """Names of the rewards that `algorithm: gdpo` learns from, which needs them: every train episode ends with all."""
+    gdpo_reward_weights: list[FiniteFloat] | None = Field(default=None, min_length=1, max_length=100)
+    """Weights of `gdpo_reward_keys`, in their order. Default: 1 each."""
     policy_loss: PolicyLoss = "vanilla"
     """Policy loss, by verl's name."""
     clip_ratio: float = Field(default=0.2, ge=0)

@@ -16,7 +16,7 @@ from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
 # A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
@@ -218,6 +218,11 @@ DROP TABLE policies;
 """
 # A policy held from the seal after it on, and has the names of the job's settings.
 
+_ADDED_IN_VERSION_7 = """
+ALTER TABLE episodes ADD COLUMN rewards TEXT;
+ALTER TABLE reward_revisions ADD COLUMN rewards TEXT;
+"""
+
 _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
@@ -235,7 +240,8 @@ INSERT INTO trained_groups
     GROUP BY 1, 2;
 """
 
-_SINCE_VERSION_4 = f"{_ADDED_IN_VERSION_5} {_ADDED_IN_VERSION_6}"
+_SINCE_VERSION_5 = f"{_ADDED_IN_VERSION_6} {_ADDED_IN_VERSION_7}"
+_SINCE_VERSION_4 = f"{_ADDED_IN_VERSION_5} {_SINCE_VERSION_5}"
 _SINCE_VERSION_3 = f"{_ADDED_IN_VERSION_4} {_SINCE_VERSION_4}"
 _SINCE_VERSION_2 = f"{_ADDED_IN_VERSION_3} {_SINCE_VERSION_3}"
 
@@ -245,7 +251,8 @@ _CHANGES = {
     2: _SINCE_VERSION_2,
     3: _SINCE_VERSION_3,
     4: _SINCE_VERSION_4,
-    5: _ADDED_IN_VERSION_6,
+    5: _SINCE_VERSION_5,
+    6: _ADDED_IN_VERSION_7,
 }
 """By the version that the file has, 0 for a new one."""
 

@@ -9,6 +9,9 @@ can give the members of a constant group a common small value. Here a group of o
 gets advantage 0, and a group whose rewards are all equal (in float32, as verl computes) takes part and is then set to
 0. The one exception is reinforce_plus_plus, which has no groups: its baseline is the whole batch.
 
+gdpo compares the episodes of a group in each of their named rewards; a reward in which they are all equal goes in as
+0, which says the same and leaves no rounding. A group that is equal in all of them is constant.
+
 Turn rewards, of which verl knows nothing, make one such problem of every turn index: the estimator sees each episode's
 return from that turn on, and its answer counts for the tokens of that turn.
 """
@@ -71,6 +74,10 @@ def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatist
     if job.algorithm in POLICY_ESTIMATORS:
         assert policy is not None, "the estimator needs what the policy says of each token"
         statistics = policy.arguments()
+    if job.gdpo_reward_keys is not None:
+        advantages_EL = _by_rewards(rows, job.gdpo_reward_keys, mask_EL, groups_E, job)
+        advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+        return advantages_EL
     returns_DE, kind_T = _distinct_returns(rows)
     kind_EL = torch.full(mask_EL.shape, -1)
     for line, row in enumerate(rows):
@@ -80,6 +87,41 @@ def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatist
         concerned_EL = kind_EL == kind
         advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job, statistics)[concerned_EL]
     advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+    return advantages_EL
+
+
+def _by_rewards(
+    rows: Sequence[Row], keys: Sequence[str], mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob
+) -> torch.Tensor:
+    """Advantages [E, L] of gdpo: by the named rewards of whole episodes."""
+    advantages_EL, is_constant_E = torch.zeros_like(mask_EL), torch.ones(len(rows), dtype=torch.bool)
+    kept_E = np.bincount(groups_E)[groups_E] > 1
+    rewards: dict[str, np.ndarray] = {}
+    for key in keys:
+        rewards_E = np.array([(row.rewards or {})[key] for row in rows], dtype=np.float32)
+        is_equal_E = _in_constant_group(rewards_E, groups_E)
+        rewards[key] = np.where(is_equal_E.numpy(), np.float32(0), rewards_E)[kept_E]
+        is_constant_E &= is_equal_E
+    if kept_E.any():
+        kept = torch.from_numpy(kept_E)
+        mask_KL = mask_EL[kept]
+        found_KL, _returns = get_adv_estimator_fn(job.algorithm)(
+            token_level_rewards=torch.zeros_like(mask_KL),
+            response_mask=mask_KL,
+            index=groups_E[kept_E],
+            norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+            config=AlgoConfig(
+                adv_estimator=job.algorithm,
+                norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+                gdpo_reward_keys=list(keys),
+                gdpo_reward_weights=None if job.gdpo_reward_weights is None else list(job.gdpo_reward_weights),
+            ),
+            non_tensor_batch=rewards,
+            # What verl finds the end of a response by: rows here are all response.
+            batch={"prompts": mask_KL[:, :0], "attention_mask": mask_KL.long()},
+        )
+        advantages_EL[kept] = found_KL.float()
+    advantages_EL[is_constant_E] = 0.0
     return advantages_EL
 
 

@@ -53,7 +53,8 @@ class ScoredSample:
 class Row:
     """One episode. `group` numbers its group within the batch; the `_L` arrays are as recorded at sampling.
 
-    `turn_indices_L` ascends. `turn_rewards`, where the client gave any, has one entry per recorded turn.
+    `turn_indices_L` ascends. `turn_rewards`, where the client gave any, has one entry per recorded turn; `rewards` are
+    by name.
     """
 
     episode_id: str
@@ -64,6 +65,7 @@ class Row:
     rollout_logprobs_L: FloatArray
     turn_indices_L: IntArray
     weight_versions_L: IntArray
+    rewards: Mapping[str, float] | None = None
 
     @property
     def tokens(self) -> int:
@@ -130,6 +132,7 @@ def _build_row(episode: FinishedEpisode, group: int, masks: TurnMasks) -> Row:
         rollout_logprobs_L=np.concatenate(logprobs_N)[order_L],
         turn_indices_L=turns_N[order_L],
         weight_versions_L=np.concatenate(versions_N)[order_L],
+        rewards=episode.rewards,
     )
 
 

@@ -18,7 +18,7 @@ from swarm.ledger import Ledger, database
 from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 
-FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4, 5)}
+FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4, 5, 6)}
 APPLICATION_ID = 0x53574C47
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
@@ -71,6 +71,7 @@ def test_ledger_of_a_former_version_goes_on_where_it_stood(old_path: Path, make_
     assert [episode.turns for episode in trained] == [(script.turn("trained-1"),), (script.turn("trained-2"),)]
     row = work.completed[0].row
     assert (row.data_source, row.lease_s, row.turn_rewards, row.reward) == ("default", None, None, 1.0)
+    assert row.rewards is None
     assert failures == {"idle_timeout": 2, "client_abort": 1, "stale": 1}
     assert groups == {"default": 1}
     assert batch.settings == {}
@@ -130,9 +131,9 @@ def test_without_a_copy_nothing_is_migrated(old_path: Path, version: int) -> Non
 
 def test_migration_that_fails_midway_leaves_the_old_version(old_path: Path) -> None:
     with closing(sqlite3.connect(old_path)) as connection:
-        connection.execute("CREATE TABLE job_changes (revision INTEGER)")
+        connection.execute("ALTER TABLE episodes ADD COLUMN rewards TEXT")
     before = content_of(old_path)
-    with pytest.raises(LedgerError, match="job_changes already exists"):
+    with pytest.raises(LedgerError, match="duplicate column name: rewards"):
         Ledger.open(old_path)
     assert content_of(old_path) == before
 

@@ -234,6 +234,12 @@ def test_what_cannot_be_done_is_refused_in_one_line(verl: dict[str, Any], fields
     assert error.param is not None and error.param.startswith("verl.")
 
 
+def test_named_rewards_are_learned_from_on_verl_as_well() -> None:
+    algorithm = merged(algorithm="gdpo", gdpo_reward_keys=["a", "b"], gdpo_reward_weights=[1, 2]).config.algorithm
+    assert (algorithm.adv_estimator, list(algorithm.gdpo_reward_keys)) == ("gdpo", ["a", "b"])
+    assert list(algorithm.gdpo_reward_weights) == [1, 2]
+
+
 def test_what_a_loss_of_its_own_settings_reads_reaches_verls_actor() -> None:
     bypass: dict[str, Any] = {
         "policy_loss": "bypass_mode",

@@ -170,6 +170,8 @@ def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm.adv_estimator": job.algorithm,
         "algorithm.gamma": job.gamma,
         "algorithm.norm_adv_by_std_in_grpo": job.norm_adv_by_std_in_grpo,
+        "algorithm.gdpo_reward_keys": job.gdpo_reward_keys,
+        "algorithm.gdpo_reward_weights": job.gdpo_reward_weights,
         "algorithm.rollout_correction.rollout_is": job.rollout_is if is_corrected else None,
         "algorithm.rollout_correction.rollout_is_threshold": job.rollout_is_threshold,
         # Without a correction, the policy is compared with the one that sampled: verl's bypass mode.

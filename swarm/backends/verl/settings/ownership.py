@@ -11,6 +11,8 @@ from typing import Final
 OWNED: Final[Mapping[str, str]] = {
     "algorithm.adv_estimator": "algorithm",
     "algorithm.gamma": "gamma",
+    "algorithm.gdpo_reward_keys": "gdpo_reward_keys",
+    "algorithm.gdpo_reward_weights": "gdpo_reward_weights",
     "algorithm.norm_adv_by_std_in_grpo": "norm_adv_by_std_in_grpo",
     "algorithm.rollout_correction.rollout_is": "rollout_is",
     "algorithm.rollout_correction.rollout_is_threshold": "rollout_is_threshold",

@@ -31,6 +31,8 @@ UNSERVED_ESTIMATORS: Final[Mapping[str, str]] = MappingProxyType(
 
 CRITIC_ALGORITHM: Final = "gae"
 """The estimator that has a critic."""
+CRITIC_SETTINGS: Final = ("lam", "critic_lr", "critic_warmup", "cliprange_value")
+"""What only that one reads."""
 
 _NO_SQUARES: Final = (
     "it needs the squared probabilities of all tokens, which verl's v1 trainer does not ask its actor for: set engine"
@@ -39,7 +41,6 @@ _NO_SQUARES: Final = (
 
 UNSERVED_BY_ENGINE: Final[Mapping[tuple[str, Engine], str]] = MappingProxyType(
     {
-        (CRITIC_ALGORITHM, "local"): "it needs a critic, which engine local has not: set engine to verl",
         ("optimal_token_baseline", "verl"): _NO_SQUARES,
         ("tir_optimal_token_baseline", "verl"): _NO_SQUARES,
     }
@@ -52,8 +53,18 @@ def check_algorithm(job: TrainJob) -> None:
     setting that nothing would read."""
     if job.chosen_engine != "fake" and (why := UNSERVED_BY_ENGINE.get((job.algorithm, job.chosen_engine))):
         raise ValueError(f"algorithm {job.algorithm}: {why}")
-    for problem in (*_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
+    for problem in (*_of_critic(job), *_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
         raise ValueError(problem)
+
+
+def _of_critic(job: TrainJob) -> Iterator[str]:
+    if job.algorithm == CRITIC_ALGORITHM:
+        if job.lora_rank and job.chosen_engine == "local":
+            yield "lora_rank: engine local trains no critic beside an adapter: set lora_rank to 0, or engine to verl"
+        return
+    for name in CRITIC_SETTINGS:
+        if getattr(job, name) is not None:
+            yield f"{name} is read by algorithm {CRITIC_ALGORITHM} alone, not by {job.algorithm}: leave it out"
 
 
 def _of_gdpo(job: TrainJob) -> Iterator[str]:

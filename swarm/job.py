@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from swarm.algorithms import UNSERVED_ESTIMATORS, check_algorithm
+from swarm.algorithms import CRITIC_ALGORITHM, UNSERVED_ESTIMATORS, check_algorithm
 from swarm.errors import JobInvalid
 from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
@@ -34,6 +34,8 @@ LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 3e-
 """By the names of the models that are bundled."""
 LR_DEFAULT = 1e-6
 """verl's default; the bundled models are four orders of magnitude smaller than what that suits."""
+CRITIC_LR_DEFAULT = 1e-5
+"""verl's default of a critic's learning rate."""
 
 AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
@@ -171,6 +173,14 @@ class TrainJob(BaseModel):
     """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of the estimators that have one."""
+    lam: float | None = Field(default=None, ge=0, le=1)
+    """λ of `algorithm: gae`. Default: 1."""
+    critic_lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Learning rate of the critic of `algorithm: gae`. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-5."""
+    critic_warmup: int | None = Field(default=None, ge=0)
+    """The first step of `algorithm: gae` that trains the policy; those before it train the critic alone. Default: 0."""
+    cliprange_value: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """How far the critic's value of a token counts as moved in one step of `algorithm: gae`. Default: 0.5."""
     gdpo_reward_keys: list[Identifier] | None = Field(default=None, min_length=1, max_length=100)
     """Names of the rewards that `algorithm: gdpo` learns from, which needs them: every train episode ends with all."""
     gdpo_reward_weights: list[FiniteFloat] | None = Field(default=None, min_length=1, max_length=100)
@@ -288,6 +298,7 @@ class TrainJob(BaseModel):
             lr = LR_OF_BUNDLED_MODELS.get(self.model, LR_DEFAULT)
         return self.model_copy(
             update={
+                **(self._automatic_critic if self.has_critic else {}),
                 "engine": self.chosen_engine,
                 "lr": lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
@@ -297,6 +308,21 @@ class TrainJob(BaseModel):
                 "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
             }
         )
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a model beside the policy says what each token is worth."""
+        return self.algorithm == CRITIC_ALGORITHM
+
+    @property
+    def _automatic_critic(self) -> dict[str, float]:
+        defaults = {
+            "lam": 1.0,
+            "critic_lr": LR_OF_BUNDLED_MODELS.get(self.model, CRITIC_LR_DEFAULT),
+            "critic_warmup": 0,
+            "cliprange_value": 0.5,
+        }
+        return {name: default for name, default in defaults.items() if getattr(self, name) is None}
 
     @property
     def _automatic_correction(self) -> RolloutIS:

@@ -47,8 +47,8 @@ _COLLECTED: Final = (
 _COUNTED: Final = ("total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric")
 _LEARNED: Final = (
     "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio", "weight_decay", "betas", "grad_clip", "ppo_epochs",
-    "mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "gdpo_reward_weights",
-    "policy_loss", "clip_ratio",
+    "mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "lam", "critic_lr", "critic_warmup",
+    "cliprange_value", "gdpo_reward_weights", "policy_loss", "clip_ratio",
     "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode", "loss_scale_factor", "entropy_coeff",
     "rollout_is", "rollout_is_threshold", "dro_beta", "loss_type", "rollout_is_batch_normalize", "rollout_rs",
     "rollout_rs_threshold", "kl_loss_coef", "kl_loss_type",

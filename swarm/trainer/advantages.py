@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.core_algos import compute_gae_advantage_return, get_adv_estimator_fn
 
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row
@@ -88,6 +88,28 @@ def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatist
         advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job, statistics)[concerned_EL]
     advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
     return advantages_EL
+
+
+def judge(rows: Sequence[Row], values_EL: torch.Tensor, job: TrainJob) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages of gae and the returns that a critic is trained towards, both [E, L], by its values.
+
+    The reward of a turn is at its last trained token, that of the episode at the last of all. There are no groups: what
+    an episode is compared with is what the critic expected. A row whose advantage is not finite is set to 0.
+    """
+    mask_EL, rewards_EL = torch.zeros_like(values_EL), torch.zeros_like(values_EL)
+    for line, row in enumerate(rows):
+        mask_EL[line, : row.tokens] = 1.0
+        rewards_EL[line, : row.tokens] = torch.from_numpy(row.token_rewards())
+    advantages_EL, returns_EL = compute_gae_advantage_return(
+        token_level_rewards=rewards_EL,
+        values=values_EL,
+        response_mask=mask_EL,
+        gamma=torch.tensor(job.gamma),
+        lam=torch.tensor(job.lam),
+    )
+    advantages_EL = advantages_EL * mask_EL
+    advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+    return advantages_EL, returns_EL * mask_EL
 
 
 def _by_rewards(

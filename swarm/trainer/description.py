@@ -58,6 +58,22 @@ def mean_advantages(rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[st
     }
 
 
+def describe_values(
+    values: torch.Tensor, advantages: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor
+) -> dict[str, float]:
+    """verl's metrics of a critic, over the trained tokens."""
+    found, wanted = values[mask], returns[mask]
+    spread = wanted.var(correction=0)
+    return {
+        "critic/values/mean": found.mean().item(),
+        "critic/values/max": found.max().item(),
+        "critic/values/min": found.min().item(),
+        "critic/returns/mean": wanted.mean().item(),
+        "critic/vf_explained_var": (1.0 - (wanted - found).var(correction=0) / (spread + 1e-5)).item(),
+        **_spread("critic/advantages", advantages[mask]),
+    }
+
+
 def _describe_returns(rows: Sequence[Row]) -> dict[str, float]:
     if all(row.turn_rewards is None for row in rows):
         return {}

@@ -89,6 +89,16 @@ class Row:
             returns[turn] = total
         return returns[:turns]
 
+    def token_rewards(self) -> FloatArray:
+        """What each trained token earns: at the last one of a turn all that the episode returned from there on and no
+        longer does from its next trained turn on; 0 elsewhere. They sum to the return of the first trained turn."""
+        ends = np.flatnonzero(np.append(np.diff(self.turn_indices_L) != 0, True))
+        returns = self.returns(int(self.turn_indices_L[-1]) + 1)
+        of_turns = [returns[int(turn)] for turn in self.turn_indices_L[ends]]
+        rewards_L = np.zeros(self.tokens, dtype=np.float32)
+        rewards_L[ends] = [now - later for now, later in zip(of_turns, [*of_turns[1:], 0.0], strict=True)]
+        return rewards_L
+
 
 def build_rows(batch: TrainBatch, masks: TurnMasks | None = None) -> list[Row]:
     """One row per episode, in the order of `batch.episodes`.

@@ -114,6 +114,7 @@ def test_a_server_ended_by_a_signal_goes_on_and_one_told_to_stop_does_not(tmp_pa
 
 REPLAYED: list[dict[str, Any]] = [
     {},
+    {"algorithm": "gae", "lam": 0.9, "critic_warmup": 2},
     {"algorithm": "optimal_token_baseline", "rollout_is": "token", "policy_loss": "dro", "dro_beta": 0.1},
     {
         "algorithm": "gdpo",
@@ -159,6 +160,17 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
     states = [torch.load(path / "trainer_state.pt", weights_only=True) for path in (one, other)]
     assert states[0]["steps_done"] == states[1]["steps_done"]
+    assert_same_optimizer(*states)
+    assert states[0].keys() == states[1].keys()
+    if "critic" in states[0]:
+        one_critic, other_critic = (state["critic"] for state in states)
+        assert_same_optimizer(one_critic, other_critic)
+        weights = one_critic["weights"]
+        assert all(torch.equal(weight, other_critic["weights"][name]) for name, weight in weights.items())
+        assert weights["head.weight"].any(), "it has learned something"
+
+
+def assert_same_optimizer(*states: dict[str, Any]) -> None:
     adamw = [state["optimizer"]["adamw"] for state in states]
     assert adamw[0].keys() == adamw[1].keys() and adamw[0]
     for key, moments in adamw[0].items():

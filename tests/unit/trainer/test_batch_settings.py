@@ -26,11 +26,16 @@ OTHERS: dict[str, Any] = {
     "loss_scale_factor": 7, "entropy_coeff": 0.1, "rollout_is": "token", "rollout_is_threshold": 1.01,
     "kl_loss_coef": 0.5, "kl_loss_type": "k2", "dro_beta": 0.7, "loss_type": "reinforce",
     "rollout_is_batch_normalize": True, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.95_1.05",
-    "gdpo_reward_weights": [1.0, -2.0],
+    "gdpo_reward_weights": [1.0, -2.0], "lam": 0.5, "critic_lr": 1e-2, "critic_warmup": 4, "cliprange_value": 0.01,
 }  # fmt: skip
 """Another value of every setting that is read when a batch is trained."""
+GAE: dict[str, Any] = {"algorithm": "gae", "ppo_epochs": 2}
 BYPASS: dict[str, Any] = {"policy_loss": "bypass_mode"}
 PRESENT: dict[str, dict[str, Any]] = {
+    "lam": GAE,
+    "critic_lr": GAE,
+    "critic_warmup": GAE,
+    "cliprange_value": GAE,
     "gdpo_reward_weights": {"algorithm": "gdpo", "gdpo_reward_keys": ["right", "short"]},
     "dro_beta": {"policy_loss": "dro", "dro_beta": 0.1},
     "loss_type": BYPASS,

@@ -234,6 +234,12 @@ def test_what_cannot_be_done_is_refused_in_one_line(verl: dict[str, Any], fields
     assert error.param is not None and error.param.startswith("verl.")
 
 
+def test_the_settings_of_a_critic_are_those_of_the_job() -> None:
+    config = merged(algorithm="gae", lam=0.9, critic_lr=1e-4, critic_warmup=3, cliprange_value=0.2).config
+    assert (config.algorithm.lam, config.critic.optim.lr) == (0.9, 1e-4)
+    assert (config.trainer.critic_warmup, config.critic.cliprange_value) == (3, 0.2)
+
+
 def test_named_rewards_are_learned_from_on_verl_as_well() -> None:
     algorithm = merged(algorithm="gdpo", gdpo_reward_keys=["a", "b"], gdpo_reward_weights=[1, 2]).config.algorithm
     assert (algorithm.adv_estimator, list(algorithm.gdpo_reward_keys)) == ("gdpo", ["a", "b"])

@@ -156,6 +156,7 @@ def _layout(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
 def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **_of_policy(job, given),
+        **(_of_critic(job) if job.has_critic else {}),
         **_of_optimizer(job, given),
         **_of_sampler(job),
         **_of_run(job, model_directory),
@@ -190,6 +191,15 @@ def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         f"{ACTOR}.use_kl_loss": job.use_kl_loss,
         f"{ACTOR}.kl_loss_coef": job.kl_loss_coef,
         f"{ACTOR}.kl_loss_type": job.kl_loss_type,
+    }
+
+
+def _of_critic(job: TrainJob) -> dict[str, Any]:
+    return {
+        "algorithm.lam": job.lam,
+        "critic.optim.lr": job.critic_lr,
+        "critic.cliprange_value": job.cliprange_value,
+        "trainer.critic_warmup": job.critic_warmup,
     }
 
 

@@ -56,7 +56,7 @@ def _of_sampler(job: TrainJob, config: DictConfig) -> Iterator[Problem]:
 
 def _of_objective(job: TrainJob, config: DictConfig) -> Iterator[Problem]:
     algorithm, correction = config.algorithm, config.algorithm.rollout_correction
-    if algorithm.use_kl_in_reward and job.algorithm != "gae":
+    if algorithm.use_kl_in_reward and not job.has_critic:
         yield "algorithm.use_kl_in_reward", "rewards are of whole episodes: use the job's use_kl_loss"
     if algorithm.use_pf_ppo:
         yield "algorithm.use_pf_ppo", "a sealed batch is trained as it is"

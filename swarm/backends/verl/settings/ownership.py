@@ -11,6 +11,10 @@ from typing import Final
 OWNED: Final[Mapping[str, str]] = {
     "algorithm.adv_estimator": "algorithm",
     "algorithm.gamma": "gamma",
+    "algorithm.lam": "lam",
+    "critic.optim.lr": "critic_lr",
+    "critic.cliprange_value": "cliprange_value",
+    "trainer.critic_warmup": "critic_warmup",
     "algorithm.gdpo_reward_keys": "gdpo_reward_keys",
     "algorithm.gdpo_reward_weights": "gdpo_reward_weights",
     "algorithm.norm_adv_by_std_in_grpo": "norm_adv_by_std_in_grpo",

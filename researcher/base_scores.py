@@ -20,6 +20,8 @@ TRAINS = frozenset(
         *("lr_scheduler_type", "min_lr_ratio"),
         *("mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "policy_loss", "clip_ratio"),
         *("clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode", "loss_scale_factor", "entropy_coeff"),
+        *("gdpo_reward_keys", "gdpo_reward_weights", "lam", "critic_lr", "critic_warmup", "cliprange_value"),
+        *("dro_beta", "loss_type", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold"),
         *("rollout_is", "rollout_is_threshold", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature"),
     }
 )

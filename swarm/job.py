@@ -16,12 +16,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FiniteFloat,
     ModelWrapValidatorHandler,
     ValidationError,
     field_validator,
     model_validator,
 )
 
+from swarm.algorithms import CRITIC_ALGORITHM, UNSERVED_ESTIMATORS, check_algorithm
 from swarm.errors import JobInvalid
 from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
@@ -32,15 +34,21 @@ LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 3e-
 """By the names of the models that are bundled."""
 LR_DEFAULT = 1e-6
 """verl's default; the bundled models are four orders of magnitude smaller than what that suits."""
+CRITIC_LR_DEFAULT = 1e-5
+"""verl's default of a critic's learning rate."""
 
 AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
-    "rloo", "rloo_vectorized", "opo", "gpg", "gae",
+    "rloo", "rloo_vectorized", "opo", "gpg", "gae", "optimal_token_baseline", "tir_optimal_token_baseline",
+    "gdpo",
 ]  # fmt: skip
-"""verl's names; `gae` has a critic, which only verl's engine trains. Its other estimators need greedy rollouts or
-per-token statistics, which are not served."""
+"""verl's names. swarm/algorithms.py says why its other estimators are not served, and which engine serves which."""
 
-PolicyLoss = Literal["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
+PolicyLoss = Literal[
+    "vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro",
+    "bypass_mode",
+]  # fmt: skip
+BypassLoss = Literal["ppo_clip", "reinforce"]
 LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
@@ -183,6 +191,18 @@ class TrainJob(BaseModel):
     """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of the estimators that have one."""
+    lam: float | None = Field(default=None, ge=0, le=1)
+    """λ of `algorithm: gae`. Default: 1."""
+    critic_lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Learning rate of the critic of `algorithm: gae`. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-5."""
+    critic_warmup: int | None = Field(default=None, ge=0)
+    """The first step of `algorithm: gae` that trains the policy; those before it train the critic alone. Default: 0."""
+    cliprange_value: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """How far the critic's value of a token counts as moved in one step of `algorithm: gae`. Default: 0.5."""
+    gdpo_reward_keys: list[Identifier] | None = Field(default=None, min_length=1, max_length=100)
+    """Names of the rewards that `algorithm: gdpo` learns from, which needs them: every train episode ends with all."""
+    gdpo_reward_weights: list[FiniteFloat] | None = Field(default=None, min_length=1, max_length=100)
+    """Weights of `gdpo_reward_keys`, in their order. Default: 1 each."""
     policy_loss: PolicyLoss = "vanilla"
     """Policy loss, by verl's name."""
     clip_ratio: float = Field(default=0.2, ge=0)
@@ -204,6 +224,18 @@ class TrainJob(BaseModel):
     above 0, else `off`."""
     rollout_is_threshold: float = Field(default=2.0, gt=0, allow_inf_nan=False)
     """Where the weights of `rollout_is` are truncated."""
+    dro_beta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Weight of the quadratic penalty of `policy_loss: dro`, which needs it."""
+    loss_type: BypassLoss = "ppo_clip"
+    """What `policy_loss: bypass_mode` minimises, by verl's name."""
+    rollout_is_batch_normalize: bool = False
+    """Whether the weights of `rollout_is` are divided by their mean over a minibatch, in `policy_loss: bypass_mode`
+    with `loss_type: reinforce`."""
+    rollout_rs: str | None = Field(default=None, min_length=1, max_length=200)
+    """Criteria by which `policy_loss: bypass_mode` leaves out tokens or episodes that the policy has moved away from,
+    by verl's names, separated by commas. See [rejection](algorithms.md#bypass-mode). Default: none."""
+    rollout_rs_threshold: float | Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Bounds of `rollout_rs`: one for all criteria, or one for each, separated by commas."""
     use_kl_loss: bool = False
     """Whether the loss has a KL term against the model that the job began with."""
     kl_loss_coef: float = Field(default=0.001, ge=0, allow_inf_nan=False)
@@ -225,6 +257,13 @@ class TrainJob(BaseModel):
     verl: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
     them."""
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _served(cls, algorithm: object) -> object:
+        if isinstance(algorithm, str) and (why := UNSERVED_ESTIMATORS.get(algorithm)):
+            raise ValueError(f"{algorithm} is not served: {why}")
+        return algorithm
 
     @field_validator("betas")
     @classmethod
@@ -251,8 +290,7 @@ class TrainJob(BaseModel):
             raise ValueError("mini_batch_num must not exceed batch_size * num_repeat")
         if self.chosen_engine != "verl" and self.n_gpu > 1:
             raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
-        if self.algorithm == "gae" and self.chosen_engine == "local":
-            raise ValueError("algorithm gae needs a critic, which engine local has not: set engine to verl")
+        check_algorithm(self)
         if self.keep_last is not None and not self.save_freq:
             raise ValueError("keep_last is about the checkpoints of save_freq, which is 0: set save_freq")
         if self.keep_best and self.keep_last is None:
@@ -278,15 +316,43 @@ class TrainJob(BaseModel):
             lr = LR_OF_BUNDLED_MODELS.get(self.model, LR_DEFAULT)
         return self.model_copy(
             update={
+                **(self._automatic_critic if self.has_critic else {}),
                 "engine": self.chosen_engine,
                 "lr": lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
-                "rollout_is": self.rollout_is or ("token" if self.max_staleness else "off"),
+                "rollout_is": self.rollout_is or self._automatic_correction,
                 "clip_ratio_low": self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low,
                 "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
             }
         )
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a model beside the policy says what each token is worth."""
+        return self.algorithm == CRITIC_ALGORITHM
+
+    @property
+    def _automatic_critic(self) -> dict[str, float]:
+        defaults = {
+            "lam": 1.0,
+            "critic_lr": LR_OF_BUNDLED_MODELS.get(self.model, CRITIC_LR_DEFAULT),
+            "critic_warmup": 0,
+            "cliprange_value": 0.5,
+        }
+        return {name: default for name, default in defaults.items() if getattr(self, name) is None}
+
+    @property
+    def _automatic_correction(self) -> RolloutIS:
+        if self.policy_loss == "bypass_mode" and self.loss_type == "ppo_clip":
+            return "off"
+        return "token" if self.max_staleness else "off"
+
+    @property
+    def has_proximal_policy(self) -> bool:
+        """Whether a resolved job compares the policy with the one at the start of the step, corrected by `rollout_is`,
+        rather than with the one that sampled."""
+        return self.rollout_is != "off" and self.policy_loss != "bypass_mode"
 
     def means(self, other: TrainJob) -> bool:
         """Whether both ask for the same, whatever they leave to defaults."""

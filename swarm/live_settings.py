@@ -50,9 +50,11 @@ _COUNTED: Final = (
 )  # fmt: skip
 _LEARNED: Final = (
     "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio", "weight_decay", "betas", "grad_clip", "ppo_epochs",
-    "mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "policy_loss", "clip_ratio",
+    "mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "lam", "critic_lr", "critic_warmup",
+    "cliprange_value", "gdpo_reward_weights", "policy_loss", "clip_ratio",
     "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode", "loss_scale_factor", "entropy_coeff",
-    "rollout_is", "rollout_is_threshold", "kl_loss_coef", "kl_loss_type",
+    "rollout_is", "rollout_is_threshold", "dro_beta", "loss_type", "rollout_is_batch_normalize", "rollout_rs",
+    "rollout_rs_threshold", "kl_loss_coef", "kl_loss_type",
 )  # fmt: skip
 
 LIVE: Final[Mapping[str, LiveSetting]] = MappingProxyType(
@@ -73,6 +75,7 @@ _EXPORT: Final = "swarm export --merge-lora writes the whole model; a job with t
 FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "algorithm": f"networks and episodes are set up for it: {_NEW_RUN}",
+        "gdpo_reward_keys": f"episodes have ended with them: {_NEW_RUN}",
         "project_name": "it names the run: sync a job of another name, which begins a new run",
         "experiment_name": "it names the run: sync a job of another name, which begins a new run",
         "engine": f"its processes hold the weights: {_NEW_RUN}",

@@ -76,13 +76,15 @@ class WorkflowOutput:
     """What an agent reports at the end of an episode: a finite scalar reward, and whether it solved the task.
 
     `turn_rewards` are extra rewards of single turns, one per recorded turn in order. The return of turn t is `reward`
-    plus the turn rewards from t on.
+    plus the turn rewards from t on. `rewards` are by name what a job of algorithm gdpo learns from, instead of
+    `reward`.
     """
 
     reward: float
     is_success: bool | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     turn_rewards: tuple[float, ...] | None = None
+    rewards: Mapping[str, float] | None = None
 
 
 class GrammarKind(StrEnum):
@@ -291,6 +293,7 @@ class FinishedEpisode:
     ended_at: float
     data_source: str = DEFAULT_DATA_SOURCE
     turn_rewards: tuple[float, ...] | None = None
+    rewards: Mapping[str, float] | None = None
 
     @property
     def trained_tokens(self) -> int:

@@ -60,6 +60,7 @@ def make_episode(
     source: str = "default",
     client: str = "client",
     turn_rewards: tuple[float, ...] | None = None,
+    rewards: dict[str, float] | None = None,
     ended_at: float = 0.0,
 ) -> FinishedEpisode:
     return FinishedEpisode(
@@ -72,6 +73,7 @@ def make_episode(
         ended_at=ended_at,
         data_source=source,
         turn_rewards=turn_rewards,
+        rewards=rewards,
     )
 
 

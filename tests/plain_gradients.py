@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -16,11 +17,34 @@ from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.job import AGGREGATION_BY_LOSS, TrainJob
-from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import FinishedEpisode, Sample, TrainBatch
 
-EVERY_LOSS = ["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean"]
+EVERY_LOSS = [
+    "vanilla",
+    "gspo",
+    "cispo",
+    "dppo_tv",
+    "dppo_kl",
+    "sapo",
+    "gpg",
+    "clip_cov",
+    "kl_cov",
+    "geo_mean",
+    "dro",
+    "bypass_mode",
+]
+SETTINGS_OF_LOSS: dict[str, dict[str, Any]] = {
+    "dro": {"dro_beta": 0.3},
+    "bypass_mode": {
+        "loss_type": "reinforce",
+        "rollout_is": "token",
+        "rollout_rs": "token_k1,seq_mean_k3",
+        "rollout_rs_threshold": "0.7_1.4,0.5",
+    },
+}
+"""What a loss needs besides its name, or does most with."""
 EVERY_AGGREGATION = [
     "token-mean",
     "token-sum",
@@ -35,6 +59,11 @@ EVERY_COMBINATION = [
     if AGGREGATION_BY_LOSS.get(policy_loss, aggregation) == aggregation
 ]
 """TrainJob refuses losses that aggregate their own way with any other aggregation."""
+
+
+def job_with_loss(policy_loss: str, **settings: Any) -> TrainJob:
+    """A job with that loss, and with what it needs."""
+    return TrainJob.model_validate({"policy_loss": policy_loss, **SETTINGS_OF_LOSS.get(policy_loss, {}), **settings})
 
 
 def flat_gradient(module: torch.nn.Module) -> torch.Tensor:
@@ -67,10 +96,13 @@ def learner_gradient(
     )
     followed = FollowedBatch(batch) if grammars is None else grammars.follow(batch)
     rows = build_rows(followed.batch, followed.masks)
-    correction = None if job.rollout_is == "off" else RolloutCorrection(rows, job)
+    correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
+    measured_policy = None
+    if job.algorithm in POLICY_ESTIMATORS:
+        measured_policy = updater.measure_policy(rows, correction, lambda: None)
     step = StepInput(
         rows,
-        compute_advantages(rows, job),
+        compute_advantages(rows, job, measured_policy),
         lr=0.0,
         pulse=lambda: None,
         weight_version=None,

@@ -4,6 +4,7 @@ looked at."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -34,19 +35,23 @@ def chat(http: httpx.Client, episode: dict[str, Any], messages: str | list[Any],
 
 
 def end(
-    http: httpx.Client, episode: dict[str, Any], *, task_id: str, reward: float, call: bool = False
+    http: httpx.Client, episode: dict[str, Any], *, task_id: str, reward: float, call: bool = False, **more: Any
 ) -> dict[str, Any]:
     if call:
         chat(http, episode, f"Solve {task_id}")
-    reply = http.post(f"/v1/swarm/episodes/{episode['episode_id']}/end", json={"task_id": task_id, "reward": reward})
+    body = {"task_id": task_id, "reward": reward, **more}
+    reply = http.post(f"/v1/swarm/episodes/{episode['episode_id']}/end", json=body)
     assert reply.status_code == 200, reply.text
     return reply.json()
 
 
-def run_batch(http: httpx.Client, *, tasks: int, repeats: int, name: str = "task") -> None:
+def run_batch(http: httpx.Client, *, tasks: int, repeats: int, name: str = "task", named: Sequence[str] = ()) -> None:
+    """Rewards are 0 and 1 in turn; those that are `named` a little more for each name."""
     for task in range(tasks):
         for repeat in range(repeats):
-            end(http, begin(http), task_id=f"{name}-{task}", reward=float(repeat % 2), call=True)
+            reward = float(repeat % 2)
+            more = {"rewards": {each: reward + 0.3 * place for place, each in enumerate(named)}} if named else {}
+            end(http, begin(http), task_id=f"{name}-{task}", reward=reward, call=True, **more)
 
 
 def wait_for_state(http: httpx.Client, state: str, timeout_s: float = 60) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class Diagnostics:
             )
 
     def _check_reward(self, client_id: str, client: _Client, episode: FinishedEpisode, num_repeat: int) -> None:
-        if episode.turn_rewards is not None or episode.reward != client.last_reward:
+        if episode.turn_rewards is not None or episode.rewards is not None or episode.reward != client.last_reward:
             client.equal_rewards = 0
             client.warnings.pop("constant_reward", None)
         client.equal_rewards += 1

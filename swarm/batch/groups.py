@@ -38,9 +38,17 @@ def returns_of(episode: FinishedEpisode) -> Returns:
     return episode.reward, tuple(turn_rewards)
 
 
+def compared_of(episode: FinishedEpisode, policy: BatchPolicy) -> Returns:
+    """What the episodes of a group are compared by: their returns, or the named rewards that the policy asks for."""
+    if policy.reward_keys is None:
+        return returns_of(episode)
+    return 0.0, tuple((episode.rewards or {}).get(key, 0.0) for key in policy.reward_keys)
+
+
 @dataclass(slots=True, eq=False)
 class WaitingGroup:
-    """Episodes of one task by id, how many of them have the same returns, and what else holds one of its places.
+    """Episodes of one task by id, how many of them are equal in what they are compared by, and what else holds one of
+    its places.
 
     `running` episodes have begun and not ended; `given_up` is how many repeats will never come, because their client
     has said so or their episodes were dropped. A group none of whose episodes runs is idle since `idle_since`, in
@@ -167,21 +175,21 @@ class Groups:
         with self._changing(group):
             group.running -= was_running
             group.episodes[episode.episode_id] = episode
-            group.returns[returns_of(episode)] += 1
+            group.returns[compared_of(episode, self._policy)] += 1
 
     def remove(self, group: WaitingGroup, episode: FinishedEpisode, *, is_spent: bool = False) -> None:
         """With `is_spent` nobody will make another attempt in its place."""
         with self._changing(group):
             group.given_up += is_spent
             del group.episodes[episode.episode_id]
-            _change(group.returns, returns_of(episode), -1)
+            _change(group.returns, compared_of(episode, self._policy), -1)
         self._count_episodes(episode.data_source, -1)
 
     def replace(self, group: WaitingGroup, present: FinishedEpisode, other: FinishedEpisode) -> None:
         """Another result of an episode that is in the group."""
         with self._changing(group):
-            _change(group.returns, returns_of(present), -1)
-            group.returns[returns_of(other)] += 1
+            _change(group.returns, compared_of(present, self._policy), -1)
+            group.returns[compared_of(other, self._policy)] += 1
             group.episodes[other.episode_id] = other
 
     def pack(self, key: GroupKey) -> dict[str, WaitingGroup]:

@@ -17,7 +17,8 @@ class BatchPolicy:
     """`drain_timeout_s` is how long a complete batch waits for episodes still running; `batch_timeout_s` how long,
     after its first episode, a batch waits at all. A group none of whose episodes runs or is asked for counts with what
     it has after `group_timeout_s`, a batch in which no train episode runs after `stall_timeout_s`. `max_staleness` is
-    in weight versions. `mixture` maps data sources to shares that sum to 1.
+    in weight versions. `mixture` maps data sources to shares that sum to 1. `reward_keys` are the named rewards that
+    episodes are compared by, instead of their reward; one run has the same ones throughout.
     """
 
     stop_rule: StopRule
@@ -30,6 +31,7 @@ class BatchPolicy:
     mixture: Mapping[str, float] | None
     group_timeout_s: float = GROUP_TIMEOUT_S
     stall_timeout_s: float = STALL_TIMEOUT_S
+    reward_keys: tuple[str, ...] | None = None
 
     @property
     def is_by_agreement(self) -> bool:
@@ -61,4 +63,5 @@ class BatchPolicy:
             mixture=resolved.mixture,
             group_timeout_s=resolved.group_timeout_s,
             stall_timeout_s=resolved.stall_timeout_s,
+            reward_keys=None if resolved.gdpo_reward_keys is None else tuple(resolved.gdpo_reward_keys),
         )

@@ -17,7 +17,7 @@ from swarm.types import FinishedEpisode, Group, TrainBatch
 
 Rank = tuple[bool, bool, int, int, bytes]
 
-Content = tuple[tuple[tuple[int, ...], ...], Returns, str]
+Content = tuple[tuple[tuple[int, ...], ...], Returns, tuple[tuple[str, float], ...], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +125,5 @@ def _contents(group: WaitingGroup) -> list[Content]:
 
 
 def _content(episode: FinishedEpisode) -> Content:
-    return tuple(sample.token_ids_T for sample in episode.samples), returns_of(episode), episode.episode_id
+    tokens = tuple(sample.token_ids_T for sample in episode.samples)
+    return tokens, returns_of(episode), tuple(sorted((episode.rewards or {}).items())), episode.episode_id

@@ -253,11 +253,18 @@ class AsyncSwarmClient:
         reason: str,
         is_success: bool | None = None,
         turn_rewards: Sequence[float] | None = None,
+        rewards: Mapping[str, float] | None = None,
     ) -> EpisodeView:
         """Replace the reward of an ended episode until its batch is sealed, then raises EpisodeEnded. The former reward
         and the `reason` stay on record; what is left out stays as reported."""
         plan = episode_calls.revise_reward(
-            self._server, episode_uuid, reward=reward, reason=reason, is_success=is_success, turn_rewards=turn_rewards
+            self._server,
+            episode_uuid,
+            reward=reward,
+            reason=reason,
+            is_success=is_success,
+            turn_rewards=turn_rewards,
+            rewards=rewards,
         )
         return await self._run(plan)
 

@@ -219,6 +219,8 @@ DROP TABLE policies;
 # A policy held from the seal after it on, and has the names of the job's settings.
 
 _ADDED_IN_VERSION_7 = """
+ALTER TABLE episodes ADD COLUMN rewards TEXT;
+ALTER TABLE reward_revisions ADD COLUMN rewards TEXT;
 CREATE TABLE evaluations (
     evaluation_id INTEGER PRIMARY KEY,
     job_id INTEGER NOT NULL REFERENCES jobs,

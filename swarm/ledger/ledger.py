@@ -280,6 +280,7 @@ class Ledger:
         metadata: Mapping[str, Any],
         ended_at: float,
         turn_rewards: Sequence[float] | None = None,
+        rewards: Mapping[str, float] | None = None,
     ) -> EndReceipt:
         """Complete a running episode exactly once; the same key and digest again give the same answer.
 
@@ -296,6 +297,7 @@ class Ledger:
             metadata=operations.to_json(metadata),
             ended_at=ended_at,
             turn_rewards=turn_rewards,
+            rewards=rewards,
         )
         return await self._write(partial(operations.end_episode, ending=ending))
 
@@ -340,6 +342,7 @@ class Ledger:
         reward: float,
         is_success: bool | None,
         turn_rewards: Sequence[float] | None,
+        rewards: Mapping[str, float] | None = None,
         reason: str,
         at: float,
     ) -> EpisodeRow:
@@ -352,6 +355,7 @@ class Ledger:
                 reward=reward,
                 is_success=is_success,
                 turn_rewards=turn_rewards,
+                rewards=rewards,
                 reason=reason,
                 at=at,
             )

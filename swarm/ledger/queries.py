@@ -224,6 +224,8 @@ def to_episode(row: sqlite3.Row) -> EpisodeRow:
     fields["weight_versions"] = tuple(json.loads(fields["weight_versions"]))
     if fields["turn_rewards"] is not None:
         fields["turn_rewards"] = tuple(json.loads(fields["turn_rewards"]))
+    if fields["rewards"] is not None:
+        fields["rewards"] = json.loads(fields["rewards"])
     return EpisodeRow(**fields)
 
 

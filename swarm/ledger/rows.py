@@ -111,6 +111,7 @@ class EpisodeRow:
     data_source: str = DEFAULT_DATA_SOURCE
     lease_s: float | None = None
     turn_rewards: tuple[float, ...] | None = None
+    rewards: Mapping[str, float] | None = None
     transaction_sha256: str | None = None
     inquiry_url: str | None = field(default=None, repr=False)
     batch_group: int | None = None

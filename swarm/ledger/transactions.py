@@ -13,7 +13,7 @@ import sqlite3
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes import Ending, close_episode, to_json
+from swarm.ledger.writes import Ending, close_episode, to_json_or_null
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0
@@ -33,15 +33,14 @@ def prepare_episode(
         return _replay(present, ending, transaction_sha256)
     if inquiry_url is None and transaction(connection, transaction_sha256) is not None:
         raise Conflict("another episode of this server decides this transaction: draw a new transaction_id")
-    turn_rewards = None if ending.turn_rewards is None else to_json(list(ending.turn_rewards))
     versions = connection.execute(
         "UPDATE episodes SET state = 'prepared', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
-        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?, transaction_sha256 = ?,"
-        " inquiry_url = ? WHERE episode_id = ? RETURNING weight_versions",
+        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?, rewards = ?,"
+        " transaction_sha256 = ?, inquiry_url = ? WHERE episode_id = ? RETURNING weight_versions",
         (
             ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
-            ending.metadata, ending.ended_at, ending.ended_at, turn_rewards, transaction_sha256, inquiry_url,
-            ending.episode_id,
+            ending.metadata, ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
+            to_json_or_null(ending.rewards), transaction_sha256, inquiry_url, ending.episode_id,
         ),
     ).fetchone()[0]  # fmt: skip
     return EndReceipt(False, EpisodeState.PREPARED, None, None, ending.ended_at, tuple(json.loads(versions)))

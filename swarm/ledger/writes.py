@@ -94,6 +94,7 @@ class Ending:
     metadata: str
     ended_at: float
     turn_rewards: Sequence[float] | None
+    rewards: Mapping[str, float] | None = None
 
 
 def insert_job(
@@ -199,12 +200,13 @@ def insert_turns(connection: sqlite3.Connection, turns: Sequence[EncodedTurn]) -
 def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
     ended = connection.execute(
         "UPDATE episodes SET state = 'completed', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
-        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?"
+        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?,"
+        " rewards = ?"
         " WHERE episode_id = ? AND state = 'running' RETURNING weight_versions",
         (
             ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
-            ending.metadata, ending.ended_at, ending.ended_at, _to_json_or_null(ending.turn_rewards),
-            ending.episode_id,
+            ending.metadata, ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
+            to_json_or_null(ending.rewards), ending.episode_id,
         ),
     ).fetchone()  # fmt: skip
     if ended is None:
@@ -232,22 +234,32 @@ def revise_reward(
     reward: float,
     is_success: bool | None,
     turn_rewards: Sequence[float] | None,
+    rewards: Mapping[str, float] | None,
     reason: str,
     at: float,
 ) -> EpisodeRow:
     """What was reported before is kept in `reward_revisions`."""
     former = queries.episode(connection, episode_id)
     revised = connection.execute(
-        f"UPDATE episodes SET reward = ?, is_success = ?, turn_rewards = ? WHERE episode_id = ? AND {_IN_POOL}",
-        (reward, is_success, _to_json_or_null(turn_rewards), episode_id),
+        "UPDATE episodes SET reward = ?, is_success = ?, turn_rewards = ?, rewards = ?"
+        f" WHERE episode_id = ? AND {_IN_POOL}",
+        (reward, is_success, to_json_or_null(turn_rewards), to_json_or_null(rewards), episode_id),
     ).rowcount
     if not revised:
         how = "its batch is sealed" if former.state is EpisodeState.COMPLETED else f"it is {former.state}"
         raise EpisodeEnded(f"the reward of episode {episode_id} is final: {how}")
     connection.execute(
-        "INSERT INTO reward_revisions (episode_id, reward, is_success, turn_rewards, reason, at)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (episode_id, former.reward, former.is_success, _to_json_or_null(former.turn_rewards), reason, at),
+        "INSERT INTO reward_revisions (episode_id, reward, is_success, turn_rewards, rewards, reason, at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            episode_id,
+            former.reward,
+            former.is_success,
+            to_json_or_null(former.turn_rewards),
+            to_json_or_null(former.rewards),
+            reason,
+            at,
+        ),
     )
     detail = {"episode_id": episode_id, "from": former.reward, "to": reward, "reason": reason}
     insert_event(connection, "reward.revised", to_json(detail), at)
@@ -428,8 +440,11 @@ def _params_to_json(params: SamplingParams) -> str:
     return to_json(given)
 
 
-def _to_json_or_null(values: Sequence[float] | None) -> str | None:
-    return None if values is None else to_json(list(values))
+def to_json_or_null(values: Sequence[float] | Mapping[str, float] | None) -> str | None:
+    """Rewards of turns, or by name."""
+    if values is None:
+        return None
+    return to_json(dict(values) if isinstance(values, Mapping) else list(values))
 
 
 def _require(changed: int, otherwise: str) -> None:

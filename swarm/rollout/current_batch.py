@@ -15,7 +15,13 @@ from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
 from swarm.ledger import EpisodeRow, Ledger
 from swarm.rollout.clients import Clients
-from swarm.rollout.results import align_turn_rewards, finished_episode, require_revisable, sealed_already
+from swarm.rollout.results import (
+    align_turn_rewards,
+    check_rewards,
+    finished_episode,
+    require_revisable,
+    sealed_already,
+)
 from swarm.running_job import RunningJob
 from swarm.schemas import (
     BatchPolicies,
@@ -70,8 +76,8 @@ class CurrentBatch:
     async def revise(self, episode_id: str, request: ReviseRewardRequest) -> EpisodeRow:
         """Another reward for an ended train episode; what the request leaves out stays as reported.
 
-        Raises NotFound, BadRequest for turn rewards of the wrong length, Conflict for an episode that is running or of
-        type eval, EpisodeEnded once its batch is sealed.
+        Raises NotFound, BadRequest for turn rewards of the wrong length or named rewards that lack one the job asks
+        for, Conflict for an episode that is running or of type eval, EpisodeEnded once its batch is sealed.
         """
         async with self._revising:
             row = await self._ledger.episode(episode_id)
@@ -83,7 +89,9 @@ class CurrentBatch:
                 reward=request.reward,
                 is_success=row.is_success if request.is_success is None else request.is_success,
                 turn_rewards=row.turn_rewards if given is None else given,
+                rewards=row.rewards if request.rewards is None else request.rewards,
             )
+            check_rewards(self._job.at(self._job.filling), revised.rewards, revised.turn_rewards)
             # Nothing is awaited between this and the submission of the write. The ledger writes in order, so whatever
             # seals the batch from here on finds on record the reward that the batch holds.
             if not self._pool.replace(finished_episode(revised, turns)):
@@ -94,6 +102,7 @@ class CurrentBatch:
                     reward=request.reward,
                     is_success=revised.is_success,
                     turn_rewards=revised.turn_rewards,
+                    rewards=revised.rewards,
                     reason=request.reason,
                     at=time.time(),
                 )
@@ -136,4 +145,5 @@ class CurrentBatch:
 
 
 def view_policy(policy: BatchPolicy) -> BatchPolicyView:
-    return BatchPolicyView.model_validate(asdict(policy))
+    settings = {name: value for name, value in asdict(policy).items() if name in BatchPolicyView.model_fields}
+    return BatchPolicyView.model_validate(settings)

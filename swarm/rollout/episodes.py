@@ -24,7 +24,7 @@ from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.rollout.admission import Admission, Departure
 from swarm.rollout.clients import Client, Clients, ClientWarnings
 from swarm.rollout.current_batch import CurrentBatch
-from swarm.rollout.results import align_turn_rewards, payload_digest, salvaged_episode
+from swarm.rollout.results import align_turn_rewards, check_rewards, payload_digest, salvaged_episode
 from swarm.rollout.running import (
     DeadlineQueue,
     DeadlineTimer,
@@ -110,7 +110,7 @@ class Episodes:
         )
         self._deadlines = DeadlineQueue(self._running.by_id)
         self.transactions = Transactions(
-            self.ledger, self._running, self.coordinator_client, self._complete, self._lose
+            self.ledger, self._running, self.coordinator_client, self._complete, self._lose, lambda: self.job
         )
         self._unsubscribe = self.lifecycle.subscribe(self._follow_state)
         self.running_job.subscribe(self._follow_change)
@@ -202,12 +202,14 @@ class Episodes:
         """Complete an episode exactly once; durable on return.
 
         Raises NotFound, IdempotencyMismatch, EpisodeEnded with what became of it, or BadRequest if `turn_rewards` does
-        not have one entry per recorded turn.
+        not have one entry per recorded turn, or `rewards` lacks one that the job asks of a train episode.
         """
         episode = self._running.get(episode_id)
         turn_rewards: tuple[float, ...] | None = None
         if episode is not None:
             turn_rewards = align_turn_rewards(request.turn_rewards, episode.tree.turns)
+            if episode.row.episode_type is EpisodeType.TRAIN:
+                check_rewards(self.job, request.rewards, turn_rewards)
             episode.closed = episode.closed or "ended"
         try:
             receipt = await self.ledger.end_episode(
@@ -220,6 +222,7 @@ class Episodes:
                 metadata=request.metadata,
                 ended_at=time.time(),
                 turn_rewards=turn_rewards,
+                rewards=request.rewards,
             )
         except BaseException:
             if episode is not None and episode.closed == "ended" and episode_id in self._running:
@@ -233,6 +236,7 @@ class Episodes:
                 reward=request.reward,
                 is_success=request.is_success,
                 turn_rewards=turn_rewards,
+                rewards=request.rewards,
                 ended_at=receipt.ended_at,
             )
             await self._complete(episode, row)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded
+from swarm.job import TrainJob
 from swarm.ledger import EpisodeRow
 from swarm.schemas import EndEpisodeRequest, EpisodeState
 from swarm.tracker.merge import merge
@@ -18,12 +19,15 @@ from swarm.types import EpisodeType, FinishedEpisode, FinishReason, Turn
 
 logger = logging.getLogger(__name__)
 
-_REPORTED = {"task_id", "reward", "is_success", "turn_rewards", "metadata"}
+_REPORTED = {"task_id", "reward", "is_success", "turn_rewards", "rewards", "metadata"}
 
 
 def payload_digest(request: EndEpisodeRequest) -> str:
     """Identifies what was reported, whoever sent it."""
     payload = request.model_dump(mode="json", include=_REPORTED)
+    if payload["rewards"] is None:
+        # As it was identified before there were named rewards: what was ended then can still be replayed.
+        del payload["rewards"]
     return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
 
 
@@ -51,6 +55,25 @@ def align_turn_rewards(given: Sequence[float] | None, turns: Sequence[Turn]) -> 
     return tuple(aligned)
 
 
+def check_rewards(job: TrainJob, rewards: Mapping[str, float] | None, turn_rewards: Sequence[float] | None) -> None:
+    """Raises BadRequest for a result that the job cannot learn from: one without a named reward that it asks for, or
+    with turn rewards, which an estimator over named rewards has no use for."""
+    if job.gdpo_reward_keys is None:
+        return
+    missing = [name for name in job.gdpo_reward_keys if name not in (rewards or {})]
+    if missing:
+        raise BadRequest(
+            f"rewards: the job's gdpo_reward_keys ask for {', '.join(missing)}, which the episode was not given: end it"
+            f" with rewards for {', '.join(job.gdpo_reward_keys)}",
+            param="rewards",
+        )
+    if turn_rewards:
+        raise BadRequest(
+            "turn_rewards: algorithm gdpo learns from named rewards of whole episodes: leave them out",
+            param="turn_rewards",
+        )
+
+
 def finished_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
     """A completed train episode as the pool takes it. Raises ValueError if its turns do not fit together."""
     assert row.task_id is not None and row.reward is not None and row.ended_at is not None, "only of ended episodes"
@@ -64,6 +87,7 @@ def finished_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
         ended_at=row.ended_at,
         data_source=row.data_source,
         turn_rewards=row.turn_rewards,
+        rewards=row.rewards,
     )
 
 

@@ -25,6 +25,8 @@ MAX_REWARD = 1e6
 
 
 Reward = Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
+NamedRewards = Annotated[dict[Identifier, Reward], Field(max_length=100)]
+"""Rewards of one episode by what they are for."""
 
 
 StopRule = Literal[

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from swarm.schemas.base import Body, EpisodeState, Identifier, Reward
+from swarm.schemas.base import Body, EpisodeState, Identifier, NamedRewards, Reward
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
 
 Secret = Annotated[str, Field(min_length=22, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -53,13 +53,15 @@ class BeginEpisodeResponse(Body):
 class EndEpisodeRequest(Body):
     """POST episodes/{id}/end. Exactly once by `idempotency_key` (default: the episode id).
 
-    `turn_rewards`, if given, has one entry per recorded turn.
+    `turn_rewards`, if given, has one entry per recorded turn. `rewards` are by name; a job of algorithm gdpo learns
+    from those that it names, and refuses an episode that lacks one.
     """
 
     task_id: str = Field(min_length=1, max_length=500)
     reward: Reward
     is_success: bool | None = None
     turn_rewards: list[Reward] | None = Field(default=None, max_length=10_000)
+    rewards: NamedRewards | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     client_id: Identifier = "anonymous"
     idempotency_key: str | None = Field(default=None, max_length=200)
@@ -130,6 +132,7 @@ class ReviseRewardRequest(Body):
     reward: Reward
     is_success: bool | None = None
     turn_rewards: list[Reward] | None = Field(default=None, max_length=10_000)
+    rewards: NamedRewards | None = None
     reason: str = Field(min_length=1, max_length=500)
 
 
@@ -159,6 +162,7 @@ class EpisodeView(Body):
     reward: float | None
     is_success: bool | None
     turn_rewards: list[float] | None
+    rewards: dict[str, float] | None = None
     outcome: str | None
     turns: int
     begun_at: float

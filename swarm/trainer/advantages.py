@@ -9,6 +9,9 @@ can give the members of a constant group a common small value. Here a group of o
 gets advantage 0, and a group whose rewards are all equal (in float32, as verl computes) takes part and is then set to
 0. The one exception is reinforce_plus_plus, which has no groups: its baseline is the whole batch.
 
+gdpo compares the episodes of a group in each of their named rewards; a reward in which they are all equal goes in as
+0, which says the same and leaves no rounding. A group that is equal in all of them is constant.
+
 Turn rewards, of which verl knows nothing, make one such problem of every turn index: the estimator sees each episode's
 return from that turn on, and its answer counts for the tokens of that turn.
 """
@@ -17,30 +20,64 @@ return from that turn on, and its answer counts for the tokens of that turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.core_algos import compute_gae_advantage_return, get_adv_estimator_fn
 
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row
 
 GROUP_FREE = frozenset({"reinforce_plus_plus"})
 
+POLICY_ESTIMATORS = frozenset({"optimal_token_baseline", "tir_optimal_token_baseline"})
+"""Estimators whose baseline depends on what the policy says of each token. For rows that hold sampled tokens only, as
+ours do, the two are the same."""
 
-def compute_advantages(rows: Sequence[Row], job: TrainJob) -> torch.Tensor:
+
+@dataclass(frozen=True, slots=True)
+class PolicyStatistics:
+    """What the policy at the start of a step says of each trained token, [E, L], on the CPU: its logprob, and the sum
+    of the squared probabilities of all tokens that could have been sampled in its place. `weights_EL` are those of
+    importance sampling, where there are any."""
+
+    logprobs_EL: torch.Tensor
+    squared_EL: torch.Tensor
+    weights_EL: torch.Tensor | None = None
+
+    def arguments(self) -> dict[str, torch.Tensor]:
+        """By the names under which verl's estimators take them.
+
+        1 - 2π + Σπ² is (1 - π)² plus the squares of all others, so it is never below 0 but by rounding, which a sum
+        close to 0 in the denominator of a baseline would make much of.
+        """
+        least_EL = 2 * self.logprobs_EL.exp() - 1
+        found = {"old_log_probs": self.logprobs_EL, "sum_pi_squared": torch.maximum(self.squared_EL, least_EL)}
+        return found if self.weights_EL is None else {**found, "rollout_is_weights": self.weights_EL}
+
+
+def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatistics | None = None) -> torch.Tensor:
     """Advantages [E, L] in float32 on the CPU, 0 past the end of a row; L is the longest row.
 
     A token of turn t gets its episode's advantage by the returns of turn t (`Row.returns`); an episode that ended
-    before turn t stands there with its reward. A row whose advantage is not finite (rewards near the limit of float32)
-    gets NaN nowhere: it is set to 0.
+    before turn t stands there with its reward. `policy` is needed for POLICY_ESTIMATORS and read by no other. A row
+    whose advantage is not finite (rewards near the limit of float32) gets NaN nowhere: it is set to 0.
     """
     width = max(row.tokens for row in rows)
     tokens_E = torch.tensor([row.tokens for row in rows])
     mask_EL = (torch.arange(width)[None] < tokens_E[:, None]).float()
     groups_E = np.asarray([row.group for row in rows], dtype=np.int64)
+    statistics = dict[str, torch.Tensor]()
+    if job.algorithm in POLICY_ESTIMATORS:
+        assert policy is not None, "the estimator needs what the policy says of each token"
+        statistics = policy.arguments()
+    if job.gdpo_reward_keys is not None:
+        advantages_EL = _by_rewards(rows, job.gdpo_reward_keys, mask_EL, groups_E, job)
+        advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+        return advantages_EL
     returns_DE, kind_T = _distinct_returns(rows)
     kind_EL = torch.full(mask_EL.shape, -1)
     for line, row in enumerate(rows):
@@ -48,8 +85,65 @@ def compute_advantages(rows: Sequence[Row], job: TrainJob) -> torch.Tensor:
     advantages_EL = torch.zeros_like(mask_EL)
     for kind, returns_E in enumerate(returns_DE):
         concerned_EL = kind_EL == kind
-        advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job)[concerned_EL]
+        advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job, statistics)[concerned_EL]
     advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+    return advantages_EL
+
+
+def judge(rows: Sequence[Row], values_EL: torch.Tensor, job: TrainJob) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages of gae and the returns that a critic is trained towards, both [E, L], by its values.
+
+    The reward of a turn is at its last trained token, that of the episode at the last of all. There are no groups: what
+    an episode is compared with is what the critic expected. A row whose advantage is not finite is set to 0.
+    """
+    mask_EL, rewards_EL = torch.zeros_like(values_EL), torch.zeros_like(values_EL)
+    for line, row in enumerate(rows):
+        mask_EL[line, : row.tokens] = 1.0
+        rewards_EL[line, : row.tokens] = torch.from_numpy(row.token_rewards())
+    advantages_EL, returns_EL = compute_gae_advantage_return(
+        token_level_rewards=rewards_EL,
+        values=values_EL,
+        response_mask=mask_EL,
+        gamma=torch.tensor(job.gamma),
+        lam=torch.tensor(job.lam),
+    )
+    advantages_EL = advantages_EL * mask_EL
+    advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+    return advantages_EL, returns_EL * mask_EL
+
+
+def _by_rewards(
+    rows: Sequence[Row], keys: Sequence[str], mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob
+) -> torch.Tensor:
+    """Advantages [E, L] of gdpo: by the named rewards of whole episodes."""
+    advantages_EL, is_constant_E = torch.zeros_like(mask_EL), torch.ones(len(rows), dtype=torch.bool)
+    kept_E = np.bincount(groups_E)[groups_E] > 1
+    rewards: dict[str, np.ndarray] = {}
+    for key in keys:
+        rewards_E = np.array([(row.rewards or {})[key] for row in rows], dtype=np.float32)
+        is_equal_E = _in_constant_group(rewards_E, groups_E)
+        rewards[key] = np.where(is_equal_E.numpy(), np.float32(0), rewards_E)[kept_E]
+        is_constant_E &= is_equal_E
+    if kept_E.any():
+        kept = torch.from_numpy(kept_E)
+        mask_KL = mask_EL[kept]
+        found_KL, _returns = get_adv_estimator_fn(job.algorithm)(
+            token_level_rewards=torch.zeros_like(mask_KL),
+            response_mask=mask_KL,
+            index=groups_E[kept_E],
+            norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+            config=AlgoConfig(
+                adv_estimator=job.algorithm,
+                norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+                gdpo_reward_keys=list(keys),
+                gdpo_reward_weights=None if job.gdpo_reward_weights is None else list(job.gdpo_reward_weights),
+            ),
+            non_tensor_batch=rewards,
+            # What verl finds the end of a response by: rows here are all response.
+            batch={"prompts": mask_KL[:, :0], "attention_mask": mask_KL.long()},
+        )
+        advantages_EL[kept] = found_KL.float()
+    advantages_EL[is_constant_E] = 0.0
     return advantages_EL
 
 
@@ -64,21 +158,34 @@ def _distinct_returns(rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
     return returns_DE, kind_T
 
 
-def _by_outcome(returns_E: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob) -> torch.Tensor:
+def _by_outcome(
+    returns_E: torch.Tensor,
+    mask_EL: torch.Tensor,
+    groups_E: np.ndarray,
+    job: TrainJob,
+    statistics: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
     """Advantages [E, L] of episodes that return so much, on their last sampled token."""
     rewards_EL = torch.zeros_like(mask_EL)
     rewards_EL[torch.arange(len(returns_E)), mask_EL.sum(dim=1).long() - 1] = returns_E
     if job.algorithm in GROUP_FREE:
-        return _estimate(rewards_EL, mask_EL, groups_E, job)
+        return _estimate(rewards_EL, mask_EL, groups_E, job, statistics)
     advantages_EL = torch.zeros_like(mask_EL)
     kept = torch.from_numpy(np.bincount(groups_E)[groups_E] > 1)
     if kept.any():
-        advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job)
+        of_kept = {name: value_EL[kept] for name, value_EL in statistics.items()}
+        advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job, of_kept)
     advantages_EL[_in_constant_group(returns_E.numpy(), groups_E)] = 0.0
     return advantages_EL
 
 
-def _estimate(rewards_EL: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob) -> torch.Tensor:
+def _estimate(
+    rewards_EL: torch.Tensor,
+    mask_EL: torch.Tensor,
+    groups_E: np.ndarray,
+    job: TrainJob,
+    statistics: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
     # Groups go in as integers: verl's vectorized estimators would merge the task ids "7" and "07".
     advantages_EL, _returns = get_adv_estimator_fn(job.algorithm)(
         token_level_rewards=rewards_EL,
@@ -90,6 +197,7 @@ def _estimate(rewards_EL: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndar
             gamma=job.gamma,
             norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
         ),
+        **statistics,
     )
     return advantages_EL.float()
 

@@ -22,7 +22,8 @@ def describe_batch(
 ) -> dict[str, float]:
     """Scores, advantages, lengths, age, and what merging saved, of a batch with at least one row.
 
-    Returns, of whole episodes, are there if turn rewards were given, and staleness if `weight_version` is known.
+    Returns, of whole episodes, are there if turn rewards were given, those of named rewards if every episode has them,
+    and staleness if `weight_version` is known.
     """
     rewards = torch.tensor([row.reward for row in rows], dtype=torch.float64)
     lengths = torch.tensor([float(row.tokens) for row in rows])
@@ -33,6 +34,7 @@ def describe_batch(
         **_spread("critic/score", rewards),
         "critic/score/std": rewards.std(correction=0).item(),
         **_describe_returns(rows),
+        **_describe_rewards(rows),
         **_spread("critic/advantages", advantages_EL[mask_EL]),
         **_describe_staleness(rows, weight_version),
         **_spread("response_length", lengths),
@@ -56,10 +58,36 @@ def mean_advantages(rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[st
     }
 
 
+def describe_values(
+    values: torch.Tensor, advantages: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor
+) -> dict[str, float]:
+    """verl's metrics of a critic, over the trained tokens."""
+    found, wanted = values[mask], returns[mask]
+    spread = wanted.var(correction=0)
+    return {
+        "critic/values/mean": found.mean().item(),
+        "critic/values/max": found.max().item(),
+        "critic/values/min": found.min().item(),
+        "critic/returns/mean": wanted.mean().item(),
+        "critic/vf_explained_var": (1.0 - (wanted - found).var(correction=0) / (spread + 1e-5)).item(),
+        **_spread("critic/advantages", advantages[mask]),
+    }
+
+
 def _describe_returns(rows: Sequence[Row]) -> dict[str, float]:
     if all(row.turn_rewards is None for row in rows):
         return {}
     return _spread("critic/return", torch.tensor([row.returns(1)[0] for row in rows], dtype=torch.float64))
+
+
+def _describe_rewards(rows: Sequence[Row]) -> dict[str, float]:
+    """Of each reward that every episode has by this name; verl's names."""
+    named = [dict(row.rewards or {}) for row in rows]
+    measured: dict[str, float] = {}
+    for name in sorted(name for name in named[0] if all(name in rewards for rewards in named)):
+        values = np.array([rewards[name] for rewards in named])
+        measured |= {f"gdpo/{name}/mean": float(values.mean()), f"gdpo/{name}/std": float(values.std())}
+    return measured
 
 
 def _describe_staleness(rows: Sequence[Row], weight_version: int | None) -> dict[str, float]:

@@ -53,7 +53,8 @@ class ScoredSample:
 class Row:
     """One episode. `group` numbers its group within the batch; the `_L` arrays are as recorded at sampling.
 
-    `turn_indices_L` ascends. `turn_rewards`, where the client gave any, has one entry per recorded turn.
+    `turn_indices_L` ascends. `turn_rewards`, where the client gave any, has one entry per recorded turn; `rewards` are
+    by name.
     """
 
     episode_id: str
@@ -64,6 +65,7 @@ class Row:
     rollout_logprobs_L: FloatArray
     turn_indices_L: IntArray
     weight_versions_L: IntArray
+    rewards: Mapping[str, float] | None = None
 
     @property
     def tokens(self) -> int:
@@ -86,6 +88,16 @@ class Row:
             total += given[turn]
             returns[turn] = total
         return returns[:turns]
+
+    def token_rewards(self) -> FloatArray:
+        """What each trained token earns: at the last one of a turn all that the episode returned from there on and no
+        longer does from its next trained turn on; 0 elsewhere. They sum to the return of the first trained turn."""
+        ends = np.flatnonzero(np.append(np.diff(self.turn_indices_L) != 0, True))
+        returns = self.returns(int(self.turn_indices_L[-1]) + 1)
+        of_turns = [returns[int(turn)] for turn in self.turn_indices_L[ends]]
+        rewards_L = np.zeros(self.tokens, dtype=np.float32)
+        rewards_L[ends] = [now - later for now, later in zip(of_turns, [*of_turns[1:], 0.0], strict=True)]
+        return rewards_L
 
 
 def build_rows(batch: TrainBatch, masks: TurnMasks | None = None) -> list[Row]:
@@ -130,6 +142,7 @@ def _build_row(episode: FinishedEpisode, group: int, masks: TurnMasks) -> Row:
         rollout_logprobs_L=np.concatenate(logprobs_N)[order_L],
         turn_indices_L=turns_N[order_L],
         weight_versions_L=np.concatenate(versions_N)[order_L],
+        rewards=episode.rewards,
     )
 
 

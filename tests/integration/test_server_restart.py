@@ -112,13 +112,30 @@ def test_a_server_ended_by_a_signal_goes_on_and_one_told_to_stop_does_not(tmp_pa
         assert http.get("/v1/swarm/status").json()["state"] == "OFFLINE"
 
 
-def test_replayed_training_equals_uninterrupted_training_bit_for_bit(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+REPLAYED: list[dict[str, Any]] = [
+    {},
+    {"algorithm": "gae", "lam": 0.9, "critic_warmup": 2},
+    {"algorithm": "optimal_token_baseline", "rollout_is": "token", "policy_loss": "dro", "dro_beta": 0.1},
+    {
+        "algorithm": "gdpo",
+        "gdpo_reward_keys": ["right", "short"],
+        "policy_loss": "bypass_mode",
+        "loss_type": "reinforce",
+        "rollout_is": "token",
+        "rollout_rs": "token_k1",
+        "rollout_rs_threshold": 1.2,
+    },
+]
+
+
+@pytest.mark.parametrize("settings", REPLAYED, ids=lambda settings: str(settings.get("algorithm", "grpo")))
+def test_replayed_training_equals_uninterrupted_training_bit_for_bit(tmp_path: Path, settings: dict[str, Any]) -> None:
+    home, job = tmp_path / "home", {**LOCAL_JOB, **settings}
     checkpoint, kept = "/v1/swarm/engine/checkpoint", tmp_path / "uninterrupted"
-    with server_process(home, "--job", str(write_job(tmp_path, LOCAL_JOB))) as (process, http):
+    with server_process(home, "--job", str(write_job(tmp_path, job))) as (process, http):
         wait_for_state(http, "ROLLING")
         for step in (1, 2, 3):
-            run_batch(http, tasks=2, repeats=2, name=f"batch-{step}")
+            run_batch(http, tasks=2, repeats=2, name=f"batch-{step}", named=job.get("gdpo_reward_keys", ()))
             wait_for_step(http, step)
         path = Path(http.post(checkpoint).raise_for_status().json()["path"])
         path.rename(kept)
@@ -143,6 +160,17 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
     states = [torch.load(path / "trainer_state.pt", weights_only=True) for path in (one, other)]
     assert states[0]["steps_done"] == states[1]["steps_done"]
+    assert_same_optimizer(*states)
+    assert states[0].keys() == states[1].keys()
+    if "critic" in states[0]:
+        one_critic, other_critic = (state["critic"] for state in states)
+        assert_same_optimizer(one_critic, other_critic)
+        weights = one_critic["weights"]
+        assert all(torch.equal(weight, other_critic["weights"][name]) for name, weight in weights.items())
+        assert weights["head.weight"].any(), "it has learned something"
+
+
+def assert_same_optimizer(*states: dict[str, Any]) -> None:
     adamw = [state["optimizer"]["adamw"] for state in states]
     assert adamw[0].keys() == adamw[1].keys() and adamw[0]
     for key, moments in adamw[0].items():

@@ -45,8 +45,7 @@ async def test_lora_with_packed_sequences_and_gradient_checkpointing_lets_out_me
 
 
 async def test_gae_trains_a_critic_beside_the_policy(open_trainer: OpenTrainer, tmp_path: Path) -> None:
-    verl = {"critic": {"optim": {"lr": 1e-3}}, "algorithm": {"lam": 0.95}}
-    running = await open_trainer(ranks=2, algorithm="gae", mini_batch_num=2, verl=verl)
+    running = await open_trainer(ranks=2, algorithm="gae", mini_batch_num=2, critic_lr=1e-3, lam=0.95)
     report = await running.trainer.train(make_batch(step=1, turn_rewards=True))
     assert report.metrics["critic/updates"] == report.metrics["actor/updates"] == 2
     assert report.metrics["critic/vf_loss"] > 0

@@ -111,6 +111,7 @@ def reported(client_id: str, task: Task, episode_id: str, output: WorkflowOutput
         "reward": output.reward,
         "is_success": output.is_success,
         "turn_rewards": None if output.turn_rewards is None else list(output.turn_rewards),
+        "rewards": None if output.rewards is None else dict(output.rewards),
         "metadata": dict(output.metadata),
         "client_id": client_id,
         "idempotency_key": episode_id,
@@ -132,12 +133,15 @@ def revise_reward(
     reason: str,
     is_success: bool | None,
     turn_rewards: Sequence[float] | None,
+    rewards: Mapping[str, float] | None,
 ) -> Plan[EpisodeView]:
     given: dict[str, Any] = {"reward": reward, "reason": reason}
     if is_success is not None:
         given["is_success"] = is_success
     if turn_rewards is not None:
         given["turn_rewards"] = list(turn_rewards)
+    if rewards is not None:
+        given["rewards"] = dict(rewards)
     body = checked(lambda: ReviseRewardRequest(**given))
     return exchange(server, Call("POST", path_of(episode_id, "/reward"), body), EpisodeView)
 

@@ -38,6 +38,7 @@ def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeV
         reward=row.reward,
         is_success=row.is_success,
         turn_rewards=None if row.turn_rewards is None else list(row.turn_rewards),
+        rewards=None if row.rewards is None else dict(row.rewards),
         outcome=row.outcome,
         turns=row.turns,
         begun_at=row.begun_at,

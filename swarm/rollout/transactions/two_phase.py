@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from swarm.errors import Conflict, EpisodeEnded, SwarmError
+from swarm.job import TrainJob
 from swarm.ledger import Ending, EndReceipt, EpisodeRow, Ledger
 from swarm.ledger.transactions import COMMIT_LIMIT_S
 from swarm.ledger.writes import to_json
-from swarm.rollout.results import align_turn_rewards, payload_digest
+from swarm.rollout.results import align_turn_rewards, check_rewards, payload_digest
 from swarm.rollout.running import RunningEpisode, RunningEpisodes
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
+from swarm.types import EpisodeType
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,8 @@ GIVEN_UP = frozenset({EpisodeState.ABORTED, EpisodeState.EXPIRED})
 class Transactions:
     """The prepared episodes among `running`. Used from one event loop.
 
-    `complete` hands an ended episode on, `lose` counts one that was given up; both do so once.
+    `complete` hands an ended episode on, `lose` counts one that was given up; both do so once. `job` is the present
+    one.
     """
 
     ledger: Ledger
@@ -50,13 +53,14 @@ class Transactions:
     coordinator_client: CoordinatorClient
     complete: Callable[[RunningEpisode, EpisodeRow], Awaitable[None]]
     lose: Callable[[RunningEpisode, str], None]
+    job: Callable[[], TrainJob]
     _asking: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     async def prepare(self, episode_id: str, request: PrepareEpisodeRequest) -> EndReceipt:
         """Store a result that is to count only if the transaction does; durable on return. Its key is closed.
 
-        Raises NotFound, BadRequest (turn rewards, a coordinator that may not be asked), IdempotencyMismatch, Conflict
-        for another transaction, EpisodeEnded.
+        Raises NotFound, BadRequest (turn or named rewards, a coordinator that may not be asked), IdempotencyMismatch,
+        Conflict for another transaction, EpisodeEnded.
         """
         secret, coordinator = request.transaction_id, request.coordinator
         inquiry_url = None if coordinator is None else self.coordinator_client.url(coordinator, secret)
@@ -65,6 +69,8 @@ class Transactions:
         is_closing = False
         if episode is not None:
             turn_rewards = align_turn_rewards(request.turn_rewards, episode.tree.turns)
+            if episode.row.episode_type is EpisodeType.TRAIN:
+                check_rewards(self.job(), request.rewards, turn_rewards)
             is_closing = episode.closed is None
             episode.closed = episode.closed or EpisodeState.PREPARED
         ending = ending_of(episode_id, request, turn_rewards)
@@ -209,6 +215,7 @@ def ending_of(episode_id: str, request: PrepareEpisodeRequest, turn_rewards: tup
         metadata=to_json(request.metadata),
         ended_at=time.time(),
         turn_rewards=turn_rewards,
+        rewards=request.rewards,
     )
 
 

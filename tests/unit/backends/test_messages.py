@@ -84,6 +84,8 @@ episodes = st.builds(
     ended_at=st.floats(0, 2e9),
     data_source=st.text(max_size=5),
     turn_rewards=st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple),
+    rewards=st.none()
+    | st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False), max_size=3),
 )
 batches = st.builds(
     TrainBatch,

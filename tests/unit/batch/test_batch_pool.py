@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from batch_support import Clock, begin, fill, is_ready, make_episode, make_pool, reasons
 
@@ -334,6 +336,25 @@ def test_turn_rewards_make_a_group_constant_only_if_all_returns_are_equal(
     pool = make_pool(batch_size=1, num_repeat=2, stop_rule="enough_non_constant_tasks")
     pool.add(make_episode("a-0", "a", turn_rewards=first))
     pool.add(make_episode("a-1", "a", turn_rewards=second))
+    assert is_ready(pool) is not is_constant
+
+
+@pytest.mark.parametrize(
+    ("keys", "second", "is_constant"),
+    [
+        (("right", "short"), {"right": 1.0, "short": 0.0, "other": 3.0}, True),
+        (("right", "short"), {"right": 1.0, "short": 0.5, "other": 0.0}, False),
+        (("right",), {"right": 1.0, "short": 0.5, "other": 0.0}, True),
+        (None, {"right": 0.0, "short": 0.5, "other": 0.0}, True),
+    ],
+)
+def test_episodes_are_compared_by_the_named_rewards_of_the_job_alone(
+    keys: tuple[str, ...] | None, second: dict[str, float], is_constant: bool
+) -> None:
+    gdpo: dict[str, Any] = {} if keys is None else {"algorithm": "gdpo", "gdpo_reward_keys": list(keys)}
+    pool = make_pool(batch_size=1, num_repeat=2, stop_rule="enough_non_constant_tasks", **gdpo)
+    pool.add(make_episode("a-0", "a", rewards={"right": 1.0, "short": 0.0, "other": 0.0}))
+    pool.add(make_episode("a-1", "a", reward=1.0 if keys is None else 0.0, rewards=second))
     assert is_ready(pool) is not is_constant
 
 

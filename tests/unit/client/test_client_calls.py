@@ -91,8 +91,9 @@ def test_reward_is_revised_with_a_reason(scripted: Any, client: Any, canned: Any
     scripted.script(canned(body=VIEW))
     assert client.revise_reward("e1", 0.5, reason="judge came late").reward == 0.5
     assert sent(scripted) == ("POST", "episodes/e1/reward", {"reward": 0.5, "reason": "judge came late"})
-    client.revise_reward("e1", 1, reason="again", is_success=True, turn_rewards=(0.1,))
-    assert sent(scripted)[2] == {"reward": 1.0, "reason": "again", "is_success": True, "turn_rewards": [0.1]}
+    client.revise_reward("e1", 1, reason="again", is_success=True, turn_rewards=(0.1,), rewards={"right": 1.0})
+    given = {"reward": 1.0, "reason": "again", "is_success": True, "turn_rewards": [0.1], "rewards": {"right": 1.0}}
+    assert sent(scripted)[2] == given
     with pytest.raises(BadRequest, match="reward"):
         client.revise_reward("e1", float("inf"), reason="x")
 
@@ -125,13 +126,13 @@ def test_episodes_are_paged(scripted: Any, client: Any, canned: Any) -> None:
     assert sent(scripted)[1] == "episodes?state=trained&limit=4&cursor=c2"
 
 
-def test_data_source_and_turn_rewards_are_carried(scripted: Any, client: Any, canned: Any) -> None:
+def test_data_source_turn_rewards_and_named_rewards_are_carried(scripted: Any, client: Any, canned: Any) -> None:
     scripted.script(canned(201, {**BEGUN, "deadline_s": 9.0}), canned(body=ENDED))
     with client.open_episode(Task("2+2?", "sum/1", data_source="math"), lease_s=12) as episode:
-        episode.output = WorkflowOutput(1.0, turn_rewards=(0.25, 0.0))
+        episode.output = WorkflowOutput(1.0, turn_rewards=(0.25, 0.0), rewards={"right": 0.5})
     begin, end = scripted.heard
     assert (begin.body["task_id"], begin.body["data_source"], begin.body["lease_s"]) == ("sum/1", "math", 12)
-    assert end.body["turn_rewards"] == [0.25, 0.0]
+    assert (end.body["turn_rewards"], end.body["rewards"]) == ([0.25, 0.0], {"right": 0.5})
 
 
 def test_a_rollout_token_joins_the_job_that_is_set(scripted: Any, client: Any, canned: Any, refusal: Any) -> None:

@@ -207,7 +207,13 @@ def test_what_happens_to_batches_jobs_and_rewards_leaves_an_event(script: Any, l
 
 async def revise(ledger: Ledger, episode_id: str, reward: float) -> Any:
     return await ledger.revise_reward(
-        episode_id, reward=reward, is_success=None, turn_rewards=(0.25,), reason="a second look", at=1.0
+        episode_id,
+        reward=reward,
+        is_success=None,
+        turn_rewards=(0.25,),
+        rewards={"right": reward},
+        reason="a second look",
+        at=1.0,
     )
 
 
@@ -217,17 +223,21 @@ def test_reward_is_revised_until_the_batch_is_sealed_and_the_former_one_is_kept(
     script.complete("e1")
     revised = script.wait(revise(ledger, "e1", 0.5))
     assert (revised.reward, revised.is_success, revised.turn_rewards) == (0.5, None, (0.25,))
+    assert revised.rewards == {"right": 0.5}
+    script.wait(revise(ledger, "e1", 0.75))
     with sqlite3.connect(path) as connection:
         kept = connection.execute("SELECT episode_id, reward, is_success, reason FROM reward_revisions").fetchall()
+        named = connection.execute("SELECT rewards FROM reward_revisions").fetchall()
     connection.close()
-    assert kept == [("e1", 1.0, 1, "a second look")]
+    assert kept == [("e1", 1.0, 1, "a second look"), ("e1", 0.5, None, "a second look")]
+    assert named == [(None,), ('{"right":0.5}',)]
     script.wait(ledger.seal_batch("b1", 1, ["e1"], []))
     with pytest.raises(EpisodeEnded, match="its batch is sealed"):
         script.wait(revise(ledger, "e1", 0.0))
     script.begin("e2")
     with pytest.raises(EpisodeEnded, match="it is running"):
         script.wait(revise(ledger, "e2", 0.0))
-    assert script.wait(ledger.episode("e1")).reward == 0.5
+    assert script.wait(ledger.episode("e1")).reward == 0.75
 
 
 def test_trained_batches_are_read_back_in_order_with_every_turn(script: Any, ledger: Ledger) -> None:

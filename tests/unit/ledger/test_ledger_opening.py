@@ -71,6 +71,7 @@ def test_ledger_of_a_former_version_goes_on_where_it_stood(old_path: Path, make_
     assert [episode.turns for episode in trained] == [(script.turn("trained-1"),), (script.turn("trained-2"),)]
     row = work.completed[0].row
     assert (row.data_source, row.lease_s, row.turn_rewards, row.reward) == ("default", None, None, 1.0)
+    assert row.rewards is None
     assert failures == {"idle_timeout": 2, "client_abort": 1, "stale": 1}
     assert groups == {"default": 1}
     assert batch.settings == {}

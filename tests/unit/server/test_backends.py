@@ -63,7 +63,8 @@ def test_a_job_with_the_engine_spelled_out_means_the_same() -> None:
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        ({"algorithm": "gae"}, "needs a critic, which engine local has not: set engine to verl"),
+        ({"algorithm": "gae", "lora_rank": 8}, "no critic beside an adapter: set lora_rank to 0, or engine to verl"),
+        ({"algorithm": "opo", "critic_lr": 1e-3}, "critic_lr is read by algorithm gae alone, not by opo"),
         ({"engine": "local", "n_gpu": 2}, "engine local uses one GPU at most: set engine to verl for 2"),
         ({"engine": "cuda"}, "'auto', 'local', 'verl' or 'fake'"),
     ],

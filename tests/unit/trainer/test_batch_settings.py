@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,9 +24,41 @@ OTHERS: dict[str, Any] = {
     "norm_adv_by_std_in_grpo": False, "gamma": 0.5, "policy_loss": "gspo", "clip_ratio": 0.01,
     "clip_ratio_low": 0.01, "clip_ratio_high": 0.02, "clip_ratio_c": 1.1, "loss_agg_mode": "seq-mean-token-sum",
     "loss_scale_factor": 7, "entropy_coeff": 0.1, "rollout_is": "token", "rollout_is_threshold": 1.01,
-    "kl_loss_coef": 0.5, "kl_loss_type": "k2",
+    "kl_loss_coef": 0.5, "kl_loss_type": "k2", "dro_beta": 0.7, "loss_type": "reinforce",
+    "rollout_is_batch_normalize": True, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.95_1.05",
+    "gdpo_reward_weights": [1.0, -2.0], "lam": 0.5, "critic_lr": 1e-2, "critic_warmup": 4, "cliprange_value": 0.01,
 }  # fmt: skip
 """Another value of every setting that is read when a batch is trained."""
+GAE: dict[str, Any] = {"algorithm": "gae", "ppo_epochs": 2}
+BYPASS: dict[str, Any] = {"policy_loss": "bypass_mode"}
+PRESENT: dict[str, dict[str, Any]] = {
+    "lam": GAE,
+    "critic_lr": GAE,
+    "critic_warmup": GAE,
+    "cliprange_value": GAE,
+    "gdpo_reward_weights": {"algorithm": "gdpo", "gdpo_reward_keys": ["right", "short"]},
+    "dro_beta": {"policy_loss": "dro", "dro_beta": 0.1},
+    "loss_type": BYPASS,
+    "rollout_is_batch_normalize": {**BYPASS, "loss_type": "reinforce", "rollout_is": "token"},
+    "rollout_rs": {**BYPASS, "rollout_rs": "token_k3", "rollout_rs_threshold": 1.05},
+    "rollout_rs_threshold": {**BYPASS, "rollout_rs": "token_k1", "rollout_rs_threshold": 2.0},
+}
+"""What a job has from the start that reads such a setting, where the job of the others would not."""
+
+
+def with_rewards(batch: TrainBatch) -> TrainBatch:
+    """Each episode with two named rewards, which pull in different directions."""
+    groups = tuple(
+        replace(
+            group,
+            episodes=tuple(
+                replace(each, rewards={"right": each.reward, "short": 0.3 * place})
+                for place, each in enumerate(group.episodes)
+            ),
+        )
+        for group in batch.groups
+    )
+    return replace(batch, groups=groups)
 
 
 def weights(module: torch.nn.Module) -> torch.Tensor:
@@ -43,16 +76,17 @@ def test_a_change_in_mid_run_trains_as_the_job_that_had_it_all_along(
     make_model: MakeModel, make_batch: MakeBatch, name: str
 ) -> None:
     """Adam's moments are those of the steps before, so both learners go on from the same ones."""
-    timeline = JobTimeline(JOB, [JobChange(1, 3, {name: OTHERS[name]})])
+    job = TrainJob.model_validate(JOB.model_dump() | PRESENT.get(name, {}))
+    timeline = JobTimeline(job, [JobChange(1, 3, {name: OTHERS[name]})])
     changed, throughout = make_model(), make_model()
-    learner = Learner(changed, JOB)
-    first = [make_batch(step=step) for step in (1, 2)]
+    learner = Learner(changed, job)
+    first = [with_rewards(make_batch(step=step)) for step in (1, 2)]
     for batch in first:
         learner.step(batch)
     other = Learner(throughout, timeline.at(3))
     for batch in first:
-        other.step(TrainBatch(batch.batch_id, batch.step, batch.groups, JOB.resolve().model_dump(mode="json")))
-    third = make_batch(step=3)
+        other.step(TrainBatch(batch.batch_id, batch.step, batch.groups, job.resolve().model_dump(mode="json")))
+    third = with_rewards(make_batch(step=3))
     measured = learner.step(TrainBatch(third.batch_id, 3, third.groups, timeline.settings_of(3))).metrics
     expected = other.step(third).metrics
     assert torch.equal(weights(changed), weights(throughout))

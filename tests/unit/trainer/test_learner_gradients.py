@@ -10,6 +10,7 @@ import torch
 from plain_gradients import (
     EVERY_COMBINATION,
     group_advantages,
+    job_with_loss,
     learner_gradient,
     nudged,
     plain_gradient,
@@ -131,7 +132,7 @@ def test_merging_does_not_change_loss_or_gradient(
     policy_loss: str,
     aggregation: str,
 ) -> None:
-    job = TrainJob.model_validate({"policy_loss": policy_loss, "loss_agg_mode": aggregation})
+    job = job_with_loss(policy_loss, loss_agg_mode=aggregation)
     model = make_model()
     merged, together = learner_gradient(model, job, make_batch(merged=True))
     unmerged, apart = learner_gradient(model, job, make_batch(merged=False))
@@ -157,7 +158,7 @@ def test_microbatching_does_not_change_loss_or_gradient(
     policy_loss: str,
     aggregation: str,
 ) -> None:
-    job = TrainJob.model_validate({"policy_loss": policy_loss, "loss_agg_mode": aggregation})
+    job = job_with_loss(policy_loss, loss_agg_mode=aggregation)
     model, batch = make_model(), make_batch()
     whole, at_once = learner_gradient(model, job, batch)
     parts, in_parts = learner_gradient(model, job.model_copy(update={"ppo_max_token_len": 64}), batch)

@@ -24,7 +24,7 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.backends.local.learning.learner import Learner
 from swarm.job import TrainJob
-from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.advantages import POLICY_ESTIMATORS, PolicyStatistics, compute_advantages
 from swarm.trainer.token_rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
@@ -40,6 +40,8 @@ EVERY_ESTIMATOR = [
     "rloo_vectorized",
     "opo",
     "gpg",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
 ]
 
 
@@ -61,6 +63,17 @@ def make_row(group: int, reward: float, lengths: list[int], turn_rewards: list[f
 
 def job_of(algorithm: str) -> TrainJob:
     return TrainJob.model_validate({"algorithm": algorithm, "gamma": 0.9})
+
+
+def policy_of(rows: list[Row]) -> PolicyStatistics:
+    """Made-up probabilities of every token, each another, and the squares of all."""
+    cells = torch.arange(len(rows) * max(row.tokens for row in rows)).reshape(len(rows), -1)
+    probabilities = 0.1 + 0.8 * (cells % 7) / 7
+    return PolicyStatistics(probabilities.log(), probabilities.square() + (1 - probabilities).square() / 3)
+
+
+def advantages_of(rows: list[Row], job: TrainJob) -> torch.Tensor:
+    return compute_advantages(rows, job, policy_of(rows))
 
 
 def test_grpo_standardises_the_returns_of_each_turn() -> None:
@@ -90,7 +103,7 @@ def test_each_turn_gets_exactly_the_advantages_of_verl_for_its_returns(algorithm
     ]
     returns_TE = [[1.5, 0.25, 0.5, 1.75, 1.25], [1.0, 0.25, 0.5, 0.75, 0.75], [0.5, 0.0, 0.5, 0.75, 0.75]]
     job = job_of(algorithm)
-    got = compute_advantages(rows, job)
+    got = advantages_of(rows, job)
     mask = torch.arange(4)[None] < torch.tensor([row.tokens for row in rows])[:, None]
     for turn, returns in enumerate(returns_TE):
         rewards = torch.zeros(len(rows), 4)
@@ -102,6 +115,7 @@ def test_each_turn_gets_exactly_the_advantages_of_verl_for_its_returns(algorithm
             index=np.array([row.group for row in rows]),
             norm_adv_by_std_in_grpo=True,
             config=AlgoConfig(adv_estimator=algorithm, gamma=0.9),
+            **(policy_of(rows).arguments() if algorithm in POLICY_ESTIMATORS else {}),
         )
         for line, row in enumerate(rows):
             columns = np.flatnonzero(row.turn_indices_L == turn)
@@ -125,7 +139,7 @@ def test_turn_rewards_of_zero_change_no_bit(
         for place, (group, reward, lengths) in enumerate(flat)
     ]
     job = job_of(algorithm)
-    assert torch.equal(compute_advantages(zeros, job), compute_advantages(plain, job))
+    assert torch.equal(advantages_of(zeros, job), advantages_of(plain, job))
 
 
 @settings(deadline=None)
@@ -139,7 +153,7 @@ def test_advantages_of_turns_are_finite_and_zero_past_the_end_of_a_row(
         for number, group in enumerate(groups)
         for reward, lengths in group
     ]
-    advantages = compute_advantages(rows, job_of(algorithm))
+    advantages = advantages_of(rows, job_of(algorithm))
     assert torch.isfinite(advantages).all()
     assert all(not line[row.tokens :].any() for row, line in zip(rows, advantages, strict=True))
 

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from plain_gradients import EVERY_COMBINATION, flat_gradient, learner_gradient, nudged, relative_error
+from plain_gradients import (
+    EVERY_COMBINATION,
+    flat_gradient,
+    job_with_loss,
+    learner_gradient,
+    nudged,
+    relative_error,
+)
 from tensordict import TensorDict
+from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.utils.tensordict_utils import assign_non_tensor
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
@@ -23,8 +31,8 @@ from swarm.types import TrainBatch
 MakeModel = Callable[..., torch.nn.Module]
 MakeBatch = Callable[..., TrainBatch]
 
-OF_SEQUENCES = {"gspo", "geo_mean"}
-"""Losses whose ratio is that of a sequence: of a sample here, of an episode in the local trainer."""
+OF_SEQUENCES = {"gspo", "geo_mean", "bypass_mode"}
+"""Losses that judge a sequence, by its ratio or for rejection: a sample here, an episode in the local trainer."""
 OF_WHOLE_CALLS = {"clip_cov", "kl_cov"}
 """Losses that compare the tokens of one call with one another; clip_cov draws among them."""
 COMPARED = [pair for pair in EVERY_COMBINATION if pair[0] != "clip_cov"]
@@ -52,7 +60,17 @@ def actor_config(job: TrainJob) -> ActorConfig:
         use_dynamic_bsz=True,
         clip_ratio_low=job.clip_ratio_low or job.clip_ratio,
         clip_ratio_high=job.clip_ratio_high or job.clip_ratio,
-        policy_loss=PolicyLossConfig(loss_mode=job.policy_loss),
+        policy_loss=PolicyLossConfig(
+            loss_mode=job.policy_loss,
+            dro_beta=job.dro_beta,
+            rollout_correction=RolloutCorrectionConfig(
+                rollout_is=None if job.rollout_is == "off" else job.rollout_is,
+                rollout_is_threshold=job.rollout_is_threshold,
+                rollout_rs=job.rollout_rs,
+                rollout_rs_threshold=job.rollout_rs_threshold,
+                loss_type=job.loss_type,
+            ),
+        ),
         loss_agg_mode=str(job.loss_agg_mode),
         loss_scale_factor=job.loss_scale_factor or job.max_response_length,
         entropy_coeff=job.entropy_coeff,
@@ -126,7 +144,7 @@ def test_gradient_is_the_local_trainers(
     make_model: MakeModel, make_batch: MakeBatch, policy_loss_name: str, aggregation: str
 ) -> None:
     terms: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.03}
-    job = TrainJob.model_validate({"policy_loss": policy_loss_name, "loss_agg_mode": aggregation, **terms})
+    job = job_with_loss(policy_loss_name, loss_agg_mode=aggregation, **terms)
     batch = make_batch() if policy_loss_name not in OF_SEQUENCES else without_forks(make_batch())
     cuts = [(1, 100)] if policy_loss_name in OF_WHOLE_CALLS else [(1, 100), (2, 3)]
     model = make_model()
@@ -138,8 +156,11 @@ def test_gradient_is_the_local_trainers(
         assert relative_error(found, gradient) < 1e-4
 
 
-def test_rows_that_fill_up_a_rank_change_nothing(make_model: MakeModel, make_batch: MakeBatch) -> None:
-    job, model = TrainJob(), make_model()
+@pytest.mark.parametrize("policy_loss_name", ["vanilla", "bypass_mode"])
+def test_rows_that_fill_up_a_rank_change_nothing(
+    make_model: MakeModel, make_batch: MakeBatch, policy_loss_name: str
+) -> None:
+    job, model = job_with_loss(policy_loss_name), make_model()
     batch = make_batch(((1, 0), (0, 1, 0)))
     value, gradient = verl_gradient(model, job, batch, None, ranks=1, per_call=100)
     for ranks in (3, 7):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from verl.utils.config import omega_conf_to_dataclass
 
 from swarm.backends.verl.layout import SamplerLayout
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
@@ -217,6 +218,16 @@ def test_features_are_reached_by_verls_names(verl: dict[str, Any], fields: dict[
         ({"actor_rollout_ref.rollout.tensor_model_parallel_size": 2}, {"n_gpu": 2}, "do not divide"),
         ({"algorithm.use_kl_in_reward": True}, {}, "use_kl_loss"),
         ({"algorithm.rollout_correction.bypass_mode": True}, {"rollout_is": "token"}, "rollout_is to off"),
+        (
+            {"algorithm.rollout_correction.rollout_rs": "token_k1"},
+            {"policy_loss": "bypass_mode"},
+            "set rollout_rs instead",
+        ),
+        (
+            {"algorithm.rollout_correction.bypass_mode": False},
+            {"policy_loss": "bypass_mode"},
+            "policy_loss bypass_mode is just that",
+        ),
         ({"trainer.nnodes": 3}, {"n_gpu": 8}, "n_gpu is 8"),
         ({"model_engine": "tpu"}, {}, "must be one of"),
     ],
@@ -226,6 +237,38 @@ def test_what_cannot_be_done_is_refused_in_one_line(verl: dict[str, Any], fields
     assert says in error.message
     assert "\n" not in error.message
     assert error.param is not None and error.param.startswith("verl.")
+
+
+def test_the_settings_of_a_critic_are_those_of_the_job() -> None:
+    config = merged(algorithm="gae", lam=0.9, critic_lr=1e-4, critic_warmup=3, cliprange_value=0.2).config
+    assert (config.algorithm.lam, config.critic.optim.lr) == (0.9, 1e-4)
+    assert (config.trainer.critic_warmup, config.critic.cliprange_value) == (3, 0.2)
+
+
+def test_named_rewards_are_learned_from_on_verl_as_well() -> None:
+    algorithm = merged(algorithm="gdpo", gdpo_reward_keys=["a", "b"], gdpo_reward_weights=[1, 2]).config.algorithm
+    assert (algorithm.adv_estimator, list(algorithm.gdpo_reward_keys)) == ("gdpo", ["a", "b"])
+    assert list(algorithm.gdpo_reward_weights) == [1, 2]
+
+
+def test_what_a_loss_of_its_own_settings_reads_reaches_verls_actor() -> None:
+    bypass: dict[str, Any] = {
+        "policy_loss": "bypass_mode",
+        "loss_type": "reinforce",
+        "rollout_is": "sequence",
+        "rollout_is_threshold": 3.0,
+        "rollout_is_batch_normalize": True,
+        "rollout_rs": "token_k1,token_k3",
+        "rollout_rs_threshold": "0.5_2,0.1",
+    }
+    config = merged(**bypass).config
+    correction = config.algorithm.rollout_correction
+    assert (correction.bypass_mode, correction.rollout_is, correction.rollout_rs) == (True, None, None)
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor).policy_loss
+    assert actor.loss_mode == bypass.pop("policy_loss")
+    assert {name: actor.rollout_correction.get(name) for name in bypass} == bypass
+    dro = omega_conf_to_dataclass(merged(policy_loss="dro", dro_beta=0.2).config.actor_rollout_ref.actor)
+    assert (dro.policy_loss.loss_mode, dro.policy_loss.dro_beta) == ("dro", 0.2)
 
 
 def test_ranks_are_the_jobs_gpus_and_on_the_cpu_the_slots_asked_for() -> None:

@@ -68,6 +68,16 @@ class RolloutCorrection:
         )
         return Correction(proximal_RL, weights_RL)
 
+    def weights(self) -> torch.Tensor:
+        """The weights [E, L] of all rows, which are recorded by now."""
+        weights_EL, _metrics = compute_rollout_correction_weights(
+            log_ratio=self._proximal_EL - self._rollout_EL,
+            response_mask=self._mask_EL.float(),
+            rollout_is=str(self._level),
+            rollout_is_threshold=self._threshold,
+        )
+        return weights_EL
+
     def metrics(self) -> dict[str, float]:
         """verl's `rollout_corr/*` over the recorded rows, without those that overflow; empty if there are none."""
         if not self._recorded_E.any():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +31,17 @@ from swarm.backends.local.learning.checkpoint import (
 )
 from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFollower
 from swarm.backends.local.learning.correction import RolloutCorrection
+from swarm.backends.local.learning.critic import Critic, ValueTargets
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
-from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.description import describe_batch, mean_advantages
+from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages, judge
+from swarm.trainer.description import describe_batch, describe_values, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches, step_generator
 from swarm.trainer.schedule import learning_rate
-from swarm.trainer.token_rows import build_rows
+from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import TrainBatch
 
 
@@ -75,6 +76,7 @@ class Learner:
             job=self._job,
             device=next(module.parameters()).device,
         )
+        self._critic = Critic(module, self._job, next(module.parameters()).device) if self._job.has_critic else None
         self._steps_done = 0
 
     def step(
@@ -95,23 +97,32 @@ class Learner:
             self._steps_done += 1
             nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
             return LearnerReport({**nothing, **followed.metrics}, {})
-        advantages_EL = compute_advantages(rows, job)
-        lr, meter = learning_rate(job, self._steps_done + 1), Meter()
-        correction = None if job.rollout_is == "off" else RolloutCorrection(rows, job)
-        step = StepInput(rows, advantages_EL, lr, pulse or _no_pulse, weight_version, correction)
+        lr, meter, pulse = learning_rate(job, self._steps_done + 1), Meter(), pulse or _no_pulse
+        correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
+        policy = self._updater.measure_policy(rows, correction, pulse) if job.algorithm in POLICY_ESTIMATORS else None
+        targets = None
+        if self._critic is None:
+            advantages_EL = compute_advantages(rows, job, policy)
+        else:
+            values_EL = self._critic.values(rows, pulse)
+            advantages_EL, returns_EL = judge(rows, values_EL, job)
+            targets = ValueTargets(values_EL, returns_EL)
+        step = StepInput(rows, advantages_EL, lr, pulse, weight_version, correction)
         minibatches = list(draw_minibatches(len(rows), job, batch.step))
         prepared = time.perf_counter()
         with self._all_or_nothing(job, batch.step):
-            if correction is not None and len(minibatches) > 1:
-                self._updater.record_proximal(step, correction)
-            for number, chosen in enumerate(minibatches):
-                self._updater.run(step, chosen, meter, on_policy=number == 0)
+            if self._critic is not None and targets is not None:
+                for chosen in minibatches:
+                    self._critic.run(rows, chosen, targets, meter, pulse)
+            if (job.critic_warmup or 0) <= batch.step:
+                self._train_policy(step, minibatches, meter, is_recorded=policy is not None)
         self._steps_done += 1
         finished = time.perf_counter()
         metrics = {
             "actor/updates": 0.0,
             "actor/grad_norm": 0.0,
             **describe_batch(followed.batch, rows, advantages_EL, weight_version),
+            **({} if targets is None else _describe_critic(rows, targets, advantages_EL)),
             **followed.metrics,
             **meter.read(),
             **({} if correction is None else correction.metrics()),
@@ -122,6 +133,15 @@ class Learner:
         }
         return LearnerReport(metrics, mean_advantages(rows, advantages_EL))
 
+    def _train_policy(
+        self, step: StepInput, minibatches: Sequence[Sequence[int]], meter: Meter, *, is_recorded: bool
+    ) -> None:
+        """`is_recorded` says that the correction has what the weights of the start say of every row."""
+        if step.correction is not None and not is_recorded and len(minibatches) > 1:
+            self._updater.record_proximal(step, step.correction)
+        for number, chosen in enumerate(minibatches):
+            self._updater.run(step, chosen, meter, on_policy=number == 0)
+
     def save(self, directory: Path, *, step: int, weight_version: int, tokenizer: Pretrained | None) -> None:
         """Write a checkpoint atomically; one of an adapter needs no tokenizer. Raises CheckpointError and leaves what
         was there."""
@@ -131,7 +151,11 @@ class Learner:
             job=self._job.model_dump(mode="json"),
             model=AdapterFiles(self._module) if self._job.lora_rank else cast(Pretrained, self._module),
             tokenizer=tokenizer,
-            trainer_state={"steps_done": self._steps_done, "optimizer": self._optimizer.state()},
+            trainer_state={
+                "steps_done": self._steps_done,
+                "optimizer": self._optimizer.state(),
+                **({} if self._critic is None else {"critic": self._critic.state()}),
+            },
         )
 
     def load(self, directory: Path) -> CheckpointInfo:
@@ -142,10 +166,14 @@ class Learner:
         else:
             stored, present = read_weights(directory, like=self._module), dict(self._module.named_parameters())
         self._optimizer.check(state["optimizer"])
+        if self._critic is not None:
+            self._critic.check(state.get("critic"))
         with torch.no_grad():
             for name, weight in present.items():
                 weight.copy_(stored[name])
         self._optimizer.load(state["optimizer"])
+        if self._critic is not None:
+            self._critic.load(state.get("critic"))
         self._steps_done = state["steps_done"]
         return info
 
@@ -159,13 +187,16 @@ class Learner:
         job = with_settings(self._job, batch.settings).resolve()
         self._optimizer.adopt(job)
         self._updater.adopt(job)
+        if self._critic is not None:
+            self._critic.adopt(job)
         return job
 
     @contextmanager
     def _all_or_nothing(self, job: TrainJob, step: int) -> Generator[None]:
         # A single update changes weights only as its very last act, so only more than one needs a copy to go back to.
-        several = job.ppo_epochs * job.mini_batch_num > 1
+        several = job.ppo_epochs * job.mini_batch_num > 1 or self._critic is not None
         before = self._optimizer.snapshot() if several else None
+        judged = None if self._critic is None else self._critic.snapshot()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(step_generator(job, step).integers(2**63)))
             try:
@@ -174,7 +205,15 @@ class Learner:
                 self._optimizer.discard()
                 if before is not None:
                     self._optimizer.restore(before)
+                if self._critic is not None and judged is not None:
+                    self._critic.restore(judged)
                 raise
+
+
+def _describe_critic(rows: Sequence[Row], targets: ValueTargets, advantages_EL: torch.Tensor) -> dict[str, float]:
+    tokens_E = torch.tensor([row.tokens for row in rows])
+    mask_EL = torch.arange(advantages_EL.shape[1])[None] < tokens_E[:, None]
+    return describe_values(targets.values_EL, advantages_EL, targets.returns_EL, mask_EL)
 
 
 def _no_pulse() -> None:

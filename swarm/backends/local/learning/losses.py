@@ -10,10 +10,12 @@ nothing of models, samples or optimizers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
+from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
@@ -25,6 +27,10 @@ BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
 """Losses that compare each token with all others of the call: a minibatch must be one microbatch, nothing left out."""
 
 Setting = TypeVar("Setting")
+
+PENALISED_LOSSES = frozenset({"dro"})
+"""Losses that hold the policy to the old one by a term without an advantage: rows of advantage 0 have a gradient, in a
+minibatch with others. A minibatch of nothing else is without signal, as ever."""
 
 ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 """Losses that verl averages over the rows of the call instead of by `loss_agg_mode`."""
@@ -92,14 +98,16 @@ class Objective:
             clip_ratio_low=_resolved(job.clip_ratio_low),
             clip_ratio_high=_resolved(job.clip_ratio_high),
             clip_ratio_c=job.clip_ratio_c,
-            policy_loss=PolicyLossConfig(loss_mode=job.policy_loss),
+            policy_loss=PolicyLossConfig(
+                loss_mode=job.policy_loss, dro_beta=job.dro_beta, rollout_correction=_bypass_settings(job)
+            ),
             loss_agg_mode=self._aggregation,
         )
 
     @property
     def needs_whole_minibatch(self) -> bool:
         """Whether the minibatch must be a single microbatch."""
-        return self._job.policy_loss in BATCH_STATISTIC_LOSSES
+        return self._job.policy_loss in BATCH_STATISTIC_LOSSES or self._job.rollout_is_batch_normalize
 
     @property
     def trains_zero_advantage(self) -> bool:
@@ -112,7 +120,7 @@ class Objective:
 
         If not, they only count in the denominators: every other policy loss is a product with the advantage.
         """
-        return self.trains_zero_advantage or self.needs_whole_minibatch
+        return self.trains_zero_advantage or self.needs_whole_minibatch or self._job.policy_loss in PENALISED_LOSSES
 
     def __call__(self, micro: MicroBatch, scores: Scores, size: MiniBatchSize) -> Loss:
         """This microbatch's share of the minibatch loss."""
@@ -146,11 +154,25 @@ class Objective:
             total = total + self._job.kl_loss_coef * kl
             sums["actor/kl_loss"] = kl.item()
         entropy_sum = (scores.entropies_RL.detach() * micro.mask_RL).sum()
+        means = {name: value for name, value in means.items() if math.isfinite(value)}
         means = {**means, "actor/entropy": (entropy_sum / micro.mask_RL.sum()).item()}
         return Loss(total, sums, means)
 
     def _aggregate(self, loss_RL: torch.Tensor, mask_RL: torch.Tensor) -> torch.Tensor:
         return agg_loss(loss_RL, mask_RL, self._aggregation, **self._config.global_batch_info)
+
+
+def _bypass_settings(job: TrainJob) -> RolloutCorrectionConfig:
+    """What the loss bypass_mode reads; the others have `Scores.correction`."""
+    return RolloutCorrectionConfig(
+        rollout_is=None if job.rollout_is == "off" else job.rollout_is,
+        rollout_is_threshold=job.rollout_is_threshold,
+        rollout_is_batch_normalize=job.rollout_is_batch_normalize,
+        rollout_rs=job.rollout_rs,
+        rollout_rs_threshold=job.rollout_rs_threshold,
+        bypass_mode=True,
+        loss_type=job.loss_type,
+    )
 
 
 def _resolved(value: Setting | None) -> Setting:

@@ -26,6 +26,7 @@ from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.recomputation import LayerRecomputation
 from swarm.job import TrainJob
+from swarm.trainer.advantages import PolicyStatistics
 from swarm.trainer.token_rows import Row
 
 PROBE_TOKENS = 8
@@ -33,16 +34,22 @@ PROBE_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Natural-log probabilities of the trained tokens, and entropies in nats of the distributions they came from."""
+    """Natural-log probabilities of the trained tokens, and entropies in nats of the distributions they came from.
+
+    `squared_N` are the sums of those distributions' squared probabilities, if they were asked for.
+    """
 
     logprobs_N: torch.Tensor
     entropies_N: torch.Tensor
+    squared_N: torch.Tensor | None = None
 
 
 class Scorer(Protocol):
     """A model as a function from a microbatch to token scores."""
 
-    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> TokenScores: ...
+    def __call__(
+        self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False
+    ) -> TokenScores: ...
 
 
 class TokenScorer:
@@ -59,7 +66,7 @@ class TokenScorer:
         self._parts = _split(module)
         self._recomputation = LayerRecomputation(module) if recompute else None
 
-    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> TokenScores:
+    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False) -> TokenScores:
         recomputation = self._recomputation if torch.is_grad_enabled() else None
         with nullcontext() if recomputation is None else recomputation.around_forward():
             logits_NV = self._logits(micro).float() / micro.temperatures_N[:, None]
@@ -70,7 +77,8 @@ class TokenScorer:
             # Both are the probabilities; exp is the faster one, but not where a mask makes it underflow.
             probs_NV = logprobs_NV.exp() if micro.masks is None else torch.softmax(logits_NV, dim=-1)
             entropies_N = -(probs_NV * logprobs_NV).sum(-1)
-        return TokenScores(logprobs_NV.gather(1, micro.targets_N[:, None])[:, 0], entropies_N)
+        squared_N = probs_NV.detach().square().sum(-1) if with_squares else None
+        return TokenScores(logprobs_NV.gather(1, micro.targets_N[:, None])[:, 0], entropies_N, squared_N)
 
     def _logits(self, micro: MicroBatch) -> torch.Tensor:
         if self._parts is None:
@@ -88,9 +96,9 @@ class BaseScorer:
         self._policy = policy
 
     @torch.no_grad()
-    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> TokenScores:
+    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False) -> TokenScores:
         with adapter_disabled(self._module):
-            return self._policy(micro)
+            return self._policy(micro, with_squares=with_squares)
 
 
 def _split(module: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.Module] | None:
@@ -154,6 +162,25 @@ class MiniBatchUpdater:
         self._entropy_gradient = job.entropy_coeff != 0
         self._largest_pass = job.ppo_max_token_len
         self._largest_microbatch = None if self._objective.needs_whole_minibatch else job.ppo_max_token_len
+
+    def measure_policy(
+        self, rows: Sequence[Row], correction: RolloutCorrection | None, pulse: Pulse
+    ) -> PolicyStatistics:
+        """What the present weights say of every row. The correction, if there is one, records it as well."""
+        logprobs_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
+        squared_EL = torch.zeros_like(logprobs_EL)
+        with torch.no_grad():
+            for numbers in plan_microbatches(rows, range(len(rows)), self._largest_pass):
+                micro = collate(rows, numbers, torch.zeros_like(logprobs_EL), self._device)
+                scores = self._policy(micro, with_squares=True)
+                assert scores.squared_N is not None
+                logprobs_RL, squared_RL = micro.spread(scores.logprobs_N), micro.spread(scores.squared_N)
+                logprobs_EL[numbers, : logprobs_RL.shape[1]] = logprobs_RL.float().cpu()
+                squared_EL[numbers, : squared_RL.shape[1]] = squared_RL.float().cpu()
+                if correction is not None:
+                    correction.record(numbers, logprobs_RL)
+                pulse()
+        return PolicyStatistics(logprobs_EL, squared_EL, None if correction is None else correction.weights())
 
     def record_proximal(self, step: StepInput, correction: RolloutCorrection) -> None:
         """Record what the present weights say of every row that a minibatch of the step may train.

@@ -42,6 +42,7 @@ from swarm.backends.verl.driver.logprob_mismatch import measure_gap
 from swarm.backends.verl.driver.sequences import Sequences, padding_fields
 from swarm.backends.verl.ranks.weights import WEIGHTS_PATH
 from swarm.backends.verl.ranks.worker import PolicyWorker, ValueWorker
+from swarm.trainer.description import describe_values
 
 PARTITION: Final = "train"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -272,7 +273,7 @@ class SteppedTrainer(PPOTrainer):
                 advantages, returns = compute_gae_advantage_return(
                     padded["rm_scores"], padded["values"], mask, algorithm.gamma, algorithm.lam
                 )
-                metrics.update(_describe_values(padded["values"], advantages, returns, mask.bool()))
+                metrics.update(describe_values(padded["values"], advantages, returns, mask.bool()))
                 self._keep_judged(batch.keys, advantages, mask)
                 nested = data["response_mask"]
                 found = {"advantages": advantages, "returns": returns}
@@ -321,7 +322,7 @@ class SteppedTrainer(PPOTrainer):
                 temperature=self.config.actor_rollout_ref.rollout.temperature,
                 calculate_entropy=not is_critic and config.entropy_coeff != 0,
             )
-            if not is_critic and config.policy_loss.loss_mode in WHOLE_BATCH_LOSSES:
+            if not is_critic and _compares_all_tokens(config.policy_loss):
                 batch.extra_info["max_token_len_per_gpu"] = sum(self._lengths[key] for key in chosen)
             if is_critic:
                 answer = self.critic_wg.train_mini_batch(batch).get()
@@ -355,22 +356,9 @@ class SteppedTrainer(PPOTrainer):
             self._seconds[name] += time.perf_counter() - began
 
 
-def _describe_values(
-    values: torch.Tensor, advantages: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor
-) -> dict[str, float]:
-    """verl's metrics of a critic, over the trained tokens."""
-    found, wanted = values[mask], returns[mask]
-    spread = wanted.var(correction=0)
-    return {
-        "critic/values/mean": found.mean().item(),
-        "critic/values/max": found.max().item(),
-        "critic/values/min": found.min().item(),
-        "critic/returns/mean": wanted.mean().item(),
-        "critic/vf_explained_var": (1.0 - (wanted - found).var(correction=0) / (spread + 1e-5)).item(),
-        "critic/advantages/mean": advantages[mask].mean().item(),
-        "critic/advantages/max": advantages[mask].max().item(),
-        "critic/advantages/min": advantages[mask].min().item(),
-    }
+def _compares_all_tokens(policy_loss: Any) -> bool:
+    normalizes = bool(policy_loss.rollout_correction.rollout_is_batch_normalize)
+    return policy_loss.loss_mode in WHOLE_BATCH_LOSSES or normalizes
 
 
 def _over_updates(measured: Mapping[str, Sequence[float]], role: str) -> dict[str, float]:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 import transfer_queue as tq
@@ -40,9 +40,6 @@ from swarm.trainer.minibatches import draw_minibatches
 from swarm.trainer.token_rows import Row, build_rows
 
 logger = logging.getLogger(__name__)
-
-CRITIC_ALGORITHM: Final = "gae"
-"""The one estimator whose advantages come from a model of their own, hence from verl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +162,7 @@ class Operations:
             metrics, advantages = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}, {}
             return self._finish(session, batch.step, metrics, advantages)
         job = session.settings.job
-        has_critic = job.algorithm == CRITIC_ALGORITHM
+        has_critic = job.has_critic
         advantages_EL = _no_advantages(rows) if has_critic else compute_advantages(rows, job)
         sequences = build_sequences(
             rows,
@@ -265,7 +262,7 @@ def _minibatches(rows: Sequence[Row], sequences: Sequences, job: TrainJob, step:
     of_episode: dict[int, list[int]] = {}
     for number, sequence in enumerate(sequences.trained):
         of_episode.setdefault(sequence.episode, []).append(number)
-    always = job.algorithm == CRITIC_ALGORITHM or job.use_kl_loss or job.entropy_coeff != 0
+    always = job.has_critic or job.use_kl_loss or job.entropy_coeff != 0
     drawn: list[MiniBatch] = []
     for episodes in draw_minibatches(len(rows), job, step):
         chosen = tuple(number for episode in episodes for number in of_episode.get(episode, ()))
@@ -304,7 +301,7 @@ def _origin(settings: VerlSettings) -> CheckpointOrigin:
         strategy=str(settings.config.actor_rollout_ref.actor.strategy),
         ranks=settings.ranks,
         lora_rank=int(model.lora_rank),
-        has_critic=settings.job.algorithm == CRITIC_ALGORITHM,
+        has_critic=settings.job.has_critic,
     )
 
 

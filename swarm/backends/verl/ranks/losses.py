@@ -24,6 +24,9 @@ from verl.workers.utils.padding import no_padding_2_padding
 ROW_WEIGHT = "row_weight"
 """Field of a row: its share of its episode, in the modes that average over sequences; 1 elsewhere."""
 
+OWN_WEIGHT_LOSSES = frozenset({"bypass_mode"})
+"""Losses that take no weights, but make their own. They are proportional to the advantage, which carries ours."""
+
 ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 """Losses that verl averages over the rows of the call instead of by `loss_agg_mode`."""
 
@@ -53,11 +56,19 @@ def policy_loss(
     if "rollout_is_weights" in optional:
         weights_RL = weights_RL * fields["rollout_is_weights"]
     loss_mode = str(config.policy_loss.get("loss_mode", "vanilla"))
+    old_RL, advantages_RL, seen_RL = fields["old_log_probs"], fields["advantages"], mask_RL
+    if loss_mode in OWN_WEIGHT_LOSSES:
+        advantages_RL = advantages_RL * weights_RL
+        if not mask_RL.any():
+            # Nothing but rows that fill up a rank, which such a loss refuses: one token that says nothing.
+            old_RL, advantages_RL = logprobs_RL.detach(), torch.zeros_like(logprobs_RL)
+            seen_RL = mask_RL.clone()
+            seen_RL[0, 0] = True
     total, measured = cast("Callable[..., Any]", get_policy_loss_fn(loss_mode))(
-        old_log_prob=fields["old_log_probs"],
+        old_log_prob=old_RL,
         log_prob=logprobs_RL,
-        advantages=fields["advantages"],
-        response_mask=mask_RL,
+        advantages=advantages_RL,
+        response_mask=seen_RL,
         loss_agg_mode=config.loss_agg_mode,
         config=config,
         rollout_is_weights=weights_RL,

@@ -157,6 +157,7 @@ def _layout(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
 def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **_of_policy(job, given),
+        **(_of_critic(job) if job.has_critic else {}),
         **_of_optimizer(job, given),
         **_of_sampler(job),
         **_of_run(job, model_directory),
@@ -166,17 +167,21 @@ def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> 
 
 
 def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
-    is_corrected = job.rollout_is != "off"
+    is_corrected = job.has_proximal_policy
     return {
         "algorithm.adv_estimator": job.algorithm,
         "algorithm.gamma": job.gamma,
         "algorithm.norm_adv_by_std_in_grpo": job.norm_adv_by_std_in_grpo,
+        "algorithm.gdpo_reward_keys": job.gdpo_reward_keys,
+        "algorithm.gdpo_reward_weights": job.gdpo_reward_weights,
         "algorithm.rollout_correction.rollout_is": job.rollout_is if is_corrected else None,
         "algorithm.rollout_correction.rollout_is_threshold": job.rollout_is_threshold,
         # Without a correction, the policy is compared with the one that sampled: verl's bypass mode.
         "algorithm.rollout_correction.bypass_mode": not is_corrected
         and "algorithm.rollout_correction.rollout_rs" not in given,
         f"{ACTOR}.policy_loss.loss_mode": job.policy_loss,
+        f"{ACTOR}.policy_loss.dro_beta": job.dro_beta,
+        f"{ACTOR}.policy_loss.rollout_correction": _of_bypass(job),
         f"{ACTOR}.clip_ratio": job.clip_ratio,
         f"{ACTOR}.clip_ratio_low": job.clip_ratio_low,
         f"{ACTOR}.clip_ratio_high": job.clip_ratio_high,
@@ -187,6 +192,29 @@ def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         f"{ACTOR}.use_kl_loss": job.use_kl_loss,
         f"{ACTOR}.kl_loss_coef": job.kl_loss_coef,
         f"{ACTOR}.kl_loss_type": job.kl_loss_type,
+    }
+
+
+def _of_critic(job: TrainJob) -> dict[str, Any]:
+    return {
+        "algorithm.lam": job.lam,
+        "critic.optim.lr": job.critic_lr,
+        "critic.cliprange_value": job.cliprange_value,
+        "trainer.critic_warmup": job.critic_warmup,
+    }
+
+
+def _of_bypass(job: TrainJob) -> dict[str, Any]:
+    """What the loss bypass_mode reads."""
+    return {
+        "_target_": "verl.trainer.config.algorithm.RolloutCorrectionConfig",
+        "rollout_is": None if job.rollout_is == "off" else job.rollout_is,
+        "rollout_is_threshold": job.rollout_is_threshold,
+        "rollout_is_batch_normalize": job.rollout_is_batch_normalize,
+        "rollout_rs": job.rollout_rs,
+        "rollout_rs_threshold": job.rollout_rs_threshold,
+        "bypass_mode": True,
+        "loss_type": job.loss_type,
     }
 
 

@@ -56,13 +56,17 @@ def _of_sampler(job: TrainJob, config: DictConfig) -> Iterator[Problem]:
 
 def _of_objective(job: TrainJob, config: DictConfig) -> Iterator[Problem]:
     algorithm, correction = config.algorithm, config.algorithm.rollout_correction
-    if algorithm.use_kl_in_reward and job.algorithm != "gae":
+    if algorithm.use_kl_in_reward and not job.has_critic:
         yield "algorithm.use_kl_in_reward", "rewards are of whole episodes: use the job's use_kl_loss"
     if algorithm.use_pf_ppo:
         yield "algorithm.use_pf_ppo", "a sealed batch is trained as it is"
-    if correction.loss_type != "ppo_clip":
-        yield "algorithm.rollout_correction.loss_type", "the loss is the job's policy_loss"
-    if correction.bypass_mode and (job.rollout_is != "off" or correction.rollout_rs):
+    if job.policy_loss == "bypass_mode":
+        for name in ("rollout_rs", "rollout_rs_threshold", "rollout_is_batch_normalize"):
+            if correction[name]:
+                yield f"algorithm.rollout_correction.{name}", f"the job has a field for this: set {name} instead"
+        if not correction.bypass_mode:
+            yield "algorithm.rollout_correction.bypass_mode", "policy_loss bypass_mode is just that: leave it out"
+    if correction.bypass_mode and (job.has_proximal_policy or correction.rollout_rs):
         yield (
             "algorithm.rollout_correction.bypass_mode",
             "a correction needs the policy at the start of the step: leave it out, or set rollout_is to off",

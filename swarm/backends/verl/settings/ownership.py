@@ -11,9 +11,16 @@ from typing import Final
 OWNED: Final[Mapping[str, str]] = {
     "algorithm.adv_estimator": "algorithm",
     "algorithm.gamma": "gamma",
+    "algorithm.lam": "lam",
+    "critic.optim.lr": "critic_lr",
+    "critic.cliprange_value": "cliprange_value",
+    "trainer.critic_warmup": "critic_warmup",
+    "algorithm.gdpo_reward_keys": "gdpo_reward_keys",
+    "algorithm.gdpo_reward_weights": "gdpo_reward_weights",
     "algorithm.norm_adv_by_std_in_grpo": "norm_adv_by_std_in_grpo",
     "algorithm.rollout_correction.rollout_is": "rollout_is",
     "algorithm.rollout_correction.rollout_is_threshold": "rollout_is_threshold",
+    "algorithm.rollout_correction.loss_type": "loss_type",
     "actor_rollout_ref.model.path": "model",
     "actor_rollout_ref.model.lora_rank": "lora_rank",
     "actor_rollout_ref.model.lora_alpha": "lora_alpha",
@@ -31,6 +38,7 @@ OWNED: Final[Mapping[str, str]] = {
     "actor_rollout_ref.actor.optim.clip_grad": "grad_clip",
     "actor_rollout_ref.actor.grad_clip": "grad_clip",
     "actor_rollout_ref.actor.policy_loss.loss_mode": "policy_loss",
+    "actor_rollout_ref.actor.policy_loss.dro_beta": "dro_beta",
     "actor_rollout_ref.actor.clip_ratio": "clip_ratio",
     "actor_rollout_ref.actor.clip_ratio_low": "clip_ratio_low",
     "actor_rollout_ref.actor.clip_ratio_high": "clip_ratio_high",
@@ -60,6 +68,8 @@ OWNED: Final[Mapping[str, str]] = {
 }
 
 OWNED_SECTIONS: Final[Mapping[str, str]] = {
+    "actor_rollout_ref.actor.policy_loss.rollout_correction": "policy_loss (bypass_mode, with loss_type, rollout_is"
+    " and rollout_rs)",
     "algorithm.filter_groups": "stop_rule (enough_non_constant_tasks is dynamic sampling)",
 }
 

@@ -1,0 +1,146 @@
+"""What verl's advantage estimators and policy losses need of a job: which engine serves which, and with which settings.
+
+Place in the flow: TrainJob asks here when it is read, and the docs show the tables. Names are verl's. It knows nothing
+of tensors, and nothing of how an estimator or a loss is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from swarm.job import TrainJob
+
+REJECTIONS: Final = (
+    "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
+    "seq_mean_k3", "seq_max_k2", "seq_max_k3",
+)  # fmt: skip
+"""Criteria of `rollout_rs`, by verl's names: what is measured of a token or sequence, and by which divergence."""
+
+Engine = Literal["local", "verl"]
+
+UNSERVED_ESTIMATORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "remax": "its baseline is the reward of a greedy episode of the same task, and no episode of a batch is sampled"
+        " at temperature 0: set algorithm to rloo, whose baseline are the other episodes of the task",
+    }
+)
+"""Estimators of verl that no engine serves: why not, and what to do."""
+
+CRITIC_ALGORITHM: Final = "gae"
+"""The estimator that has a critic."""
+CRITIC_SETTINGS: Final = ("lam", "critic_lr", "critic_warmup", "cliprange_value")
+"""What only that one reads."""
+
+_NO_SQUARES: Final = (
+    "it needs the squared probabilities of all tokens, which verl's v1 trainer does not ask its actor for: set engine"
+    " to local, or algorithm to rloo or opo"
+)
+
+UNSERVED_BY_ENGINE: Final[Mapping[tuple[str, Engine], str]] = MappingProxyType(
+    {
+        ("optimal_token_baseline", "verl"): _NO_SQUARES,
+        ("tir_optimal_token_baseline", "verl"): _NO_SQUARES,
+    }
+)
+"""Estimators that one of the engines does not serve: why not, and what to do."""
+
+
+def check_algorithm(job: TrainJob) -> None:
+    """Raises ValueError, which names the setting, for an estimator or loss that lacks a setting it needs, and for a
+    setting that nothing would read."""
+    if job.chosen_engine != "fake" and (why := UNSERVED_BY_ENGINE.get((job.algorithm, job.chosen_engine))):
+        raise ValueError(f"algorithm {job.algorithm}: {why}")
+    for problem in (*_of_critic(job), *_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
+        raise ValueError(problem)
+
+
+def _of_critic(job: TrainJob) -> Iterator[str]:
+    if job.algorithm == CRITIC_ALGORITHM:
+        if job.lora_rank and job.chosen_engine == "local":
+            yield "lora_rank: engine local trains no critic beside an adapter: set lora_rank to 0, or engine to verl"
+        return
+    for name in CRITIC_SETTINGS:
+        if getattr(job, name) is not None:
+            yield f"{name} is read by algorithm {CRITIC_ALGORITHM} alone, not by {job.algorithm}: leave it out"
+
+
+def _of_gdpo(job: TrainJob) -> Iterator[str]:
+    keys, weights = job.gdpo_reward_keys, job.gdpo_reward_weights
+    if job.algorithm != "gdpo":
+        for name, value in (("gdpo_reward_keys", keys), ("gdpo_reward_weights", weights)):
+            if value is not None:
+                yield f"{name} is read by algorithm gdpo alone, not by {job.algorithm}: leave it out"
+    elif keys is None:
+        yield "algorithm gdpo needs gdpo_reward_keys, the names of the rewards that it learns from: set it"
+    elif len(set(keys)) != len(keys):
+        yield f"gdpo_reward_keys names {next(key for key in keys if keys.count(key) > 1)} twice"
+    elif weights is not None and len(weights) != len(keys):
+        yield f"gdpo_reward_weights has {len(weights)} weights for {len(keys)} rewards: give one for each"
+
+
+def _of_dro(job: TrainJob) -> Iterator[str]:
+    if job.policy_loss == "dro" and job.dro_beta is None:
+        yield "policy_loss dro needs dro_beta, the weight of its penalty: set it, to 0.1 for a start"
+    if job.policy_loss != "dro" and job.dro_beta is not None:
+        yield f"dro_beta is read by policy_loss dro alone, not by {job.policy_loss}: leave it out"
+
+
+def _of_bypass(job: TrainJob) -> Iterator[str]:
+    if job.policy_loss != "bypass_mode":
+        for name in ("loss_type", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold"):
+            if name in job.model_fields_set and getattr(job, name) != type(job).model_fields[name].default:
+                yield f"{name} is read by policy_loss bypass_mode alone, not by {job.policy_loss}: leave it out"
+    elif job.loss_type == "ppo_clip" and job.rollout_is not in {None, "off"}:
+        yield (
+            "rollout_is has no place in policy_loss bypass_mode with loss_type ppo_clip, whose ratio is the correction:"
+            " leave it out, or set loss_type to reinforce"
+        )
+    if job.rollout_is_batch_normalize and job.rollout_is in {None, "off"} and not job.max_staleness:
+        yield "rollout_is_batch_normalize is about the weights of rollout_is, which is off: set rollout_is"
+    if job.rollout_is_batch_normalize and job.loss_type == "ppo_clip":
+        yield "rollout_is_batch_normalize is about the weights of loss_type reinforce: leave it out, or set loss_type"
+    if job.rollout_rs is not None and job.rollout_rs_threshold is None:
+        yield "rollout_rs needs rollout_rs_threshold, one bound for all criteria or one for each"
+    if job.rollout_rs is None and job.rollout_rs_threshold is not None:
+        yield "rollout_rs_threshold is the bound of rollout_rs, which is not set: set rollout_rs"
+    if job.rollout_rs is not None and job.rollout_rs_threshold is not None:
+        yield from _of_rejection(job.rollout_rs, str(job.rollout_rs_threshold))
+
+
+def _of_rejection(rollout_rs: str, threshold: str) -> Iterator[str]:
+    criteria = list(dict.fromkeys(part.strip() for part in rollout_rs.split(",") if part.strip()))
+    unknown = [name for name in criteria if name not in REJECTIONS]
+    if unknown or not criteria:
+        given = unknown[0] if unknown else "an empty list"
+        yield f"rollout_rs: {given} is no criterion: name some of {', '.join(REJECTIONS)}, separated by commas"
+        return
+    bounds = [part.strip() for part in threshold.split(",") if part.strip()]
+    if len(bounds) not in {1, len(criteria)}:
+        yield f"rollout_rs_threshold has {len(bounds)} bounds for {len(criteria)} criteria: give one, or one for each"
+        return
+    for criterion, bound in zip(criteria, bounds * (len(criteria) // len(bounds)), strict=True):
+        if not _is_bound(bound, is_ratio=criterion.endswith("k1")):
+            form = "LOWER_UPPER, two ratios above 0, or one above 1" if criterion.endswith("k1") else "a number above 0"
+            yield f"rollout_rs_threshold: {bound!r} is no bound of {criterion}: it must be {form}"
+
+
+def _is_bound(text: str, *, is_ratio: bool) -> bool:
+    """Ratios have two bounds; of a single one, the lower is its reciprocal."""
+    numbers = _numbers(text.split("_", 1) if is_ratio else [text])
+    if not numbers or min(numbers) <= 0:
+        return False
+    low, high = (1 / numbers[0], numbers[0]) if len(numbers) == 1 else numbers
+    return not is_ratio or low <= high
+
+
+def _numbers(parts: Sequence[str]) -> list[float]:
+    """No numbers at all if one of the parts is none that is finite."""
+    try:
+        # Python reads 0.5_2 as 0.52.
+        numbers = [float(part.replace("_", "?")) for part in parts]
+    except ValueError:
+        return []
+    return numbers if all(abs(number) < float("inf") for number in numbers) else []

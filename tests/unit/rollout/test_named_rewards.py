@@ -1,0 +1,130 @@
+"""Named rewards: reported once, kept, revised, and asked for by a job of algorithm gdpo."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollout_support import Stage, rolling
+
+from swarm.errors import BadRequest, IdempotencyMismatch
+from swarm.rollout.results import payload_digest
+from swarm.schemas import EndEpisodeRequest, EpisodeState, PrepareEpisodeRequest, ReviseRewardRequest
+
+GDPO: dict[str, Any] = {"algorithm": "gdpo", "gdpo_reward_keys": ["right", "short"]}
+REWARDS = {"right": 1.0, "short": -0.5, "seen": 3.0}
+
+
+def play(scenario: Callable[[Stage], Awaitable[None]], home: Path, **settings: Any) -> None:
+    async def on_stage() -> None:
+        async with rolling(home, **settings) as stage:
+            await scenario(stage)
+
+    asyncio.run(asyncio.wait_for(on_stage(), 30))
+
+
+async def run(stage: Stage, **begin: Any) -> str:
+    """An episode of one call, still running."""
+    episode = await stage.begin(**begin)
+    await stage.call(episode)
+    return episode.episode_id
+
+
+def test_they_are_in_the_batch_and_on_record_and_replay_exactly_once(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        episode_id = await run(stage)
+        first = await stage.end(episode_id, rewards=REWARDS)
+        again = await stage.end(episode_id, rewards=dict(reversed(REWARDS.items())))
+        assert (first.state, first.replayed, again.replayed) == (EpisodeState.COMPLETED, False, True)
+        with pytest.raises(IdempotencyMismatch):
+            await stage.end(episode_id, rewards={**REWARDS, "right": 0.0})
+        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        assert finished.rewards == (await stage.ledger.episode(episode_id)).rewards == REWARDS
+
+    play(scenario, tmp_path, min_group=1)
+
+
+def test_a_server_that_comes_back_has_them_in_its_half_filled_batch(tmp_path: Path) -> None:
+    async def before(stage: Stage) -> None:
+        await stage.end(await run(stage), rewards=REWARDS)
+
+    async def after(stage: Stage) -> None:
+        [recorded] = (await stage.ledger.recover()).completed
+        assert recorded.row.rewards == REWARDS
+
+    play(before, tmp_path, **GDPO)
+    play(after, tmp_path, **GDPO)
+
+
+@pytest.mark.parametrize("rewards", [None, {}, {"right": 1.0}])
+def test_a_train_episode_that_lacks_one_the_job_asks_for_is_refused_by_name_and_goes_on(
+    tmp_path: Path, rewards: dict[str, float] | None
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        episode_id = await run(stage)
+        with pytest.raises(BadRequest, match=r"gdpo_reward_keys ask for .*short, which") as refused:
+            await stage.end(episode_id, rewards=rewards)
+        assert refused.value.param == "rewards"
+        assert (await stage.end(episode_id, rewards=REWARDS)).state is EpisodeState.COMPLETED
+
+    play(scenario, tmp_path, **GDPO)
+
+
+def test_an_eval_episode_needs_none(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        assert (await stage.end(await run(stage, episode_type="eval"))).state is EpisodeState.COMPLETED
+
+    play(scenario, tmp_path, **GDPO)
+
+
+def test_turn_rewards_are_refused_where_named_rewards_are_learned_from(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        with pytest.raises(BadRequest, match="turn_rewards: algorithm gdpo"):
+            await stage.end(await run(stage), rewards=REWARDS, turn_rewards=[1.0])
+
+    play(scenario, tmp_path, **GDPO)
+
+
+def test_they_are_revised_as_a_whole_and_kept_if_left_out(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        episode_id = await run(stage)
+        await stage.end(episode_id, rewards=REWARDS)
+        kept = await stage.episodes.revise(episode_id, ReviseRewardRequest(reward=0.0, reason="a second look"))
+        assert (kept.reward, kept.rewards) == (0.0, REWARDS)
+        with pytest.raises(BadRequest, match="short"):
+            await stage.episodes.revise(
+                episode_id, ReviseRewardRequest(reward=0.0, rewards={"right": 0.0}, reason="a third look")
+            )
+        other = {"right": 0.0, "short": 0.25}
+        await stage.episodes.revise(episode_id, ReviseRewardRequest(reward=0.0, rewards=other, reason="a fourth look"))
+        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        assert finished.rewards == other
+
+    play(scenario, tmp_path, min_group=1, **GDPO)
+
+
+def test_a_transaction_commits_them(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        episode_id, secret = await run(stage), secrets.token_urlsafe(32)
+        body = {"task_id": "task", "reward": 1.0, "transaction_id": secret}
+        with pytest.raises(BadRequest, match="right, short"):
+            await stage.episodes.transactions.prepare(episode_id, PrepareEpisodeRequest.model_validate(body))
+        request = PrepareEpisodeRequest.model_validate({**body, "rewards": REWARDS})
+        await stage.episodes.transactions.prepare(episode_id, request)
+        await stage.episodes.transactions.commit(episode_id, secret)
+        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        assert finished.rewards == REWARDS
+
+    play(scenario, tmp_path, min_group=1, **GDPO)
+
+
+def test_a_result_without_them_is_identified_as_it_was_before_there_were_any() -> None:
+    request = EndEpisodeRequest(task_id="t", reward=1.0, metadata={"a": 1})
+    former = {"task_id": "t", "reward": 1.0, "is_success": None, "turn_rewards": None, "metadata": {"a": 1}}
+    assert payload_digest(request) == hashlib.sha256(json.dumps(former, sort_keys=True).encode()).hexdigest()

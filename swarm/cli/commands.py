@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarm import __version__
-from swarm.cli import environments, export, gc, job, scoring, skills, training
+from swarm.cli import export, gc, job, scoring, skills, training
+from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import home_named
 from swarm.cli.scoring import DEFAULT_URL
@@ -110,7 +111,7 @@ def start(
         _configure_logging(verbose)
         import uvloop
 
-        from swarm.imports import keep_torch_out
+        from swarm.processes.imports import keep_torch_out
 
         keep_torch_out()
         from swarm.server.http import serve

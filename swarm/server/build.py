@@ -18,11 +18,11 @@ from swarm.batch import BatchPolicy, BatchPool, rebuild
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.evaluations import Evaluations
-from swarm.imports import collector_paused
 from swarm.job import TrainJob
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.lifecycle import EngineLifecycle
 from swarm.live_settings import JobTimeline
+from swarm.processes.imports import collector_paused
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
 from swarm.rollout.held_sampling import HeldSampler

@@ -28,8 +28,8 @@ from swarm.backends.local.precision import choose_threads
 from swarm.backends.local.wire import Message, pack_error, unpack_batch
 from swarm.backends.pipes import Inbox
 from swarm.errors import EngineFailure, SwarmError
-from swarm.imports import collector_paused
 from swarm.job import TrainJob
+from swarm.processes.imports import collector_paused
 from swarm.sampler import EngineInfo
 from swarm.types import FinishReason, SamplingParams
 

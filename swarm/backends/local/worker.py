@@ -10,7 +10,7 @@ import contextlib
 import os
 
 from swarm.backends.pipes import open_pipes
-from swarm.imports import collector_paused
+from swarm.processes.imports import collector_paused
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarm.cli.by_hand import HINT, HINT_OF_SOLUTION, Hand, read_line, tool_signature
+from swarm.cli.env.by_hand import HINT, HINT_OF_SOLUTION, Hand, read_line, tool_signature
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import program_of, require_model, split_named
 from swarm.cli.tokens import token_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarm.cli import playing
+from swarm.cli.env import playing
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import program_of, require_model
 from swarm.cli.own_server import server_at

@@ -61,6 +61,33 @@ async def test_gae_trains_a_critic_beside_the_policy(open_trainer: OpenTrainer, 
         assert again[name] == pytest.approx(after[name], rel=1e-6), name
 
 
+@pytest.mark.parametrize(
+    ("settings", "metric"),
+    [
+        (
+            {
+                "policy_loss": "bypass_mode",
+                "loss_type": "reinforce",
+                "rollout_is": "token",
+                "rollout_rs": "token_k1",
+                "rollout_rs_threshold": "0.5_2",
+            },
+            "rollout_corr/rollout_rs_masked_fraction",
+        ),
+        ({"policy_loss": "dro", "dro_beta": 0.1}, "actor/ppo_kl"),
+    ],
+    ids=["bypass_mode", "dro"],
+)
+async def test_losses_with_settings_of_their_own_are_trained(
+    open_trainer: OpenTrainer, settings: dict[str, Any], metric: str
+) -> None:
+    running = await open_trainer(ranks=2, mini_batch_num=2, **settings)
+    report = await running.trainer.train(make_batch(step=1))
+    assert report.metrics["actor/updates"] == 2
+    assert report.metrics["actor/grad_norm"] > 0
+    assert math.isfinite(report.metrics[metric])
+
+
 async def test_stale_tokens_are_corrected_as_the_job_says(open_trainer: OpenTrainer) -> None:
     running = await open_trainer(max_staleness=2, rollout_is="sequence", policy_loss="gspo")
     for step in (1, 2):

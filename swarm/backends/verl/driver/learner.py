@@ -329,7 +329,9 @@ class SteppedTrainer(PPOTrainer):
             else:
                 answer = self.actor_rollout_wg.update_actor(batch)
             for name, value in reduce_metrics(rename_dict(answer["metrics"], f"{role}/")).items():
-                measured[name].append(float(value))
+                # What a loss measures of its own correction has the name that it has everywhere.
+                known = name.removeprefix("actor/") if name.startswith("actor/rollout_corr/") else name
+                measured[known].append(float(value))
         metrics.update(_over_updates(measured, role))
 
     def _updated_fields(self, is_critic: bool) -> list[str]:

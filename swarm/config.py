@@ -42,7 +42,10 @@ class ServerConfig(BaseModel):
     """Model calls that the local engine samples at the same time; further ones wait."""
     torch_threads: int | None = Field(default=None, ge=1)
     """CPU threads of an engine's process. Default: one; with engine local and a model of 30 million parameters or more,
-    as many as there are cores that the process may use."""
+    as many as there are cores that the process may use, up to `max_torch_threads`."""
+    max_torch_threads: int | None = Field(default=None, ge=1)
+    """See `torch_threads`. Set it where several servers share a machine: threads that wait for a core cost more than
+    they bring. Default: no limit."""
     hold_s: float = Field(default=100.0, gt=0, le=600)
     """Seconds that a model call waits while weights change, before it is told to come again."""
     boot_timeout_s: float | None = Field(default=None, gt=0)

@@ -20,19 +20,21 @@ START_TIMEOUT_S = 60.0
 _PORT_TAKEN = "cannot listen on"
 
 
-def start_own_server(folder: Path, before: str | None, token: str | None) -> tuple[Child, str]:
+def start_own_server(
+    folder: Path, before: str | None, token: str | None, max_threads: int | None = None
+) -> tuple[Child, str]:
     """Its process and its address: that of `before`, if its port is still free. It obeys nobody without `token`, if
-    there is one. Raises ServerProblem if it does not come up."""
+    there is one, and a large model takes at most `max_threads`. Raises ServerProblem if it does not come up."""
     port = urlsplit(before).port if before else None
     try:
-        return _start(folder, port or 0, token)
+        return _start(folder, port or 0, token, max_threads)
     except ServerProblem as error:
         if not port or _PORT_TAKEN not in str(error):
             raise
-        return _start(folder, 0, token)
+        return _start(folder, 0, token, max_threads)
 
 
-def _start(folder: Path, port: int, token: str | None) -> tuple[Child, str]:
+def _start(folder: Path, port: int, token: str | None, max_threads: int | None) -> tuple[Child, str]:
     folder.mkdir(parents=True, exist_ok=True)
     out, errors = folder / "stdout.log", folder / "stderr.log"
     out.unlink(missing_ok=True)
@@ -41,6 +43,8 @@ def _start(folder: Path, port: int, token: str | None) -> tuple[Child, str]:
     environment = server_environment()
     if token is not None:
         environment["SWARM_TOKEN"] = token
+    if max_threads is not None:
+        environment.setdefault("SWARM_MAX_TORCH_THREADS", str(max_threads))
     child = Child(argv, env=environment, cwd=folder, out=out, errors=errors)
     try:
         return child, str(await_announcement(child, out, errors, START_TIMEOUT_S)["url"])

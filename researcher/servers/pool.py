@@ -26,6 +26,7 @@ from researcher.servers.own_server import start_own_server
 from swarm import ServerUnreachable, SwarmClient, SwarmError, Unavailable
 from swarm.errors import LeaseLost, LedgerError
 from swarm.processes.child import Child
+from swarm.processes.cores import usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -319,11 +320,18 @@ class ServerPool:
             slot.child = None
             self._fail(slot, f"it ended with code {code}")
         try:
-            slot.child, slot.url = start_own_server(self._home / str(slot.index), slot.url, self._own_token)
+            slot.child, slot.url = start_own_server(
+                self._home / str(slot.index), slot.url, self._own_token, max_threads=self._max_threads()
+            )
         except ServerProblem:
             slot.failed_boots += 1
             raise
         slot.failed_boots = 0
+
+    def _max_threads(self) -> int | None:
+        """Own servers share the cores of this machine; one has them for itself."""
+        own = len(self._own())
+        return max(1, usable_cores() // own) if own > 1 else None
 
     def _fail(self, slot: Slot, reason: str) -> None:
         if slot.breaker.fail(reason):

@@ -143,7 +143,7 @@ class Worker:
             dtype=job.dtype,
             lora=job if job.lora_rank else None,
         )
-        torch.set_num_threads(limits["torch_threads"] or choose_threads(model.parameters))
+        torch.set_num_threads(limits["torch_threads"] or choose_threads(model.parameters, limits["max_torch_threads"]))
         grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
         sampler = BatchSampler(
             model.module,

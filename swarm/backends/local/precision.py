@@ -7,7 +7,6 @@ export.py for what a checkpoint is written in. Reads the headers of weight files
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from swarm.errors import CheckpointError
+from swarm.processes.cores import usable_cores
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Number formats by the names of transformers and vLLM."""
@@ -61,9 +61,9 @@ def multiplies_bfloat16() -> bool:
     return any(capabilities.get(name) for name in _MULTIPLY_BFLOAT16)
 
 
-def choose_threads(parameters: int) -> int:
-    """One for a small model; else as many as there are cores that this process may use."""
+def choose_threads(parameters: int, at_most: int | None = None) -> int:
+    """One for a small model; else as many as there are cores that this process may use, up to a limit."""
     if parameters < THREADED_PARAMETERS:
         return 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, int(torch.cpu.get_capabilities().get("num_physical_cores", usable)))
+    usable = usable_cores()
+    return min(usable, int(torch.cpu.get_capabilities().get("num_physical_cores", usable)), at_most or usable)

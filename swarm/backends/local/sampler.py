@@ -27,6 +27,7 @@ class LocalLimits:
 
     max_running_requests: int
     torch_threads: int | None
+    max_torch_threads: int | None
     boot_timeout_s: float
 
 

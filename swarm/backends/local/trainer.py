@@ -72,6 +72,7 @@ def build_local(
     limits = LocalLimits(
         max_running_requests=config.max_running_requests,
         torch_threads=config.torch_threads,
+        max_torch_threads=config.max_torch_threads,
         boot_timeout_s=config.boot_limit_s("local"),
     )
     return LocalEngine(worker, job, limits, sampling_seed), LocalTrainer(worker, train_timeout_s=config.train_timeout_s)

@@ -80,6 +80,7 @@ def test_damaged_weights_are_a_failure_of_the_engine_with_the_file_named(tmp_pat
 def test_a_small_model_has_one_thread_and_a_large_one_no_more_than_the_process_may_use() -> None:
     assert choose_threads(THREADED_PARAMETERS - 1) == 1
     assert 1 <= choose_threads(THREADED_PARAMETERS) <= len(os.sched_getaffinity(0))
+    assert choose_threads(THREADED_PARAMETERS, 1) == 1
 
 
 def test_the_base_of_adapters_is_the_pages_of_its_file_which_all_processes_share() -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psutil import Process
 from server_processes import ServerProcess
 
 from researcher.errors import ServerInUse, ServerProblem
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.pool import ServerPool, check_servers, connect
 from swarm.processes.child import process_start
+from swarm.processes.cores import usable_cores
 from swarm.schemas import LeaseRequest
 
 HOLDER = LeaseHolder("study-1", "/data/research.db")
@@ -64,6 +66,17 @@ def test_own_server_serves_is_started_again_at_its_address_when_killed_and_ends_
     pid = slot.child.pid
     own.stop()
     assert process_start(pid) is None
+
+
+@pytest.mark.parametrize(("servers", "limits"), [(1, {None}), (2, {str(max(1, usable_cores() // 2))})])
+def test_own_servers_share_the_cores_of_the_machine(
+    pool: Callable[..., ServerPool], servers: int, limits: set[str | None]
+) -> None:
+    own = pool(local=servers)
+    own.start()
+    children = [slot.child for slot in own.slots if slot.child is not None]
+    assert len(children) == servers
+    assert {Process(child.pid).environ().get("SWARM_MAX_TORCH_THREADS") for child in children} == limits
 
 
 def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """How large a cluster is to be for so many clients of a kind of workload.
 
-Place in the flow: proposes a `Setup` for the benchmark, which has the model and the simulation say what becomes of it. The
-hardware is an example; its figures are the first thing to replace with one's own.
+Place in the flow: proposes a `Setup` for the benchmark, which has the model and the simulation say what becomes of it.
+The hardware is an example; its figures are the first thing to replace with one's own.
 """
 
 from __future__ import annotations

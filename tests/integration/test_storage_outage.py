@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from experiments_db import ExperimentStore, RunStatus, StoreUnavailable, StudyStatus, engine, open_store
-from researcher.execution import storage_outage
+from researcher.execution import storage
 from researcher.loop.session import work_on
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.timeout(280)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExperimentStore]:
     """Its writers give up after a moment, and try again after another."""
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(storage_outage, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(storage_outage, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(storage, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(storage, "LONGEST_PAUSE_S", 0.2)
     with open_store(tmp_path / "research.db") as opened:
         yield opened
 
@@ -148,7 +148,7 @@ def test_resume_waits_for_a_database_that_is_locked(tmp_path: Path) -> None:
 def test_what_may_pass_is_told_from_what_may_not(store: ExperimentStore, study_id: str, tmp_path: Path) -> None:
     with locked(tmp_path / "research.db"), pytest.raises(StoreUnavailable) as busy:
         store.append_event(study_id, "any", "text")
-    assert busy.value.may_pass and storage_outage.is_storage_outage(busy.value)
-    assert storage_outage.is_storage_outage(OSError(28, "No space left on device"))
-    assert not storage_outage.is_storage_outage(OSError(13, "Permission denied"))
-    assert not storage_outage.is_storage_outage(StoreUnavailable("the file is damaged"))
+    assert busy.value.may_pass and storage.is_storage_outage(busy.value)
+    assert storage.is_storage_outage(OSError(28, "No space left on device"))
+    assert not storage.is_storage_outage(OSError(13, "Permission denied"))
+    assert not storage.is_storage_outage(StoreUnavailable("the file is damaged"))

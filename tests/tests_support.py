@@ -10,6 +10,9 @@ from typing import Any
 import httpx
 from hypothesis import settings
 
+WAIT_S = 240.0
+"""How long a state is waited for that comes in seconds: far beyond what a machine with other work takes."""
+
 
 def examples(usual: int) -> int:
     """How many examples of a property that by default has so many: the profile scales them as it does all others."""
@@ -54,11 +57,11 @@ def run_batch(http: httpx.Client, *, tasks: int, repeats: int, name: str = "task
             end(http, begin(http), task_id=f"{name}-{task}", reward=reward, call=True, **more)
 
 
-def wait_for_state(http: httpx.Client, state: str, timeout_s: float = 60) -> dict[str, Any]:
+def wait_for_state(http: httpx.Client, state: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
     return _wait(http, lambda status: status["state"] == state, f"state {state}", timeout_s)
 
 
-def wait_for_step(http: httpx.Client, step: int, timeout_s: float = 60) -> dict[str, Any]:
+def wait_for_step(http: httpx.Client, step: int, timeout_s: float = WAIT_S) -> dict[str, Any]:
     return _wait(
         http,
         lambda status: status["step"] >= step and status["state"] in {"ROLLING", "COMPLETE"},
@@ -67,7 +70,7 @@ def wait_for_step(http: httpx.Client, step: int, timeout_s: float = 60) -> dict[
     )
 
 
-def wait_for_held_begins(http: httpx.Client, number: int, timeout_s: float = 60) -> dict[str, Any]:
+def wait_for_held_begins(http: httpx.Client, number: int, timeout_s: float = WAIT_S) -> dict[str, Any]:
     return _wait(http, lambda status: status["pool"]["held_begins"] == number, f"{number} held begins", timeout_s)
 
 

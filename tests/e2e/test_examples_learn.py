@@ -31,7 +31,7 @@ def accuracies(output: str) -> tuple[float, float]:
     return float(before), float(after)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_reversing_words_is_learned_within_twelve_steps(swarm_process: str, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text((EXAMPLES / "reverse_words" / "job.yaml").read_text().replace("total_steps: 30", "total_steps: 12"))
@@ -42,7 +42,7 @@ def test_reversing_words_is_learned_within_twelve_steps(swarm_process: str, tmp_
     assert after >= 0.85, output
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_an_adapter_of_rank_8_learns_to_reverse_words(swarm_process: str, tmp_path: Path) -> None:
     settings = yaml.safe_load((EXAMPLES / "reverse_words" / "job.yaml").read_text())
     job = tmp_path / "job.yaml"
@@ -64,7 +64,7 @@ def test_a_stock_openai_agent_is_trained_by_its_tool_calls(swarm_process: str, t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_stock_openai_agent_learns_to_use_its_tool(swarm_process: str, tmp_path: Path) -> None:
     job = (EXAMPLES / "openai_tools" / "job.yaml").read_text()
     short = tmp_path / "job.yaml"

@@ -61,7 +61,7 @@ def rewards(output: str, when: str) -> dict[str, float]:
     return {role: float(value) for role, value in re.findall(r"(\w+) ([\d.]+)", line) if role in ROLES}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_both_servers_train_on_the_same_episodes(start_process: Any, tmp_path: Path) -> None:
     quick = changed_jobs(tmp_path, engine="fake", total_steps=4, batch_size=4, num_repeat=4)
     output, urls = run_example(start_process, quick, "--eval-episodes", "10")
@@ -78,7 +78,7 @@ def test_both_servers_train_on_the_same_episodes(start_process: Any, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_the_held_out_reward_of_both_models_rises(start_process: Any) -> None:
     output, _ = run_example(start_process, EXAMPLE)
     before, after = rewards(output, "before"), rewards(output, "after")

@@ -182,7 +182,7 @@ def test_every_page_opens_by_its_address_and_names_the_best_arm(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_every_page_opens_on_a_real_study(browser: Browser, explorer_of_a_real_study: Explorer, tmp_path: Path) -> None:
     visiting = Visitor(browser, explorer_of_a_real_study, "light")
     _visit_every_page(visiting, explorer_of_a_real_study, tmp_path)

@@ -114,7 +114,7 @@ def ended(model_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield Ended(done.returncode, json.loads(done.stdout), done.stdout + done.stderr, home, store)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_study_is_carried_to_its_end_with_the_arms_the_model_planned(ended: Ended) -> None:
     assert ended.code == 0, ended.said
     assert ended.store.get_study(ended.study_id).status is StudyStatus.FINISHED
@@ -129,7 +129,7 @@ def test_study_is_carried_to_its_end_with_the_arms_the_model_planned(ended: Ende
     assert finished == [(arm, seed) for arm in (SMALL, BASELINE) for seed in range(SEEDS)]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_planted_bug_is_caught_before_any_run_and_repaired_by_the_model(ended: Ended) -> None:
     events = ended.store.list_events(ended.study_id, limit=None)
     kinds = [event.kind for event in events]
@@ -149,7 +149,7 @@ def test_planted_bug_is_caught_before_any_run_and_repaired_by_the_model(ended: E
     assert all(call.error is None and call.input_tokens > 0 and call.output_tokens > 0 for call in calls)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_written_program_trains_inside_the_sandbox(ended: Ended) -> None:
     for run in ended.store.list_runs(study_id=ended.study_id):
         printed = Path(str(run.log_path)).parent / "work" / "program.log"
@@ -162,7 +162,7 @@ def test_written_program_trains_inside_the_sandbox(ended: Ended) -> None:
     assert fmean(final[best].values()) > fmean(base[best].values()) + 0.2
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_verdict_follows_from_the_scores_and_not_from_the_model(ended: Ended) -> None:
     final = ended.scores("final")
     (finding,) = ended.store.list_findings(study_id=ended.study_id)
@@ -196,7 +196,7 @@ def verdict_of(ended: Ended, finding: Finding) -> str:
     return "no better" if 2 * stats.t.cdf((gain - 0.02) / error, df) < 0.05 else "inconclusive"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_key_of_the_model_is_in_no_file_and_in_no_output(ended: Ended) -> None:
     files = [path for path in ended.home.rglob("*") if path.is_file()]
 

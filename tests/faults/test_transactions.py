@@ -164,7 +164,7 @@ def check(pair: Pair, point: str, victims: str) -> None:
         assert counted["a"], outcome
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("point", "victims"), SAMPLE)
 def test_whoever_dies_between_two_calls_both_servers_count_the_episode_or_none(
     pair: Pair, point: str, victims: str
@@ -173,7 +173,7 @@ def test_whoever_dies_between_two_calls_both_servers_count_the_episode_or_none(
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("point", "victims"), sorted(set(WHOLE) - set(SAMPLE)))
 def test_the_same_with_everybody_killed_at_every_point(pair: Pair, point: str, victims: str) -> None:
     check(pair, point, victims)

@@ -24,7 +24,7 @@ RECORDER = ROOT / "tests" / "stand_ins" / "call_record"
 JOB = {"model": "nano", "batch_size": 1, "num_repeat": 2, "total_steps": 3}
 LIMIT_S = 60.0
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 
 @dataclass

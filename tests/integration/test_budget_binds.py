@@ -54,7 +54,7 @@ def finished(store: ExperimentStore, study_id: str) -> int:
     return len(store.list_runs(study_id=study_id, statuses=[RunStatus.FINISHED]))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_raised_budget_of_runs_ends_as_if_it_had_been_there_from_the_beginning(store, urls, tmp_path):
     whole = begin(store, urls, max_runs=2)
     assert work_on(store, whole, tmp_path).study.status is StudyStatus.FINISHED
@@ -77,7 +77,7 @@ def test_raised_budget_of_runs_ends_as_if_it_had_been_there_from_the_beginning(s
         work_on(store, short, tmp_path, budget={"max_runs": 40})
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_spent_gpu_hours_stop_the_run_under_way_which_is_no_failure_of_its_arm(store, urls, tmp_path, monkeypatch):
     pace = Pace(last_step=1)
     monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
@@ -98,7 +98,7 @@ def test_spent_gpu_hours_stop_the_run_under_way_which_is_no_failure_of_its_arm(s
     assert store.sum_budget(study_id)[BudgetKind.RUNS] == 2
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_study_without_time_launches_nothing_and_goes_on_when_it_gets_some(store, urls, tmp_path):
     study_id = begin(store, urls, max_hours=1e-9)
 

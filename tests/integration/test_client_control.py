@@ -35,7 +35,7 @@ def client(start_server: Any) -> Iterator[SwarmClient]:
         yield client
 
 
-def wait_until(reached: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(reached: Callable[[], object], timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, "not reached"

@@ -72,7 +72,7 @@ def call_model(http: httpx.Client, base_url: str, api_key: str) -> None:
     reply.raise_for_status()
 
 
-@pytest.mark.timeout(110)
+@pytest.mark.timeout(400)
 def test_a_rollout_and_a_watcher_go_on_over_a_killed_server(server: Server) -> None:
     seen: list[EventView] = []
     with (
@@ -120,7 +120,7 @@ def kill_and_restart(server: Server, client: SwarmClient) -> None:
     server.start()
 
 
-@pytest.mark.timeout(110)
+@pytest.mark.timeout(400)
 def test_an_episode_outlives_the_server_that_began_it(server: Server) -> None:
     with SwarmClient(server.url) as client, httpx.Client(timeout=30) as http:
         client.wait_until_step(0, timeout=60)

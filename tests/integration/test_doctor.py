@@ -55,7 +55,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-@pytest.mark.timeout(220)
+@pytest.mark.timeout(400)
 def test_a_machine_that_can_serve_exits_0_with_a_remedy_for_every_complaint(tmp_path: Path) -> None:
     done = run_doctor("--home", str(tmp_path / "new"), "--port", str(free_port()), "--json", SWARM_TOKEN=CANARY)
     report = json.loads(done.stdout)
@@ -69,7 +69,7 @@ def test_a_machine_that_can_serve_exits_0_with_a_remedy_for_every_complaint(tmp_
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.timeout(220)
+@pytest.mark.timeout(400)
 def test_a_failed_check_exits_1_and_the_table_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     done = run_doctor("--home", str(tmp_path / "file"), "--host", "0.0.0.0", "--port", str(free_port()))

@@ -116,7 +116,7 @@ def test_the_base_score_says_whether_a_model_can_learn(
         assert {view.episode_type for view in client.episodes()} == {"eval"}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_the_base_score_of_a_model_is_measured_without_a_running_server(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["env", "check", "reverse", "--train-model", "nano", "--episodes", "8", "--json"])
     assert done.stdout, done.output
@@ -149,7 +149,7 @@ def test_the_bundled_ones_are_listed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
     monkeypatch.chdir(tmp_path)
     url = start_server(TrainJob()).url

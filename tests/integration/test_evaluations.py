@@ -24,7 +24,7 @@ from swarm.errors import BadRequest, Conflict, EngineNotReady, NotFound
 from swarm.schemas import EvaluationView
 from swarm.types import Task, WorkflowOutput
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 
 JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=1, eval_every=2, eval_episodes=3)
 TASKS = [Task(main_query=f"held out {number}", task_id=f"held-{number}") for number in range(3)]

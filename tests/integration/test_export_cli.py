@@ -23,7 +23,7 @@ from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, write_checkp
 from swarm.cli import app
 from swarm.model_path import BUNDLED_DIRECTORY
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from swarm.types import (
     WeightVersion,
 )
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=1)
 TEXT = "Please tell me which of these words is the longest one, and why that is so: apple, banana, strawberry. "

@@ -20,7 +20,7 @@ def most_by_chance(rate: float, studies: int) -> int:
     return int(stats.binom.isf(1e-6, studies, rate))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("policy", "studies"),
     [
@@ -43,7 +43,7 @@ def test_useless_arms_are_kept_no_more_often_than_the_charter_says(policy: str, 
     assert sum(bool(each.kept) for each in played) <= most_by_chance(chosen.charter.rule.alpha, studies)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @FEW_OR_MANY
 def test_better_arm_is_found_with_the_runs_that_the_design_chose(studies: int) -> None:
     chosen = POLICIES["fixed"]
@@ -54,7 +54,7 @@ def test_better_arm_is_found_with_the_runs_that_the_design_chose(studies: int) -
     assert all(each.verdicts.keys() == {"lr=0.0001", "lr=0.0003", "lr=0.003", "lr=0.01"} for each in played)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @FEW_OR_MANY
 def test_arm_that_diverges_is_kept_only_where_none_of_its_runs_did(studies: int) -> None:
     chosen = POLICIES["fixed"]

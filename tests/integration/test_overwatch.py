@@ -53,7 +53,7 @@ def screen_of(app: Dashboard) -> str:
     return html.unescape(app.export_screenshot()).replace("\xa0", " ")
 
 
-async def until(condition: Callable[[], bool], pilot: Any, timeout_s: float = 60) -> None:
+async def until(condition: Callable[[], bool], pilot: Any, timeout_s: float = 240) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await pilot.pause(0.05)

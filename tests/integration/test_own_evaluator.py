@@ -23,7 +23,7 @@ from swarm.config import ServerConfig
 from swarm.environments.scaffold import write_scaffold
 from swarm.errors import JobInvalid
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 PAGE = Path(__file__).parents[2] / "docs"
 JOB = TrainJob(

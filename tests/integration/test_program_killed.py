@@ -20,7 +20,7 @@ from researcher.study.settings import StudySettings
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
 PATIENCE_S = 240
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(400)
 
 
 class StudyAtWork:

@@ -23,7 +23,7 @@ from swarm.program.hosted.process import ProgramProcess, place_program
 from swarm.sandbox.sandbox import choose_sandbox
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(400),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
 

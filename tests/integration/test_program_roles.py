@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 JOB = TrainJob(engine="fake", batch_size=3, num_repeat=2, total_steps=3)
 FOOT = """

@@ -23,7 +23,7 @@ from swarm.backends.fake.trainer import FakeTrainer
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(400)
 
 JOB = TrainJob(engine="fake", batch_size=100, num_repeat=2)
 BODY: dict[str, Any] = {"model": "default", "input": "Hello"}

@@ -157,7 +157,7 @@ def calls_in_flight(scene: Scene) -> int:
     return sum(each["calls_in_flight"] for each in running)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s"
@@ -276,7 +276,7 @@ def test_stock_clients_are_held_over_a_short_weight_update(start_server: Any, pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_stock_clients_are_held_over_a_weight_update_of_a_minute(start_server: Any, pace: Pace) -> None:
     check_that_all_are_held(start_server, pace, update_s=60.0)
 

@@ -20,7 +20,7 @@ from researcher.execution.run_record import RunRejected, check_record, held_out_
 from swarm import EpisodeType, SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.environments.scaffold import write_scaffold
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(400)
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=50, experiment_name="arm/seed-1")
 HELD_OUT = held_out_of({"words/held-out": "What is the secret word?"})

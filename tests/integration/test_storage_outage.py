@@ -22,7 +22,7 @@ from researcher.study.settings import StudySettings
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
 PATIENCE_S = 200
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_reading_commands_upgrade_the_database_first(home: Path) -> None:
     assert STUDY in listed.stdout
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_paused_study_goes_on_and_finishes(home: Path) -> None:
     resumed = CliRunner().invoke(app, ["resume", STUDY, "--home", str(home)])
 

@@ -37,7 +37,7 @@ def call(home: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, [*arguments, "--home", str(home), "--json"])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: ExperimentStore, tmp_path: Path) -> None:
     study = carry_out(store, tmp_path, max_runs=3)
     before = store.list_runs(study_id=study)
@@ -75,7 +75,7 @@ def test_study_whose_charter_has_no_alpha_left_is_refused_and_left_as_it_is(
     assert (store.get_study(study), store.list_events(study, limit=None)) == before
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_again(
     store: ExperimentStore, tmp_path: Path
 ) -> None:

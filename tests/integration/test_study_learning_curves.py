@@ -14,7 +14,7 @@ from researcher.base_scores import MEASURED_ON
 from researcher.cli import app
 from researcher.learning_curves import area_under, curve_of
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(400)
 
 SETTINGS = ["--engine", "fake", "--brain", "rules", "--seeds", "1", "--steps", "7", "--eval-episodes", "10", "--json"]
 

@@ -243,7 +243,7 @@ class BadArms(RulesPlanner):
         return ArmProgram(arm.name, self._written.get(arm.name, honest.code), trusted=True)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_bad_clients_cost_their_arm_and_not_the_study(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +305,7 @@ def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
         assert 1 <= final.weight_version == run.final_weight_version < 100_000
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     store: ExperimentStore, tmp_path: Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

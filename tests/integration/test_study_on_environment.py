@@ -17,7 +17,7 @@ from swarm.environments import load_environment
 from swarm.environments.scaffold import write_scaffold
 from swarm.tasks import Split
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(400)
 
 KNOWS = """
 ANSWERS = {answers}

@@ -18,7 +18,7 @@ from experiments_db import open_store
 
 pytestmark = [
     pytest.mark.skipif(POSTGRES_URL is None, reason="needs a PostgreSQL server; run `make test-postgres`"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(400),
 ]
 
 APP = Path(__file__).parents[2] / "ui" / "app.py"

@@ -18,7 +18,7 @@ from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings
 from researcher.types import Arm, ArmProgram, Charter, History, Plan
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(400)
 
 SMALL = ["--engine", "fake", "--brain", "rules", "--seeds", "1", "--eval-episodes", "6"]
 

@@ -79,7 +79,7 @@ def test_the_agent_of_the_environments_folder_plays_where_no_program_is_named(ow
     assert scored.exit_code == 2 and "a program has a function agent, reward or schedule" in scored.stderr
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_without_a_server_one_is_started_and_a_second_run_goes_on(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own)
     first = train(own)

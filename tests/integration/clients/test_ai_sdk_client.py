@@ -19,7 +19,7 @@ IS_INSTALLED = shutil.which("node") is not None and (PROGRAM.parent / "node_modu
 LIMIT_S = 30
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(400),
     pytest.mark.skipif(not IS_INSTALLED, reason="NOT TESTED: the AI SDK needs node and npm; run `make system ai-sdk`"),
 ]
 

@@ -10,7 +10,7 @@ from anthropic import Anthropic, AsyncAnthropic, BadRequestError, beta_tool
 from integration.clients.stage import Observed, Stage
 from pydantic import BaseModel, ConfigDict
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(400)
 
 LIMIT_S = 20
 PAINT = {

@@ -17,7 +17,7 @@ from langchain_openai import ChatOpenAI
 from openai import DefaultHttpxClient, OpenAI
 from pydantic import BaseModel, SecretStr
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(400)
 
 LIMIT_S = 20
 MESSAGES: list[Any] = [{"role": "user", "content": "Reverse: ABC"}]

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from integration.clients.stage import Observed, Stage
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(400)
 
 LIMIT_S = 20
 

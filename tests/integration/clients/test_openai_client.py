@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from swarm.types import EpisodeType
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(400)
 
 LIMIT_S = 20
 WEATHER = {

@@ -11,7 +11,7 @@ from integration.clients.stage import Observed, Stage
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from pydantic import BaseModel, ConfigDict
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(400)
 
 LIMIT_S = 20
 PAINT = {

@@ -14,7 +14,7 @@ from pydantic_ai import Agent, AgentRunResult, NativeOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(400)
 
 Result = TypeVar("Result")
 

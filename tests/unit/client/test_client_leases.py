@@ -28,7 +28,7 @@ def beats(server: Any) -> list[Any]:
     return [heard for heard in list(server.heard) if heard.path == HEARTBEAT]
 
 
-def wait_until(reached: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(reached: Callable[[], object], timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, "not reached"

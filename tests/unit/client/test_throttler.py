@@ -66,7 +66,7 @@ class Gate:
             self.inside -= 1
 
 
-def wait_until(reached: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(reached: Callable[[], object], timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, "not reached"

@@ -22,7 +22,7 @@ from swarm.tasks.base import Split
 
 Open = Callable[[Path], RemoteEnvironment]
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 
 HANGS = """
 import time

@@ -35,7 +35,7 @@ time.sleep(600)
 """
 
 
-def _wait(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def _wait(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"

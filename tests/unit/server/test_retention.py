@@ -11,7 +11,7 @@ from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
 from swarm.schemas import EngineState
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=1)
 

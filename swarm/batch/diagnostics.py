@@ -21,6 +21,11 @@ together keep memory below 100 MB whatever clients send."""
 MIN_CONSTANT = 32
 CONSTANT_GROUPS = 4
 """So many equal rewards in a row are no coincidence: the larger of 32 and four groups."""
+_FAILED = (
+    "no attempt succeeds: look at the replies, reward parts of an answer, or begin with a model that does it now and"
+    " then"
+)
+_SUCCEEDED = "no attempt does better than another: the task is done, or the reward tells answers not apart"
 
 REPEATS = 2
 """A task with more than twice `num_repeat` episodes of one client in one batch is more than retries."""
@@ -143,7 +148,8 @@ class Diagnostics:
             self._warn(
                 client_id,
                 "constant_reward",
-                f"the last {client.equal_rewards} rewards were all {episode.reward:g}: nothing is learned from them",
+                f"the last {client.equal_rewards} rewards were all {episode.reward:g}: nothing is learned from them"
+                f" ({_SUCCEEDED if episode.reward > 0 else _FAILED})",
             )
 
     def _check_repeats(self, client_id: str, client: _Client, task_id: str, num_repeat: int) -> None:

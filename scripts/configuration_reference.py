@@ -70,7 +70,7 @@ def _table(model: type[BaseModel], live: Mapping[str, str] | None = None) -> str
 
 
 def _live(name: str) -> str:
-    """From when on a change of a running job can hold."""
+    """This says from when on a change of a running job can hold."""
     if name not in LIVE:
         return ""
     first = {Reader.STEP: "seal", Reader.BATCH: "batch"}[LIVE[name].reader]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from swarm.job import TrainJob
@@ -55,6 +55,19 @@ def check_algorithm(job: TrainJob) -> None:
         raise ValueError(f"algorithm {job.algorithm}: {why}")
     for problem in (*_of_critic(job), *_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
         raise ValueError(problem)
+
+
+def bypass_settings(job: TrainJob) -> dict[str, Any]:
+    """What the loss bypass_mode reads of a resolved job, by the field names of verl's RolloutCorrectionConfig."""
+    return {
+        "rollout_is": None if job.rollout_is == "off" else job.rollout_is,
+        "rollout_is_threshold": job.rollout_is_threshold,
+        "rollout_is_batch_normalize": job.rollout_is_batch_normalize,
+        "rollout_rs": job.rollout_rs,
+        "rollout_rs_threshold": job.rollout_rs_threshold,
+        "bypass_mode": True,
+        "loss_type": job.loss_type,
+    }
 
 
 def _of_critic(job: TrainJob) -> Iterator[str]:

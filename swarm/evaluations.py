@@ -97,7 +97,7 @@ class Evaluations:
         self._has_evaluator = newest is None or newest.reason != NO_EVALUATOR
 
     async def open_if_due(self) -> None:
-        """To be called whenever the engine comes to rest; again for the same weights changes nothing.
+        """Call this whenever the engine comes to rest. A second call for the same weights changes nothing.
 
         Raises LedgerError.
         """

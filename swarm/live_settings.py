@@ -212,7 +212,7 @@ def with_settings(job: TrainJob, settings: Mapping[str, Any]) -> TrainJob:
 
 
 def earliest_step(settings: Mapping[str, Any], filling: int) -> int:
-    """From which step on a change can hold; `filling` is the step whose batch is being collected."""
+    """The first step that can have a change; `filling` is the step whose batch is being collected."""
     return filling + any(LIVE[name].reader is Reader.BATCH for name in settings)
 
 

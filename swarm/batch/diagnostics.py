@@ -25,7 +25,7 @@ _FAILED = (
     "no attempt succeeds: look at the replies, reward parts of an answer, or begin with a model that does it now and"
     " then"
 )
-_SUCCEEDED = "no attempt does better than another: the task is done, or the reward tells answers not apart"
+_SUCCEEDED = "no attempt does better than another: the task is done, or the reward does not tell answers apart"
 
 REPEATS = 2
 """A task with more than twice `num_repeat` episodes of one client in one batch is more than retries."""

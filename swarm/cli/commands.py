@@ -25,8 +25,7 @@ from swarm import __version__
 from swarm.cli import export, gc, job, scoring, skills, training
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import home_named
-from swarm.cli.scoring import DEFAULT_URL
+from swarm.cli.options import DEFAULT_URL, home_named
 from swarm.cli.tokens import token_of
 from swarm.errors import (
     BadRequest,

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.options import DEFAULT_URL
 from swarm.cli.tokens import token_of
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
     from swarm.schemas import JobView
-
-DEFAULT_URL = "http://127.0.0.1:10086"
 
 
 def show_or_change(
@@ -62,7 +61,8 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
         if not name or not equals:
             raise BadRequest(f"--set {word}: must be NAME=VALUE, such as lr=3e-4", param="set")
         try:
-            settings[name] = _number(text) or yaml.safe_load(text)
+            number = _number(text)
+            settings[name] = yaml.safe_load(text) if number is None else number
         except yaml.YAMLError as error:
             raise BadRequest(f"--set {word}: the value is not valid YAML", param="set") from error
     return settings

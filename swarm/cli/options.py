@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from swarm.tasks import Split
 
 
+DEFAULT_URL = "http://127.0.0.1:10086"
+"""The address of a server that was started on this machine without a port of its own."""
+
+
 def split_named(name: str) -> Split:
     """Raises BadRequest for a split that there is not."""
     from swarm.tasks import Split

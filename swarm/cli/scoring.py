@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import program_of, require_model, split_named
+from swarm.cli.options import DEFAULT_URL, program_of, require_model, split_named
 from swarm.cli.scores import mean_of, score_text
 from swarm.cli.tokens import token_of
 from swarm.errors import BadRequest, EngineFailure
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from swarm.schemas import EvaluationView
     from swarm.tasks import Split
 
-DEFAULT_URL = "http://127.0.0.1:10086"
 EPISODES = 200
 END_S = 60.0
 """What an evaluator takes to end once nothing is due any more."""
@@ -83,7 +82,7 @@ def evaluate(
 
 
 @contextmanager
-def evaluator_of(job: TrainJob, env: str, program: Path | None, url: str, directory: Path) -> Generator[None]:
+def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, directory: Path) -> Generator[None]:
     """A `swarm eval --follow` beside whoever trains the job, if the job asks for scores and names nobody who brings
     them. When the training is done it is given the time to score the last step.
 

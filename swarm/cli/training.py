@@ -18,7 +18,7 @@ from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import program_of
 from swarm.cli.own_server import server_at
 from swarm.cli.scores import score_figures, score_text
-from swarm.cli.scoring import evaluator_of
+from swarm.cli.scoring import evaluator_beside
 from swarm.cli.tokens import token_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def train(
                 client.auto_sync_train_config_and_start_engine(train_job)
                 scores = _Scores(client, environment, chosen, eval_episodes, workers)
                 before = scores.measure("before")
-                with evaluator_of(train_job, env, program, address, directory), watch_steps(client, _show_step):
+                with evaluator_beside(train_job, env, program, address, directory), watch_steps(client, _show_step):
                     gate = None if eval_every is None else scores.gate(eval_every, train_job.batch_size)
                     done = train_program(client, environment, train_job, chosen, max_workers=workers, gate=gate)
                 after = scores.measure("after")

@@ -120,6 +120,6 @@ def _drop(connection: sqlite3.Connection, after_step: int, ended_before: float) 
 
 
 def _size(path: Path) -> int:
-    """With the write-ahead log beside it."""
+    """The size of the ledger and of the write-ahead log beside it, in bytes."""
     files = (path, path.with_name(f"{path.name}-wal"))
     return sum(file.stat().st_size for file in files if file.exists())

@@ -220,7 +220,7 @@ class EvaluationRow:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """As they stand among the metrics of the step."""
+        """The figures of the score by the names that they have among the metrics of the step."""
         figures = {"eval/mean": self.mean, "eval/stderr": self.stderr, "eval/episodes": self.scored}
         return {name: float(value) for name, value in figures.items() if value is not None}
 

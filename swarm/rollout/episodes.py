@@ -118,7 +118,7 @@ class Episodes:
 
     @property
     def job(self) -> TrainJob:
-        """As it holds for what is sampled now: for the step that comes after the present weights."""
+        """The job that holds for what is sampled now, which is that of the step after the present weights."""
         return self.running_job.at(self.lifecycle.weights.step + 1)
 
     async def begin(self, request: BeginEpisodeRequest, departure: Departure | None = None) -> BegunEpisode:

@@ -186,7 +186,8 @@ class Assembly:
 
 
 def _retire_earlier(home: Path, number: int) -> None:
-    """Of runs that nobody goes on with any more, the newest checkpoint stays, and what was to be kept."""
+    """Remove the recovery copies of earlier runs, which nobody goes on with. Their newest checkpoint stays, and so does
+    what was to be kept."""
     for run in runs_of(home):
         if run.number < number:
             run.checkpoints.retire()

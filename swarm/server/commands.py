@@ -95,7 +95,7 @@ class SwarmServer:
 
     @property
     def job(self) -> TrainJob | None:
-        """As its run was given it."""
+        """The job that the run was given, without the changes made since."""
         return self._job
 
     def find_service(self) -> ModelService | None:
@@ -407,7 +407,7 @@ class SwarmServer:
 
 
 def _as_recorded(job: TrainJob) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As given, and with every default filled in."""
+    """The job as it was given, and the job with every default filled in."""
     return job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
 
 

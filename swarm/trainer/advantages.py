@@ -49,7 +49,7 @@ class PolicyStatistics:
     weights_EL: torch.Tensor | None = None
 
     def arguments(self) -> dict[str, torch.Tensor]:
-        """By the names under which verl's estimators take them.
+        """The statistics by the names under which verl's estimators take them.
 
         1 - 2π + Σπ² is (1 - π)² plus the squares of all others, so it is never below 0 but by rounding, which a sum
         close to 0 in the denominator of a baseline would make much of.
@@ -90,7 +90,9 @@ def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatist
     return advantages_EL
 
 
-def judge(rows: Sequence[Row], values_EL: torch.Tensor, job: TrainJob) -> tuple[torch.Tensor, torch.Tensor]:
+def compute_gae_advantages(
+    rows: Sequence[Row], values_EL: torch.Tensor, job: TrainJob
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages of gae and the returns that a critic is trained towards, both [E, L], by its values.
 
     The reward of a turn is at its last trained token, that of the episode at the last of all. There are no groups: what

@@ -81,7 +81,7 @@ def _describe_returns(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _describe_rewards(rows: Sequence[Row]) -> dict[str, float]:
-    """Of each reward that every episode has by this name; verl's names."""
+    """Mean and deviation of each reward that all episodes have; the metrics have verl's names."""
     named = [dict(row.rewards or {}) for row in rows]
     measured: dict[str, float] = {}
     for name in sorted(name for name in named[0] if all(name in rewards for rewards in named)):

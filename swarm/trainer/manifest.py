@@ -16,7 +16,8 @@ from swarm.trainer.atomic_directory import fingerprint
 
 MANIFEST: Final = "manifest.json"
 LARGEST_HASHED: Final = 2**28
-"""Bytes. Of larger files only the size is compared: reading hundreds of gigabytes twice would take minutes."""
+"""The limit is in bytes. A larger file is compared by its size alone: reading hundreds of gigabytes twice would take
+minutes."""
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

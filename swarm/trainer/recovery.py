@@ -68,7 +68,7 @@ class Recovery:
         return recovered
 
     async def reach(self, step: int) -> Recovered:
-        """As `restore`, but leaves the record alone however far it gets."""
+        """Do what `restore` does, but leave the record alone however far that gets."""
         weights = await self._load_newest(step)
         began = time.monotonic()
         replayed = 0

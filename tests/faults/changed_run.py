@@ -95,12 +95,12 @@ class ChangedRun:
         return [batch for batch in reversed(shown) if batch["state"] == "trained"]
 
     def kept_weights(self) -> dict[int, bytes]:
-        """By step, as they were written while the run went on."""
+        """The weights by step, read from what was written while the run went on."""
         kept = self.server.home.glob("swarm/default/run-*/checkpoints/step-*/model.safetensors")
         return {int(path.parent.name.removeprefix("step-")): path.read_bytes() for path in kept}
 
     def replayed_weights(self) -> dict[int, bytes]:
-        """By step, each made of the batches on record once more."""
+        """The weights by step, each made of the batches on record once more."""
         weights: dict[int, bytes] = {}
         for path in self.server.home.glob("swarm/default/run-*/recovery"):
             shutil.rmtree(path)

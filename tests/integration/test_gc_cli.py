@@ -48,7 +48,7 @@ class Filler:
 
     ledger: Ledger
     calls: int = 1
-    """Of each episode."""
+    """How many calls each episode has."""
 
     async def episode(self, name: str, step: int, *, is_ended: bool = True) -> None:
         now = time.time()

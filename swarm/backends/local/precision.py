@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""In which number format a model is loaded, and how many threads compute it.
+"""Chooses the number format that a model is loaded in, and how many threads compute it.
 
 Place in the flow: model.py asks for the format before it loads a model, operations.py for the threads after that, and
 export.py for what a checkpoint is written in. Reads the headers of weight files, never the weights.

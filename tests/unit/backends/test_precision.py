@@ -1,4 +1,4 @@
-"""In which number format a model is loaded, how many threads compute it, and that a base is one memory for all."""
+"""A model is loaded in the number format that suits it, by as many threads as help, and its base is shared memory."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.metrics import Meter
 from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
-from swarm.trainer.advantages import judge
+from swarm.trainer.advantages import compute_gae_advantages
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import TrainBatch
 
@@ -78,7 +78,7 @@ def test_advantages_and_returns_are_those_of_verls_function_on_the_same_batch(
     for line, row in enumerate(rows):
         rewards[line, row.tokens - 1] = row.reward
     expected, returns = compute_gae_advantage_return(rewards, values, mask, job.gamma, job.lam)  # type: ignore[arg-type]
-    got, got_returns = judge(rows, values, job)
+    got, got_returns = compute_gae_advantages(rows, values, job)
     torch.testing.assert_close(got, expected * mask, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(got_returns, returns * mask, rtol=1e-5, atol=1e-5)
     assert got.abs().sum() > 0
@@ -115,7 +115,7 @@ def test_value_loss_and_gradient_are_those_of_verls_function_however_it_is_cut(
         critic.run(rows, range(len(rows)), ValueTargets(values, returns), meter, nothing)
         measured = meter.read()
         assert measured["critic/vf_loss"] == pytest.approx(loss.item(), rel=1e-5)
-        # Of one gradient, Adam's first moment is a share of it.
+        # After one gradient, Adam's first moment is a share of that gradient.
         moments = critic.state()["optimizer"]["adamw"].values()
         gradient = torch.cat([each["exp_avg"].flatten() for each in moments]) / (1 - job.betas[0])
         assert ((gradient - expected).norm() / expected.norm()).item() < 1e-5

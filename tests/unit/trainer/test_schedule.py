@@ -23,13 +23,13 @@ PLANS = st.integers(1, 60).flatmap(lambda total: st.tuples(st.just(total), st.in
 
 
 def rates(total: int, warmup: int, **job: object) -> list[float]:
-    """Of steps 1 to `total`."""
+    """Our rates of the steps 1 to `total`."""
     resolved = build_job({"lr": PEAK, "lr_warmup_steps": warmup, "total_steps": total, **job}).resolve()
     return [learning_rate(resolved, step) for step in range(1, total + 1)]
 
 
 def rates_of(make: Callable[[torch.optim.Optimizer], LRScheduler], total: int) -> list[float]:
-    """Of steps 1 to `total` + 1, as a scheduler of torch gives them."""
+    """The rates that a scheduler of torch gives to the steps 1 to `total` + 1."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
     schedule = make(optimizer)
     found: list[float] = []

@@ -75,7 +75,7 @@ class Critic:
         self._optimizer.adopt(job)
 
     def values(self, rows: Sequence[Row], pulse: Callable[[], None]) -> torch.Tensor:
-        """By the present weights, [E, L] on the CPU; 0 past the end of a row."""
+        """The values that the present weights give, [E, L] on the CPU; 0 past the end of a row."""
         values_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
         with torch.no_grad():
             for numbers in plan_microbatches(rows, range(len(rows)), self._job.ppo_max_token_len):

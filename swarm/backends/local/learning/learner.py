@@ -37,7 +37,7 @@ from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
-from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages, judge
+from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages, compute_gae_advantages
 from swarm.trainer.description import describe_batch, describe_values, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches, step_generator
 from swarm.trainer.schedule import learning_rate
@@ -105,7 +105,7 @@ class Learner:
             advantages_EL = compute_advantages(rows, job, policy)
         else:
             values_EL = self._critic.values(rows, pulse)
-            advantages_EL, returns_EL = judge(rows, values_EL, job)
+            advantages_EL, returns_EL = compute_gae_advantages(rows, values_EL, job)
             targets = ValueTargets(values_EL, returns_EL)
         step = StepInput(rows, advantages_EL, lr, pulse, weight_version, correction)
         minibatches = list(draw_minibatches(len(rows), job, batch.step))

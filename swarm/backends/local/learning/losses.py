@@ -19,6 +19,7 @@ from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
+from swarm.algorithms import bypass_settings
 from swarm.backends.local.learning.correction import Correction
 from swarm.backends.local.learning.microbatches import MicroBatch
 from swarm.job import TrainJob
@@ -99,7 +100,9 @@ class Objective:
             clip_ratio_high=_resolved(job.clip_ratio_high),
             clip_ratio_c=job.clip_ratio_c,
             policy_loss=PolicyLossConfig(
-                loss_mode=job.policy_loss, dro_beta=job.dro_beta, rollout_correction=_bypass_settings(job)
+                loss_mode=job.policy_loss,
+                dro_beta=job.dro_beta,
+                rollout_correction=RolloutCorrectionConfig(**bypass_settings(job)),
             ),
             loss_agg_mode=self._aggregation,
         )
@@ -160,19 +163,6 @@ class Objective:
 
     def _aggregate(self, loss_RL: torch.Tensor, mask_RL: torch.Tensor) -> torch.Tensor:
         return agg_loss(loss_RL, mask_RL, self._aggregation, **self._config.global_batch_info)
-
-
-def _bypass_settings(job: TrainJob) -> RolloutCorrectionConfig:
-    """What the loss bypass_mode reads; the others have `Scores.correction`."""
-    return RolloutCorrectionConfig(
-        rollout_is=None if job.rollout_is == "off" else job.rollout_is,
-        rollout_is_threshold=job.rollout_is_threshold,
-        rollout_is_batch_normalize=job.rollout_is_batch_normalize,
-        rollout_rs=job.rollout_rs,
-        rollout_rs_threshold=job.rollout_rs_threshold,
-        bypass_mode=True,
-        loss_type=job.loss_type,
-    )
 
 
 def _resolved(value: Setting | None) -> Setting:

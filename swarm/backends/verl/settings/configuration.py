@@ -17,6 +17,7 @@ from typing import Any, Final
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from swarm.algorithms import bypass_settings
 from swarm.backends.verl.settings.feasibility import check_limits
 from swarm.backends.verl.settings.ownership import RESERVED, owner_of
 from swarm.backends.verl.settings.schema import MODEL_ENGINES, VerlSchema, read_schema
@@ -27,9 +28,10 @@ ACTOR: Final = "actor_rollout_ref.actor"
 REF: Final = "actor_rollout_ref.ref"
 ROLLOUT: Final = "actor_rollout_ref.rollout"
 MODEL: Final = "actor_rollout_ref.model"
+CORRECTION: Final = "verl.trainer.config.algorithm.RolloutCorrectionConfig"
 
 SCHEDULES: Final[Mapping[str, tuple[str, ...]]] = {"dp": ("constant", "cosine"), "veomni": ("constant", "cosine")}
-"""By those of verl's model engines that have a schedule under this name; FSDP, `dp`, is one of them."""
+"""The schedules of verl's model engines, by the name of the engine; `dp` is FSDP. One that is not listed has none."""
 CPU_SEQUENCES: Final = 32
 """verl's default of 256 sequences at once suits a GPU."""
 
@@ -181,7 +183,7 @@ def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         and "algorithm.rollout_correction.rollout_rs" not in given,
         f"{ACTOR}.policy_loss.loss_mode": job.policy_loss,
         f"{ACTOR}.policy_loss.dro_beta": job.dro_beta,
-        f"{ACTOR}.policy_loss.rollout_correction": _of_bypass(job),
+        f"{ACTOR}.policy_loss.rollout_correction": {"_target_": CORRECTION, **bypass_settings(job)},
         f"{ACTOR}.clip_ratio": job.clip_ratio,
         f"{ACTOR}.clip_ratio_low": job.clip_ratio_low,
         f"{ACTOR}.clip_ratio_high": job.clip_ratio_high,
@@ -201,20 +203,6 @@ def _of_critic(job: TrainJob) -> dict[str, Any]:
         "critic.optim.lr": job.critic_lr,
         "critic.cliprange_value": job.cliprange_value,
         "trainer.critic_warmup": job.critic_warmup,
-    }
-
-
-def _of_bypass(job: TrainJob) -> dict[str, Any]:
-    """What the loss bypass_mode reads."""
-    return {
-        "_target_": "verl.trainer.config.algorithm.RolloutCorrectionConfig",
-        "rollout_is": None if job.rollout_is == "off" else job.rollout_is,
-        "rollout_is_threshold": job.rollout_is_threshold,
-        "rollout_is_batch_normalize": job.rollout_is_batch_normalize,
-        "rollout_rs": job.rollout_rs,
-        "rollout_rs_threshold": job.rollout_rs_threshold,
-        "bypass_mode": True,
-        "loss_type": job.loss_type,
     }
 
 

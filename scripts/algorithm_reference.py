@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from swarm.algorithms import UNSERVED_BY_ENGINE, UNSERVED_ESTIMATORS, Engine
+from swarm.algorithms import UNSERVED_BY_ENGINE, Engine
 from swarm.job import AdvantageEstimator, PolicyLoss
 
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
@@ -21,8 +21,7 @@ def tables() -> str:
     """Every estimator and loss that verl has by name, in alphabetical order."""
     engines: tuple[Engine, ...] = get_args(Engine)
     head = f"| {' | '.join(engines)} | why not |\n|---{'|---' * len(engines)}|---|\n"
-    estimators = sorted({*get_args(AdvantageEstimator), *UNSERVED_ESTIMATORS})
-    rows = "".join(_row(name, engines) for name in estimators)
+    rows = "".join(_row(name, engines) for name in sorted(get_args(AdvantageEstimator)))
     losses = "".join(f"| `{name}` |{' yes |' * len(engines)} |\n" for name in sorted(get_args(PolicyLoss)))
     return f"| `algorithm` {head}{rows}\n| `policy_loss` {head}{losses}"
 
@@ -35,8 +34,7 @@ def page() -> str:
 
 
 def _row(name: str, engines: tuple[Engine, ...]) -> str:
-    everywhere = UNSERVED_ESTIMATORS.get(name)
-    reasons = {engine: everywhere or UNSERVED_BY_ENGINE.get((name, engine)) for engine in engines}
+    reasons = {engine: UNSERVED_BY_ENGINE.get((name, engine)) for engine in engines}
     cells = " | ".join("no" if reasons[engine] else "yes" for engine in engines)
     why = "; ".join(dict.fromkeys(reason for reason in reasons.values() if reason))
     return f"| `{name}` | {cells} | {why} |\n"

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from swarm.schemas import GROUPED_RULES
+
 if TYPE_CHECKING:
     from swarm.job import TrainJob
 
@@ -21,18 +23,13 @@ REJECTIONS: Final = (
 
 Engine = Literal["local", "verl"]
 
-UNSERVED_ESTIMATORS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "remax": "its baseline is the reward of a greedy episode of the same task, and no episode of a batch is sampled"
-        " at temperature 0: set algorithm to rloo, whose baseline are the other episodes of the task",
-    }
-)
-"""Estimators of verl that no engine serves: why not, and what to do."""
-
 CRITIC_ALGORITHM: Final = "gae"
 """The estimator that has a critic."""
 CRITIC_SETTINGS: Final = ("lam", "critic_lr", "critic_warmup", "cliprange_value")
 """What only that one reads."""
+
+GREEDY_ALGORITHM: Final = "remax"
+"""The estimator that compares the episodes of a group with a greedy one among them."""
 
 _NO_SQUARES: Final = (
     "it needs the squared probabilities of all tokens, which verl's v1 trainer does not ask its actor for: set engine"
@@ -53,7 +50,7 @@ def check_algorithm(job: TrainJob) -> None:
     setting that nothing would read."""
     if job.chosen_engine != "fake" and (why := UNSERVED_BY_ENGINE.get((job.algorithm, job.chosen_engine))):
         raise ValueError(f"algorithm {job.algorithm}: {why}")
-    for problem in (*_of_critic(job), *_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
+    for problem in (*_of_critic(job), *_of_remax(job), *_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
         raise ValueError(problem)
 
 
@@ -78,6 +75,17 @@ def _of_critic(job: TrainJob) -> Iterator[str]:
     for name in CRITIC_SETTINGS:
         if getattr(job, name) is not None:
             yield f"{name} is read by algorithm {CRITIC_ALGORITHM} alone, not by {job.algorithm}: leave it out"
+
+
+def _of_remax(job: TrainJob) -> Iterator[str]:
+    if job.algorithm != GREEDY_ALGORITHM:
+        return
+    if job.num_repeat < 2:
+        yield "algorithm remax needs num_repeat 2 or more: one episode of a group is what the others are compared with"
+    if job.stop_rule not in GROUPED_RULES:
+        yield f"algorithm remax needs batches of whole groups: set stop_rule to {' or '.join(sorted(GROUPED_RULES))}"
+    if job.mini_batch_num > job.batch_size * (job.num_repeat - 1):
+        yield "mini_batch_num must not exceed batch_size * (num_repeat - 1), which is what algorithm remax trains"
 
 
 def _of_gdpo(job: TrainJob) -> Iterator[str]:

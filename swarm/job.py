@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from swarm.algorithms import CRITIC_ALGORITHM, UNSERVED_ESTIMATORS, check_algorithm
+from swarm.algorithms import CRITIC_ALGORITHM, GREEDY_ALGORITHM, check_algorithm
 from swarm.errors import JobInvalid
 from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
@@ -40,9 +40,9 @@ CRITIC_LR_DEFAULT = 1e-5
 AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
     "rloo", "rloo_vectorized", "opo", "gpg", "gae", "optimal_token_baseline", "tir_optimal_token_baseline",
-    "gdpo",
+    "gdpo", "remax",
 ]  # fmt: skip
-"""verl's names. swarm/algorithms.py says why its other estimators are not served, and which engine serves which."""
+"""verl's names. swarm/algorithms.py says which engine serves which."""
 
 PolicyLoss = Literal[
     "vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro",
@@ -258,13 +258,6 @@ class TrainJob(BaseModel):
     """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
     them."""
 
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _served(cls, algorithm: object) -> object:
-        if isinstance(algorithm, str) and (why := UNSERVED_ESTIMATORS.get(algorithm)):
-            raise ValueError(f"{algorithm} is not served: {why}")
-        return algorithm
-
     @field_validator("betas")
     @classmethod
     def _betas_in_unit_interval(cls, betas: tuple[float, float]) -> tuple[float, float]:
@@ -331,6 +324,11 @@ class TrainJob(BaseModel):
     def has_critic(self) -> bool:
         """Whether a model beside the policy says what each token is worth."""
         return self.algorithm == CRITIC_ALGORITHM
+
+    @property
+    def has_greedy(self) -> bool:
+        """Whether one episode of each group is greedy, and what the others are compared with."""
+        return self.algorithm == GREEDY_ALGORITHM
 
     @property
     def _automatic_critic(self) -> dict[str, float]:

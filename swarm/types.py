@@ -282,7 +282,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEpisode:
-    """An ended train episode with its samples, ready for admission to a batch. Times are seconds since the epoch."""
+    """An ended train episode with its samples, ready for admission to a batch. Times are seconds since the epoch.
+
+    One that `is_greedy` was sampled at temperature 0: it is what others are compared with, and is not trained itself.
+    """
 
     episode_id: str
     task_id: str
@@ -294,6 +297,7 @@ class FinishedEpisode:
     data_source: str = DEFAULT_DATA_SOURCE
     turn_rewards: tuple[float, ...] | None = None
     rewards: Mapping[str, float] | None = None
+    is_greedy: bool = False
 
     @property
     def trained_tokens(self) -> int:
@@ -302,10 +306,17 @@ class FinishedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The surviving episodes of one task in one batch."""
+    """The surviving episodes of one task in one batch. `greedy` is the one that algorithm remax compares them with; it
+    belongs to the batch and is not trained."""
 
     task_id: str
     episodes: tuple[FinishedEpisode, ...]
+    greedy: FinishedEpisode | None = None
+
+    @property
+    def members(self) -> tuple[FinishedEpisode, ...]:
+        """All of them, the greedy one last."""
+        return self.episodes if self.greedy is None else (*self.episodes, self.greedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +333,13 @@ class TrainBatch:
 
     @property
     def episodes(self) -> tuple[FinishedEpisode, ...]:
+        """Those that are trained."""
         return tuple(episode for group in self.groups for episode in group.episodes)
+
+    @property
+    def members(self) -> tuple[FinishedEpisode, ...]:
+        """All that belong to the batch, group by group."""
+        return tuple(episode for group in self.groups for episode in group.members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,13 +48,23 @@ def end(
     return reply.json()
 
 
-def run_batch(http: httpx.Client, *, tasks: int, repeats: int, name: str = "task", named: Sequence[str] = ()) -> None:
-    """Rewards are 0 and 1 in turn; those that are `named` a little more for each name."""
+def run_batch(
+    http: httpx.Client,
+    *,
+    tasks: int,
+    repeats: int,
+    name: str = "task",
+    named: Sequence[str] = (),
+    tells_task: bool = False,
+) -> None:
+    """Rewards are 0 and 1 in turn; those that are `named` a little more for each name. With `tells_task` the server
+    hears of the task when an episode begins."""
     for task in range(tasks):
         for repeat in range(repeats):
             reward = float(repeat % 2)
             more = {"rewards": {each: reward + 0.3 * place for place, each in enumerate(named)}} if named else {}
-            end(http, begin(http), task_id=f"{name}-{task}", reward=reward, call=True, **more)
+            begun = begin(http, **({"task_id": f"{name}-{task}"} if tells_task else {}))
+            end(http, begun, task_id=f"{name}-{task}", reward=reward, call=True, **more)
 
 
 def wait_for_state(http: httpx.Client, state: str, timeout_s: float = WAIT_S) -> dict[str, Any]:

@@ -16,14 +16,17 @@ class DropReason(StrEnum):
     """Why an episode was not trained. Every episode that leaves a pool untrained carries exactly one.
 
     `no_tokens`: nothing was sampled. `stale`: a token was sampled with weights too old, or with weights that no longer
-    exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `constant_reward`: all rewards of
-    its group were equal and the stop rule asks for others. `over_quota`: the batch, or its data source in a mixture,
-    had enough without it and the next one has no use for it. `group_sealed`: its group was trained without it.
+    exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `no_baseline`: its
+    group had no greedy episode that algorithm remax could compare the others with, or had no others. `constant_reward`:
+    all rewards of its group were equal and the stop rule asks for others. `over_quota`: the batch, or its data source
+    in a mixture, had enough without it and the next one has no use for it. `group_sealed`: its group was trained
+    without it.
     """
 
     NO_TOKENS = "no_tokens"
     STALE = "stale"
     GROUP_TOO_SMALL = "group_too_small"
+    NO_BASELINE = "no_baseline"
     CONSTANT_REWARD = "constant_reward"
     OVER_QUOTA = "over_quota"
     GROUP_SEALED = "group_sealed"

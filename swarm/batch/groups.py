@@ -51,9 +51,10 @@ class WaitingGroup:
     its places.
 
     `running` episodes have begun and not ended; `given_up` is how many repeats will never come, because their client
-    has said so or their episodes were dropped. A group none of whose episodes runs is idle since `idle_since`, in
-    seconds of the pool's clock; once that was too long it is overdue and counts with the episodes it has. A sealed
-    group has left the pool. `heir` is the group whose episode took a place here, which lacks that episode instead.
+    has said so or their episodes were dropped; `greedy` counts the greedy one, as soon as it runs. A group none of
+    whose episodes runs is idle since `idle_since`, in seconds of the pool's clock; once that was too long it is overdue
+    and counts with the episodes it has. A sealed group has left the pool. `heir` is the group whose episode took a
+    place here, which lacks that episode instead.
     """
 
     key: GroupKey
@@ -61,6 +62,7 @@ class WaitingGroup:
     returns: Counter[Returns] = field(default_factory=Counter[Returns])
     running: int = 0
     given_up: int = 0
+    greedy: int = 0
     idle_since: float = 0.0
     is_overdue: bool = False
     is_sealed: bool = False
@@ -140,29 +142,32 @@ class Groups:
         """The group of a task that has a place for one more episode; the oldest if there are several."""
         return next((group for group in self._by_key.get(key, ()) if self.places(group)), None)
 
-    def find(self, key: GroupKey) -> WaitingGroup:
+    def find(self, key: GroupKey, *, is_greedy: bool | None = None) -> WaitingGroup:
         """The group of a task that has a place, or else a new one without members.
 
-        A group is forgotten once it has no members left and all may still come.
+        The place is for a greedy episode or for another one, as `is_greedy` says; None is whichever it lacks first. A
+        group is forgotten once it has no members left and all may still come.
         """
-        group = self.with_place(key)
-        if group is not None:
-            return group
+        for group in self._by_key.get(key, ()):
+            if self.places(group) if is_greedy is None else self.has_place(group, is_greedy=is_greedy):
+                return group
         group = WaitingGroup(key, idle_since=self._clock())
         self._by_key.setdefault(key, []).append(group)
         self._count(group, +1)
         return group
 
-    def begin(self, group: WaitingGroup) -> None:
+    def begin(self, group: WaitingGroup, *, is_greedy: bool) -> None:
         """One more episode runs in it."""
         with self._changing(group):
             group.running += 1
+            group.greedy += is_greedy
 
-    def lose(self, group: WaitingGroup, *, is_final: bool) -> None:
+    def lose(self, group: WaitingGroup, *, is_final: bool, is_greedy: bool) -> None:
         """A running episode of it was given up; with `is_final` nobody will make another attempt."""
         with self._changing(group):
             group.running -= 1
             group.given_up += is_final
+            group.greedy -= is_greedy
 
     def give_up(self, key: GroupKey) -> None:
         """One of the repeats of a task that are still to come never will."""
@@ -174,6 +179,7 @@ class Groups:
         self._count_episodes(episode.data_source, +1)
         with self._changing(group):
             group.running -= was_running
+            group.greedy += episode.is_greedy and not was_running
             group.episodes[episode.episode_id] = episode
             group.returns[compared_of(episode, self._policy)] += 1
 
@@ -181,6 +187,7 @@ class Groups:
         """With `is_spent` nobody will make another attempt in its place."""
         with self._changing(group):
             group.given_up += is_spent
+            group.greedy -= episode.is_greedy
             del group.episodes[episode.episode_id]
             _change(group.returns, compared_of(episode, self._policy), -1)
         self._count_episodes(episode.data_source, -1)
@@ -199,14 +206,23 @@ class Groups:
         together they are whole: both would hold a place of the batch for nothing.
         """
         moved: dict[str, WaitingGroup] = {}
-        while len(lacking := [each for each in self._by_key.get(key, ()) if each.episodes and self.places(each)]) > 1:
-            target, source = lacking[0], lacking[-1]
-            episode = next(reversed(source.episodes.values()))
+        while (move := self._next_move(key)) is not None:
+            target, source, episode = move
             self.remove(source, episode)
             self.add(target, episode, was_running=False)
             target.heir = source
             moved[episode.episode_id] = target
         return moved
+
+    def _next_move(self, key: GroupKey) -> tuple[WaitingGroup, WaitingGroup, FinishedEpisode] | None:
+        """To an older group, from a younger one, an episode that the older one has a place for."""
+        lacking = [each for each in self._by_key.get(key, ()) if each.episodes and self.places(each)]
+        for number, target in enumerate(lacking):
+            for source in reversed(lacking[number + 1 :]):
+                for episode in reversed(source.episodes.values()):
+                    if self.has_place(target, is_greedy=episode.is_greedy):
+                        return target, source, episode
+        return None
 
     def seal(self, group: WaitingGroup) -> None:
         """The group leaves with all its members; whoever still runs in it comes too late."""
@@ -263,6 +279,12 @@ class Groups:
             return 1
         return max(0, self._policy.num_repeat - group.size - group.running - group.given_up)
 
+    def has_place(self, group: WaitingGroup, *, is_greedy: bool) -> bool:
+        """Whether one more episode may begin in it that is greedy, or one that is not: a place is kept for the greedy
+        one."""
+        kept = self._policy.has_greedy and not group.greedy
+        return bool(kept and self.places(group)) if is_greedy else self.places(group) > kept
+
     def is_full(self, group: WaitingGroup) -> bool:
         """Whether no episode of it is still to come."""
         return group.size + group.given_up >= self._policy.num_repeat
@@ -275,8 +297,15 @@ class Groups:
         """Whether its rewards are equal where the stop rule asks for others."""
         return self._policy.needs_contrast and group.is_constant
 
+    def lacks_baseline(self, group: WaitingGroup) -> bool:
+        """Whether the greedy episode has not ended that the others are to be compared with, or is all there is."""
+        if not self._policy.has_greedy:
+            return False
+        return group.size < 2 or not any(episode.is_greedy for episode in group.episodes.values())
+
     def is_trainable(self, group: WaitingGroup) -> bool:
-        return group.size >= self._policy.min_group and not self.lacks_contrast(group)
+        is_large = group.size >= self._policy.min_group
+        return is_large and not self.lacks_baseline(group) and not self.lacks_contrast(group)
 
     @contextmanager
     def _changing(self, group: WaitingGroup) -> Generator[None]:

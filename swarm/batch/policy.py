@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swarm.job import GROUP_TIMEOUT_S, STALL_TIMEOUT_S, TrainJob
-from swarm.schemas import StopRule
+from swarm.schemas import GROUPED_RULES, StopRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class BatchPolicy:
     after its first episode, a batch waits at all. A group none of whose episodes runs or is asked for counts with what
     it has after `group_timeout_s`, a batch in which no train episode runs after `stall_timeout_s`. `max_staleness` is
     in weight versions. `mixture` maps data sources to shares that sum to 1. `reward_keys` are the named rewards that
-    episodes are compared by, instead of their reward; one run has the same ones throughout.
+    episodes are compared by, instead of their reward. With `has_greedy` one episode of each group is greedy, and the
+    others are compared with it. One run has the same of both throughout.
     """
 
     stop_rule: StopRule
@@ -32,6 +33,7 @@ class BatchPolicy:
     group_timeout_s: float = GROUP_TIMEOUT_S
     stall_timeout_s: float = STALL_TIMEOUT_S
     reward_keys: tuple[str, ...] | None = None
+    has_greedy: bool = False
 
     @property
     def is_by_agreement(self) -> bool:
@@ -41,7 +43,7 @@ class BatchPolicy:
     @property
     def is_grouped(self) -> bool:
         """Whether a batch is so many groups of so many episodes each."""
-        return self.stop_rule in {"enough_tasks", "enough_non_constant_tasks"}
+        return self.stop_rule in GROUPED_RULES
 
     @property
     def needs_contrast(self) -> bool:
@@ -64,4 +66,5 @@ class BatchPolicy:
             group_timeout_s=resolved.group_timeout_s,
             stall_timeout_s=resolved.stall_timeout_s,
             reward_keys=None if resolved.gdpo_reward_keys is None else tuple(resolved.gdpo_reward_keys),
+            has_greedy=resolved.has_greedy,
         )

@@ -24,10 +24,11 @@ from swarm.types import FinishedEpisode, TrainBatch
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a running train episode holds. `group` is None where its task is not known before it ends, and where a batch
-    is not made of groups of a fixed size."""
+    is not made of groups of a fixed size. Whoever takes it samples at temperature 0 if it `is_greedy`."""
 
     data_source: str
     group: WaitingGroup | None
+    is_greedy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,12 @@ class BatchPool:
         new_groups = tasks - count.tasks - count.unfinished
         return new_groups > 0 and nameless - count.all_open_places() <= (new_groups - 1) * num_repeat
 
-    def begin(self, data_source: str, task_id: str | None = None) -> Place:
-        """Take a place for an episode, whether or not there is one left: ask `may_begin` first."""
+    def begin(self, data_source: str, task_id: str | None = None, *, is_greedy: bool | None = None) -> Place:
+        """Take a place for an episode, whether or not there is one left: ask `may_begin` first.
+
+        Under a policy with greedy episodes the first place of a group is that of its greedy one; `is_greedy` says what
+        an episode is that has begun before.
+        """
         self._note_activity()
         if self._quotas is not None:
             self._sources_begun.add(data_source)
@@ -199,16 +204,17 @@ class BatchPool:
             self._nameless[data_source] += 1
             return Place(data_source, None)
         key = data_source, task_id
-        group = self._groups.find(key)
-        self._groups.begin(group)
-        return Place(data_source, group)
+        group = self._groups.find(key, is_greedy=is_greedy)
+        takes_greedy = self._policy.has_greedy and not group.greedy if is_greedy is None else is_greedy
+        self._groups.begin(group, is_greedy=takes_greedy)
+        return Place(data_source, group, takes_greedy)
 
     def lose(self, place: Place, *, is_final: bool = False) -> None:
         """Free the place of an episode that was given up; with `is_final` nobody will make another attempt."""
         self._note_activity()
         self._free(place)
         if place.group is not None and not place.group.is_sealed:
-            self._groups.lose(place.group, is_final=is_final)
+            self._groups.lose(place.group, is_final=is_final, is_greedy=place.is_greedy)
             self._pack(place.group.key)
 
     def give_up(self, place: Place) -> None:
@@ -428,7 +434,7 @@ class BatchPool:
         elif place is not None:
             self.lose(place)
         if group is None or not is_expected:
-            group = self._groups.find(key)
+            group = self._groups.find(key, is_greedy=episode.is_greedy)
         self._groups.add(group, episode, was_running=is_expected)
         self._group_of[episode.episode_id] = group
         if is_expected:

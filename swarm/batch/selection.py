@@ -7,7 +7,7 @@ never on when episodes arrived or how they are named. This module changes nothin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarm.batch.eligibility import DropReason
@@ -66,6 +66,8 @@ class Selection:
     def _keep_out(self, group: WaitingGroup) -> DropReason | None:
         if group.size < self.policy.min_group:
             return DropReason.GROUP_TOO_SMALL
+        if self.groups.lacks_baseline(group):
+            return DropReason.NO_BASELINE
         if self.groups.lacks_contrast(group):
             return DropReason.CONSTANT_REWARD
         is_early = self.policy.max_staleness and self.policy.is_grouped and not self.groups.is_done(group)
@@ -105,7 +107,7 @@ def assemble(batch_id: str, step: int, groups: Iterable[Iterable[FinishedEpisode
     """The batch of these groups, in an order that depends on what they hold and on nothing else."""
     ordered = [tuple(sorted(group, key=_content)) for group in groups]
     ordered.sort(key=lambda group: (key_of(group[0]), [_content(episode) for episode in group]))
-    return TrainBatch(batch_id, step, tuple(Group(group[0].task_id, group) for group in ordered))
+    return TrainBatch(batch_id, step, tuple(map(_group, ordered)))
 
 
 def rebuild(
@@ -118,6 +120,12 @@ def rebuild(
         number = -1 if numbers is None else numbers.get(episode.episode_id, -1)
         groups.setdefault((key_of(episode), number), []).append(episode)
     return assemble(batch_id, step, groups.values())
+
+
+def _group(members: Sequence[FinishedEpisode]) -> Group:
+    sampled = tuple(episode for episode in members if not episode.is_greedy)
+    greedy = next((episode for episode in members if episode.is_greedy), None)
+    return Group(members[0].task_id, sampled, greedy)
 
 
 def _contents(group: WaitingGroup) -> list[Content]:

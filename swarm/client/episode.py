@@ -38,7 +38,8 @@ _ANTHROPIC_MODELS = (
 class Credentials:
     """`base_url` ends in /v1 and `api_key` opens nothing but this episode. `deadline_s` is its longest life in seconds.
 
-    `weight_version` is the one served when the episode began.
+    `weight_version` is the one served when the episode began. One that `is_greedy` is sampled at temperature 0,
+    whatever its agent asks for.
     """
 
     episode_id: str
@@ -47,6 +48,7 @@ class Credentials:
     model: str
     weight_version: int
     deadline_s: float
+    is_greedy: bool = False
 
     @property
     def path_base_url(self) -> str:
@@ -75,6 +77,7 @@ def credentials_of(begun: BeginEpisodeResponse, server_url: str) -> Credentials:
         model=begun.model,
         weight_version=begun.weight_version,
         deadline_s=begun.deadline_s,
+        is_greedy=begun.is_greedy,
     )
 
 

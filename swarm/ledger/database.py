@@ -16,7 +16,7 @@ from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
 # A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
@@ -243,6 +243,10 @@ CREATE TABLE evaluations (
 CREATE UNIQUE INDEX one_evaluation_per_step ON evaluations (job_id, step) WHERE state <> 'rewound';
 """
 
+_ADDED_IN_VERSION_8 = """
+ALTER TABLE episodes ADD COLUMN is_greedy INTEGER NOT NULL DEFAULT 0;
+"""
+
 _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
@@ -260,7 +264,8 @@ INSERT INTO trained_groups
     GROUP BY 1, 2;
 """
 
-_SINCE_VERSION_5 = f"{_ADDED_IN_VERSION_6} {_ADDED_IN_VERSION_7}"
+_SINCE_VERSION_6 = f"{_ADDED_IN_VERSION_7} {_ADDED_IN_VERSION_8}"
+_SINCE_VERSION_5 = f"{_ADDED_IN_VERSION_6} {_SINCE_VERSION_6}"
 _SINCE_VERSION_4 = f"{_ADDED_IN_VERSION_5} {_SINCE_VERSION_5}"
 _SINCE_VERSION_3 = f"{_ADDED_IN_VERSION_4} {_SINCE_VERSION_4}"
 _SINCE_VERSION_2 = f"{_ADDED_IN_VERSION_3} {_SINCE_VERSION_3}"
@@ -272,7 +277,8 @@ _CHANGES = {
     3: _SINCE_VERSION_3,
     4: _SINCE_VERSION_4,
     5: _SINCE_VERSION_5,
-    6: _ADDED_IN_VERSION_7,
+    6: _SINCE_VERSION_6,
+    7: _ADDED_IN_VERSION_8,
 }
 """By the version that the file has, 0 for a new one."""
 

@@ -218,6 +218,7 @@ def to_episode(row: sqlite3.Row) -> EpisodeRow:
     del fields["number"]
     fields["episode_type"] = EpisodeType(fields["episode_type"])
     fields["state"] = EpisodeState(fields["state"])
+    fields["is_greedy"] = bool(fields["is_greedy"])
     if fields["is_success"] is not None:
         fields["is_success"] = bool(fields["is_success"])
     fields["metadata"] = json.loads(fields["metadata"])

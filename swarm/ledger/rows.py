@@ -81,7 +81,8 @@ class EpisodeRow:
     `api_key_sha256` is the hex digest of the episode's key, never the key. `outcome` says why it was aborted, expired
     or dropped. `turns` counts recorded model calls, `weight_versions` are all that sampled one of its tokens.
 
-    `batch_group` tells the groups of its batch apart; None in a batch whose groups are its tasks.
+    `batch_group` tells the groups of its batch apart; None in a batch whose groups are its tasks. One that `is_greedy`
+    is sampled at temperature 0.
 
     `transaction_sha256` is the hex digest of the transaction that ends it together with episodes of other servers.
     `inquiry_url` is where to ask how that was decided, its secret included; None if it is decided here.
@@ -115,6 +116,7 @@ class EpisodeRow:
     transaction_sha256: str | None = None
     inquiry_url: str | None = field(default=None, repr=False)
     batch_group: int | None = None
+    is_greedy: bool = False
     job_id: int | None = field(default=None, compare=False)
 
 

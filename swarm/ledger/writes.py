@@ -166,11 +166,12 @@ def insert_change(connection: sqlite3.Connection, change: JobChange, settings: s
 def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
     inserted = connection.execute(
         "INSERT INTO episodes (job_id, state, episode_id, episode_type, client_id, api_key_sha256, begun_at,"
-        " idle_timeout_s, deadline_at, task_id, last_seen_at, data_source, lease_s)"
-        " SELECT job_id, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs ORDER BY job_id DESC LIMIT 1",
+        " idle_timeout_s, deadline_at, task_id, last_seen_at, data_source, lease_s, is_greedy)"
+        " SELECT job_id, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs ORDER BY job_id DESC LIMIT 1",
         (
             row.episode_id, row.episode_type.value, row.client_id, row.api_key_sha256, row.begun_at,
             row.idle_timeout_s, row.deadline_at, row.task_id, row.begun_at, row.data_source, row.lease_s,
+            row.is_greedy,
         ),
     ).rowcount  # fmt: skip
     if not inserted:

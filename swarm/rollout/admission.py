@@ -89,10 +89,14 @@ class Admission:
         obstacle = self._obstacle(kind, task_id) or f"others wait for data source {data_source!r} already"
         raise RolloutPaused(f"{obstacle}: try again", retry_after_s=1)
 
-    def take(self, episode_type: EpisodeType, data_source: str, task_id: str | None) -> Place | None:
-        """Count an episode whose right to run is beyond question."""
+    def take(
+        self, episode_type: EpisodeType, data_source: str, task_id: str | None, *, is_greedy: bool | None = None
+    ) -> Place | None:
+        """Count an episode whose right to run is beyond question; `is_greedy` tells of one that has begun before."""
         self._running[episode_type] += 1
-        return self._pool.begin(data_source, task_id) if episode_type is EpisodeType.TRAIN else None
+        if episode_type is not EpisodeType.TRAIN:
+            return None
+        return self._pool.begin(data_source, task_id, is_greedy=is_greedy)
 
     def leave(self, episode_type: EpisodeType) -> None:
         """One running episode less, whose place in the pool is free already; lets in whom that makes room for."""

@@ -173,6 +173,8 @@ class ModelService:
         count = len(request.prompts) * request.choices
         if count > MAX_COMPLETIONS:
             raise BadRequest(f"{count} completions were asked for: at most {MAX_COMPLETIONS} per call", param="n")
+        if episode.row.is_greedy:
+            request = replace(request, params=replace(request.params, temperature=0.0))
         if episode.episode_type is EpisodeType.TRAIN:
             _refuse_untrainable(request.params)
         asked = [prompt for prompt in request.prompts for _ in range(request.choices)]

@@ -17,7 +17,7 @@ from typing import Literal
 
 from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
 from swarm.batch.diagnostics import Diagnostics
-from swarm.errors import EpisodeEnded, IdempotencyMismatch, SwarmError, Unauthorized
+from swarm.errors import BadRequest, EpisodeEnded, IdempotencyMismatch, SwarmError, Unauthorized
 from swarm.job import TrainJob
 from swarm.ledger import ClosedEpisode, EndReceipt, EpisodeRow, Ledger, RecordedEpisode
 from swarm.lifecycle import SERVING, EngineLifecycle
@@ -72,6 +72,7 @@ class BegunEpisode:
     api_key: str
     weight_version: int
     deadline_at: float
+    is_greedy: bool = False
 
 
 @dataclass(slots=True)
@@ -126,14 +127,19 @@ class Episodes:
         `departure` says that the caller is gone.
 
         One that the same request has begun before, which its client does not know, is that episode again. Raises
-        BadRequest for a data source outside the mixture, TrainingComplete for a train episode after the last step,
-        RolloutPaused, EngineNotReady or EngineFailure when the wait was in vain; EpisodeEnded or IdempotencyMismatch
-        for a begin secret whose episode is over or was another one.
+        BadRequest for a data source outside the mixture or a task that has to be named, TrainingComplete for a train
+        episode after the last step, RolloutPaused, EngineNotReady or EngineFailure when the wait was in vain;
+        EpisodeEnded or IdempotencyMismatch for a begin secret whose episode is over or was another one.
         """
         self._clients.see(request.client_id)
         key = new_key(request.begin_secret)
         if (begun := self._begun_before(request, key)) is not None:
             return begun
+        if self.policy.has_greedy and request.episode_type is EpisodeType.TRAIN and request.task_id is None:
+            raise BadRequest(
+                "algorithm remax has one greedy episode for each task: name the task when its episode begins",
+                param="task_id",
+            )
         place = await self._admission.enter(
             request.episode_type, request.data_source, request.task_id, request.wait_s, departure
         )
@@ -145,7 +151,8 @@ class Episodes:
         if begun is not None:
             self._leave(request.episode_type, place)
             return begun
-        row = new_row(request, key_digest(key), self.job.episode_timeout_s)
+        is_greedy = place is not None and place.is_greedy
+        row = new_row(request, key_digest(key), self.job.episode_timeout_s, is_greedy=is_greedy)
         episode = RunningEpisode.of(row, place)
         # Counted before the ledger answers, so that a batch sealed meanwhile waits for this episode.
         self._adopt(episode)
@@ -157,7 +164,7 @@ class Episodes:
             raise
         episode.touch()
         self._warnings.begun(episode)
-        return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at)
+        return self._answer(row, key)
 
     def _begun_before(self, request: BeginEpisodeRequest, key: str) -> BegunEpisode | None:
         """The episode that a request has begun whose answer was lost. Raises EpisodeEnded if that is over."""
@@ -174,7 +181,10 @@ class Episodes:
         if same != (request.client_id, request.episode_type, request.data_source, request.task_id):
             raise IdempotencyMismatch("another episode was begun with this begin secret: draw one for each episode")
         episode.touch()
-        return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at)
+        return self._answer(row, key)
+
+    def _answer(self, row: EpisodeRow, key: str) -> BegunEpisode:
+        return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at, row.is_greedy)
 
     def _leave(self, episode_type: EpisodeType, place: Place | None) -> None:
         """Give back the place of an episode that is not to be."""
@@ -189,7 +199,7 @@ class Episodes:
         """
         for recorded in running:
             row = recorded.row
-            place = self._admission.take(row.episode_type, row.data_source, row.task_id)
+            place = self._admission.take(row.episode_type, row.data_source, row.task_id, is_greedy=row.is_greedy)
             episode = RunningEpisode.restored(recorded, place)
             self._adopt(episode)
             self._warnings.begun(episode)

@@ -88,6 +88,7 @@ def finished_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
         data_source=row.data_source,
         turn_rewards=row.turn_rewards,
         rewards=row.rewards,
+        is_greedy=row.is_greedy,
     )
 
 

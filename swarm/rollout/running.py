@@ -243,7 +243,7 @@ class RunningEpisodes:
         return heapq.nsmallest(limit, self._by_id.values(), key=attrgetter("seen"))
 
 
-def new_row(request: BeginEpisodeRequest, digest: str, timeout_s: float) -> EpisodeRow:
+def new_row(request: BeginEpisodeRequest, digest: str, timeout_s: float, *, is_greedy: bool) -> EpisodeRow:
     """A new episode as it goes on record; `digest` is that of its key, `timeout_s` its hard deadline from now."""
     now = time.time()
     return EpisodeRow(
@@ -257,6 +257,7 @@ def new_row(request: BeginEpisodeRequest, digest: str, timeout_s: float) -> Epis
         task_id=request.task_id,
         data_source=request.data_source,
         lease_s=request.lease_s,
+        is_greedy=is_greedy,
     )
 
 

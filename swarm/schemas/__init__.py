@@ -6,6 +6,7 @@ service the frozen dataclasses of types.py flow instead. Chat bodies belong to t
 
 from swarm.schemas.base import (
     API_PREFIX,
+    GROUPED_RULES,
     LEASE_HEADER,
     LEGAL_ENGINE_MOVES,
     MAX_REWARD,
@@ -87,6 +88,7 @@ from swarm.schemas.study_bodies import LaunchPage, LaunchRequest, LaunchView, Le
 
 __all__ = [
     "API_PREFIX",
+    "GROUPED_RULES",
     "LEASE_HEADER",
     "LEGAL_ENGINE_MOVES",
     "MAX_REWARD",

@@ -6,7 +6,7 @@ Place in the flow: the modules beside this one build on it. It knows no route.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -34,6 +34,9 @@ StopRule = Literal[
 ]
 """When a batch is complete: so many episodes; so many tasks with a full group; so many whose rewards differ (dynamic
 sampling, the others are dropped); as soon as one client says so; as soon as every client that is alive says so."""
+
+GROUPED_RULES: Final[frozenset[StopRule]] = frozenset({"enough_tasks", "enough_non_constant_tasks"})
+"""Those by which a batch is so many groups of so many episodes each."""
 
 
 class EngineState(StrEnum):

@@ -39,7 +39,11 @@ class BeginEpisodeRequest(Body):
 
 
 class BeginEpisodeResponse(Body):
-    """`base_url` ends in /v1 and carries the host the caller used; `api_key` works for this episode only."""
+    """`base_url` ends in /v1 and carries the host the caller used; `api_key` works for this episode only.
+
+    All calls of an episode that `is_greedy` are sampled at temperature 0, whatever they ask for: algorithm remax
+    compares the other episodes of the task with it.
+    """
 
     episode_id: str
     base_url: str
@@ -48,6 +52,7 @@ class BeginEpisodeResponse(Body):
     weight_version: int
     deadline_s: float
     lease_s: float | None = None
+    is_greedy: bool = False
 
 
 class EndEpisodeRequest(Body):
@@ -171,6 +176,7 @@ class EpisodeView(Body):
     weight_versions: list[int]
     batch_id: str | None
     job_id: int | None = None
+    is_greedy: bool = False
 
 
 class EpisodePage(Body):

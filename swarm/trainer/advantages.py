@@ -12,21 +12,30 @@ gets advantage 0, and a group whose rewards are all equal (in float32, as verl c
 gdpo compares the episodes of a group in each of their named rewards; a reward in which they are all equal goes in as
 0, which says the same and leaves no rounding. A group that is equal in all of them is constant.
 
+remax compares each episode with the greedy one of its group, so that neither a lone survivor nor equal rewards are
+without a lesson: those of its rows have advantage 0 that earned exactly what the greedy episode did.
+
 Turn rewards, of which verl knows nothing, make one such problem of every turn index: the estimator sees each episode's
-return from that turn on, and its answer counts for the tokens of that turn.
+return from that turn on, and its answer counts for the tokens of that turn. remax and gae take
+rewards token by token, so they get each where it was earned.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import compute_gae_advantage_return, get_adv_estimator_fn
+from verl.trainer.ppo.core_algos import (
+    compute_gae_advantage_return,
+    compute_remax_outcome_advantage,
+    get_adv_estimator_fn,
+)
 
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row
@@ -74,6 +83,8 @@ def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatist
     if job.algorithm in POLICY_ESTIMATORS:
         assert policy is not None, "the estimator needs what the policy says of each token"
         statistics = policy.arguments()
+    if job.has_greedy:
+        return _over_greedy(rows, mask_EL)
     if job.gdpo_reward_keys is not None:
         advantages_EL = _by_rewards(rows, job.gdpo_reward_keys, mask_EL, groups_E, job)
         advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
@@ -98,10 +109,10 @@ def compute_gae_advantages(
     The reward of a turn is at its last trained token, that of the episode at the last of all. There are no groups: what
     an episode is compared with is what the critic expected. A row whose advantage is not finite is set to 0.
     """
-    mask_EL, rewards_EL = torch.zeros_like(values_EL), torch.zeros_like(values_EL)
+    mask_EL = torch.zeros_like(values_EL)
     for line, row in enumerate(rows):
         mask_EL[line, : row.tokens] = 1.0
-        rewards_EL[line, : row.tokens] = torch.from_numpy(row.token_rewards())
+    rewards_EL = _token_rewards(rows, mask_EL)
     advantages_EL, returns_EL = compute_gae_advantage_return(
         token_level_rewards=rewards_EL,
         values=values_EL,
@@ -112,6 +123,25 @@ def compute_gae_advantages(
     advantages_EL = advantages_EL * mask_EL
     advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
     return advantages_EL, returns_EL * mask_EL
+
+
+def _over_greedy(rows: Sequence[Row], mask_EL: torch.Tensor) -> torch.Tensor:
+    """Advantages [E, L] of remax: what a token's episode still earned, minus what the greedy episode earned in all."""
+    baselines_E = torch.tensor([math.nan if row.baseline is None else row.baseline for row in rows])
+    assert not baselines_E.isnan().any(), "the estimator needs a greedy episode in each group"
+    advantages_EL, _returns = compute_remax_outcome_advantage(
+        token_level_rewards=_token_rewards(rows, mask_EL), reward_baselines=baselines_E, response_mask=mask_EL
+    )
+    advantages_EL = advantages_EL * mask_EL
+    advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
+    return advantages_EL
+
+
+def _token_rewards(rows: Sequence[Row], mask_EL: torch.Tensor) -> torch.Tensor:
+    rewards_EL = torch.zeros_like(mask_EL)
+    for line, row in enumerate(rows):
+        rewards_EL[line, : row.tokens] = torch.from_numpy(row.token_rewards())
+    return rewards_EL
 
 
 def _by_rewards(

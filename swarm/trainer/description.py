@@ -35,6 +35,7 @@ def describe_batch(
         "critic/score/std": rewards.std(correction=0).item(),
         **_describe_returns(rows),
         **_describe_rewards(rows),
+        **_describe_baselines(batch),
         **_spread("critic/advantages", advantages_EL[mask_EL]),
         **_describe_staleness(rows, weight_version),
         **_spread("response_length", lengths),
@@ -78,6 +79,11 @@ def _describe_returns(rows: Sequence[Row]) -> dict[str, float]:
     if all(row.turn_rewards is None for row in rows):
         return {}
     return _spread("critic/return", torch.tensor([row.returns(1)[0] for row in rows], dtype=torch.float64))
+
+
+def _describe_baselines(batch: TrainBatch) -> dict[str, float]:
+    greedy = [group.greedy.reward for group in batch.groups if group.greedy is not None]
+    return {"critic/greedy_score/mean": sum(greedy) / len(greedy)} if greedy else {}
 
 
 def _describe_rewards(rows: Sequence[Row]) -> dict[str, float]:

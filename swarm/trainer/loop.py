@@ -271,9 +271,9 @@ class TrainLoop:
         await self.ledger.seal_batch(
             batch.batch_id,
             batch.step,
-            [episode.episode_id for episode in batch.episodes],
+            [episode.episode_id for episode in batch.members],
             [(drop.episode_id, drop.reason) for drop in sealed.dropped],
-            [number for number, group in enumerate(batch.groups) for _ in group.episodes],
+            [number for number, group in enumerate(batch.groups) for _ in group.members],
             batch.settings,
         )
 
@@ -304,13 +304,13 @@ class TrainLoop:
     async def _take_back(self, batch: TrainBatch, reason: str) -> None:
         """The members of a batch that was not trained wait for the next one."""
         await self._persist(lambda: self.ledger.fail_batch(batch.batch_id, reason))
-        self.source.take_back(batch.episodes)
+        self.source.take_back(batch.members)
 
     async def _publish(self, sealed: SealedBatch, report: StepReport, drain_s: float) -> None:
         lost = sum(drop.trained_tokens for drop in sealed.dropped)
         metrics = {
             **report.metrics,
-            "batch/episodes": float(len(sealed.batch.episodes)),
+            "batch/episodes": float(len(sealed.batch.members)),
             "batch/groups": float(len(sealed.batch.groups)),
             "batch/short_groups": float(sealed.short_groups),
             "batch/missing_groups": float(sealed.missing_groups),

@@ -53,8 +53,8 @@ class ScoredSample:
 class Row:
     """One episode. `group` numbers its group within the batch; the `_L` arrays are as recorded at sampling.
 
-    `turn_indices_L` ascends. `turn_rewards`, where the client gave any, has one entry per recorded turn; `rewards` are
-    by name.
+    `baseline` is the return of its group's greedy episode, None where there is none. `turn_indices_L` ascends.
+    `turn_rewards`, where the client gave any, has one entry per recorded turn; `rewards` are by name.
     """
 
     episode_id: str
@@ -66,6 +66,7 @@ class Row:
     turn_indices_L: IntArray
     weight_versions_L: IntArray
     rewards: Mapping[str, float] | None = None
+    baseline: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -101,18 +102,22 @@ class Row:
 
 
 def build_rows(batch: TrainBatch, masks: TurnMasks | None = None) -> list[Row]:
-    """One row per episode, in the order of `batch.episodes`.
+    """One row per trained episode, in the order of `batch.episodes`.
 
     `masks` are those of every constrained turn. Raises EngineFailure for tokens that cannot be trained.
     """
     return [
-        _build_row(episode, number, masks or {})
+        _build_row(episode, number, None if group.greedy is None else _return(group.greedy), masks or {})
         for number, group in enumerate(batch.groups)
         for episode in group.episodes
     ]
 
 
-def _build_row(episode: FinishedEpisode, group: int, masks: TurnMasks) -> Row:
+def _return(episode: FinishedEpisode) -> float:
+    return episode.reward + sum(episode.turn_rewards or ())
+
+
+def _build_row(episode: FinishedEpisode, group: int, baseline: float | None, masks: TurnMasks) -> Row:
     trained = [sample for sample in episode.samples if any(sample.loss_mask_T)]
     if not trained:
         raise EngineFailure(f"episode {episode.episode_id} has no sampled token to train on")
@@ -143,6 +148,7 @@ def _build_row(episode: FinishedEpisode, group: int, masks: TurnMasks) -> Row:
         turn_indices_L=turns_N[order_L],
         weight_versions_L=np.concatenate(versions_N)[order_L],
         rewards=episode.rewards,
+        baseline=baseline,
     )
 
 

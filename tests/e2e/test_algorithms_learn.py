@@ -29,6 +29,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "optimal_token_baseline": {"algorithm": "optimal_token_baseline"},
     "gdpo": {"algorithm": "gdpo", "gdpo_reward_keys": ["right", "close"], "gdpo_reward_weights": [1.0, 0.5]},
+    "remax": {"algorithm": "remax"},
     "gae": {"algorithm": "gae", "lam": 0.95, "ppo_epochs": 2},
 }
 

@@ -125,6 +125,7 @@ REPLAYED: list[dict[str, Any]] = [
         "rollout_rs": "token_k1",
         "rollout_rs_threshold": 1.2,
     },
+    {"algorithm": "remax", "num_repeat": 3},
 ]
 
 
@@ -135,7 +136,14 @@ def test_replayed_training_equals_uninterrupted_training_bit_for_bit(tmp_path: P
     with server_process(home, "--job", str(write_job(tmp_path, job))) as (process, http):
         wait_for_state(http, "ROLLING")
         for step in (1, 2, 3):
-            run_batch(http, tasks=2, repeats=2, name=f"batch-{step}", named=job.get("gdpo_reward_keys", ()))
+            run_batch(
+                http,
+                tasks=2,
+                repeats=job["num_repeat"],
+                name=f"batch-{step}",
+                named=job.get("gdpo_reward_keys", ()),
+                tells_task=job.get("algorithm") == "remax",
+            )
             wait_for_step(http, step)
         path = Path(http.post(checkpoint).raise_for_status().json()["path"])
         path.rename(kept)

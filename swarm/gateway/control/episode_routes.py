@@ -58,6 +58,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
             weight_version=begun.weight_version,
             deadline_s=service.episodes.job.episode_timeout_s,
             lease_s=body.lease_s,
+            is_greedy=begun.is_greedy,
         )
 
     @router.post(

@@ -47,6 +47,7 @@ def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeV
         weight_versions=list(row.weight_versions),
         batch_id=row.batch_id,
         job_id=row.job_id,
+        is_greedy=row.is_greedy,
     )
 
 

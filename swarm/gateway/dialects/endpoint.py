@@ -102,7 +102,10 @@ class ModelEndpoint:
         service, episode = opened(request, self.served)
         body = await read_object(request) or {}
         asked = dialect.parse(body, service.defaults())
-        headers = report_ignored(asked.call.model, asked.ignored_fields, service)
+        ignored = asked.ignored_fields
+        if episode.row.is_greedy and asked.call.params.temperature:
+            ignored = (*ignored, "temperature")
+        headers = report_ignored(asked.call.model, ignored, service)
         identity = await _identity(request, dialect.name)
         call = service.call(episode, asked.call, identity, is_streamed=asked.stream)
         head = call.head(service.model_name)

@@ -18,7 +18,7 @@ from swarm.ledger import Ledger, database
 from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 
-FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4, 5, 6)}
+FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4, 5, 6, 7)}
 APPLICATION_ID = 0x53574C47
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
@@ -131,9 +131,9 @@ def test_without_a_copy_nothing_is_migrated(old_path: Path, version: int) -> Non
 
 def test_migration_that_fails_midway_leaves_the_old_version(old_path: Path) -> None:
     with closing(sqlite3.connect(old_path)) as connection:
-        connection.execute("CREATE TABLE evaluations (step INTEGER)")
+        connection.execute("ALTER TABLE episodes ADD COLUMN is_greedy INTEGER")
     before = content_of(old_path)
-    with pytest.raises(LedgerError, match="evaluations already exists"):
+    with pytest.raises(LedgerError, match="duplicate column name: is_greedy"):
         Ledger.open(old_path)
     assert content_of(old_path) == before
 

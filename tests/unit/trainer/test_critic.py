@@ -213,7 +213,6 @@ def test_a_step_that_breaks_off_leaves_the_critic_as_it_was(make_model: MakeMode
         ({"lam": 0.9}, "lam is read by algorithm gae alone"),
         ({"critic_warmup": 3}, "critic_warmup is read by algorithm gae alone"),
         ({"cliprange_value": 0.2}, "cliprange_value is read by algorithm gae alone"),
-        ({"algorithm": "remax"}, "remax is not served: its baseline is the reward of a greedy episode"),
     ],
 )
 def test_what_cannot_be_done_or_is_not_read_is_refused_by_name(given: dict[str, Any], says: str) -> None:

@@ -20,7 +20,7 @@ import torch
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.errors import BadRequest, SwarmError
 from swarm.trainer.token_rows import TokenMask, TurnMasks
-from swarm.types import ConstrainedTurn, FinishedEpisode, Group, Sample, TrainBatch
+from swarm.types import ConstrainedTurn, FinishedEpisode, Sample, TrainBatch
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class TokenMasks:
 
 def _without(batch: TrainBatch, lost: Collection[tuple[str, int]]) -> TrainBatch:
     groups = [
-        Group(group.task_id, tuple(left for each in group.episodes if (left := _cleared(each, lost)).trained_tokens))
+        replace(group, episodes=tuple(left for each in group.episodes if (left := _cleared(each, lost)).trained_tokens))
         for group in batch.groups
     ]
     return replace(batch, groups=tuple(group for group in groups if group.episodes))

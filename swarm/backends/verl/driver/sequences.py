@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from swarm.trainer.token_rows import Row, ScoredSample
-from swarm.types import FinishedEpisode, Group, TrainBatch
+from swarm.types import FinishedEpisode, TrainBatch
 
 SEQUENCE_SHARED_MODES = frozenset({"seq-mean-token-mean"})
 """Aggregation modes in which the tokens of an episode share one weight, however many sequences they are in."""
@@ -62,7 +62,7 @@ def without_grammars(batch: TrainBatch) -> tuple[TrainBatch, dict[str, frozenset
             constrained[episode.episode_id] = turns
     if not constrained:
         return batch, constrained
-    groups = tuple(Group(group.task_id, tuple(map(_unconstrained, group.episodes))) for group in batch.groups)
+    groups = tuple(replace(group, episodes=tuple(map(_unconstrained, group.episodes))) for group in batch.groups)
     return replace(batch, groups=groups), constrained
 
 

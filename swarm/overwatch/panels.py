@@ -22,6 +22,7 @@ from textual.renderables.sparkline import Sparkline
 
 from swarm.overwatch.snapshot import Snapshot
 from swarm.schemas import (
+    GROUPED_RULES,
     BatchPolicyView,
     DiskView,
     EngineState,
@@ -82,7 +83,8 @@ def curve(snapshot: Snapshot, *, height: int = 1) -> RenderableType:
     figures = [f"reward {values[-1]:.3f}", f"best {max(values):.3f}"]
     metrics = snapshot.status.last_metrics if snapshot.status is not None else {}
     figures += [f"{label} {metrics[name]:.3g}" for name, label in SHOWN_METRICS.items() if name in metrics]
-    caption = _spread(Text(" · ".join(figures)), Text(f"steps {first} to {last}", style="dim"))
+    axes = f"steps {first} to {last}, {min(values):.2f} to {max(values):.2f}"
+    caption = _spread(Text(" · ".join(figures)), Text(axes, style="dim"))
     # One value alone would be drawn as a full block, which looks like the best of many.
     drawn = values if len(values) > 1 else values * 2
     line = Sparkline(drawn, width=None, height=height, min_color=LOW, max_color=HIGH, summary_function=statistics.fmean)
@@ -125,6 +127,8 @@ def policy(active: BatchPolicyView | None) -> RenderableType:
         parts.append(f"sealed after {duration(active.batch_timeout_s)} at the latest")
     if active.mixture:
         parts.append("mixture " + ", ".join(f"{printable(name)} {share:.0%}" for name, share in active.mixture.items()))
+    if active.stop_rule in GROUPED_RULES:
+        parts.append(f"an idle group waits {duration(active.group_timeout_s)}")
     return Text("; ".join(parts))
 
 

@@ -37,7 +37,12 @@ ROLLOUT_ROUTES = {
     ("POST", "/v1/swarm/episodes/{episode_id}/commit"),
 }
 # A transaction is asked for by other servers, which have no token; its id is a secret.
-PUBLIC_ROUTES = {("GET", "/health"), ("GET", "/ready"), ("GET", "/v1/swarm/transactions/{transaction_id}")}
+PUBLIC_ROUTES = {
+    ("GET", "/"),
+    ("GET", "/health"),
+    ("GET", "/ready"),
+    ("GET", "/v1/swarm/transactions/{transaction_id}"),
+}
 COMMANDERS_READS = {("GET", "/v1/swarm/audit")}
 
 
@@ -143,6 +148,7 @@ def test_the_description_says_who_may_call_what(served: Served) -> None:
 
 def test_health_needs_no_token_and_says_nothing_of_the_training(served: Served) -> None:
     assert served.http.get("/health").json() == {"status": "ok"}
+    assert served.http.get("/").json()["docs"] == "/docs"
     assert set(served.http.get("/ready").json()) == {"ready", "state", "reason"}
 
 

@@ -21,6 +21,7 @@ from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
 from swarm.schemas import (
+    API_PREFIX,
     Acknowledged,
     AuditPage,
     BatchPage,
@@ -200,6 +201,17 @@ def add_command_routes(
 def health_router(lifecycle: EngineLifecycle) -> APIRouter:
     """For supervisors and load balancers; says nothing that is not public."""
     router = APIRouter(tags=["health"])
+
+    @router.get("/", summary="What this is, and where everything else is")
+    async def index() -> dict[str, str]:
+        return {
+            "service": "swarm",
+            "status": f"{API_PREFIX}/status",
+            "models": "/v1/models",
+            "metrics": "/metrics",
+            "docs": "/docs",
+            "openapi": "/openapi.json",
+        }
 
     @router.get("/health", summary="The process lives and answers")
     async def health() -> dict[str, str]:

@@ -115,7 +115,8 @@ def test_a_report_shows_everything_that_the_server_said() -> None:
     text = drawn(panels.report(snapshot_of(busy_status()), with_history=True))
     for fragment in (
         "http://host:1", "2 recoveries · ROLLING", "cocktail/third-try on nano", "step 12/40", "1,240 tok/s",
-        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run, 7 held", "3 eval", "5/10", "math 60%",
+        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run, 7 held", "steps 1 to 12, 0.03 to 0.30",
+            "an idle group waits", "3 eval", "5/10", "math 60%",
         "up to 1 versions old", "10m00s",
         "1 agreed", "laptop-1", "4312", "01234567", "4…", "3m07s", "all rewards equal (8x)", "idle_timeout 41",
         "Not trained · 42", "batch.sealed", "episodes=32",

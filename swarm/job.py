@@ -55,6 +55,8 @@ LossAggregation = Literal[
 RolloutIS = Literal["off", "token", "sequence"]
 """Truncated importance sampling against the policy that sampled a token, verl's rollout correction. Left out, it is
 "token" when `max_staleness` allows older policies, else "off"."""
+Sampler = Literal["local", "vllm"]
+"""What samples beside the local trainer: the worker that trains, or vLLM in processes of its own."""
 ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
 """How the model writes tool calls, and its reasoning before a reply; "auto" is what its chat template shows, or else
@@ -105,6 +107,9 @@ class TrainJob(BaseModel):
     """Number format that the weights are loaded, sampled and differentiated in; AdamW works on float32 copies of
     bfloat16 ones. `auto` on a CPU is bfloat16 for a checkpoint in bfloat16 if the processor multiplies such numbers
     itself, and else float32; on a GPU it is bfloat16. Engine verl has settings of its own, in `verl`."""
+    sampler: Sampler = "local"
+    """What samples for engine local: the worker that trains, or `vllm` in processes of its own on the same device, see
+    [models](models.md#vllm-as-the-sampler). Engine verl always samples with vLLM."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """What minibatches, the training step and sampling without a seed of its own draw from."""
 
@@ -254,6 +259,8 @@ class TrainJob(BaseModel):
     reasoning_parser: ReasoningParser = "auto"
     """How the model writes its reasoning before a reply; `auto` is as for `tool_parser`."""
 
+    vllm: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Options of `vllm serve` by its own names, for `sampler: vllm`."""
     verl: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
     them."""
@@ -284,6 +291,7 @@ class TrainJob(BaseModel):
         if self.chosen_engine != "verl" and self.n_gpu > 1:
             raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
         check_algorithm(self)
+        self._check_sampler()
         if self.keep_last is not None and not self.save_freq:
             raise ValueError("keep_last is about the checkpoints of save_freq, which is 0: set save_freq")
         if self.keep_best and self.keep_last is None:
@@ -294,6 +302,18 @@ class TrainJob(BaseModel):
         if own is not None and self.loss_agg_mode not in {None, own}:
             raise ValueError(f"policy_loss {self.policy_loss} aggregates by {own}: leave loss_agg_mode out")
         return self
+
+    def _check_sampler(self) -> None:
+        if self.sampler != "vllm":
+            if self.vllm:
+                raise ValueError("vllm has options of sampler vllm: set sampler to vllm, or leave them out")
+            return
+        if self.chosen_engine != "local":
+            raise ValueError(f"sampler is read by engine local alone, not by {self.chosen_engine}: leave it out")
+        if self.lora_rank:
+            raise ValueError(
+                "sampler vllm is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
+            )
 
     @property
     def chosen_engine(self) -> Literal["local", "verl", "fake"]:

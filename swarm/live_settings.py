@@ -93,6 +93,8 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "max_model_len": f"the engine is built for it: {_NEW_RUN}",
         "tool_parser": f"recorded turns were read with it: {_NEW_RUN}",
         "reasoning_parser": f"recorded turns were read with it: {_NEW_RUN}",
+        "sampler": f"its processes hold the weights: {_NEW_RUN}",
+        "vllm": f"its processes are built with them: {_NEW_RUN}",
         "verl": f"its processes are built with them: {_NEW_RUN}",
     }
 )

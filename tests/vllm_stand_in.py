@@ -18,9 +18,9 @@ from typing import Any
 
 from process_support import is_running
 
-from swarm.backends.verl.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.verl.replicas.sampler_plan import SamplerLimits
-from swarm.backends.verl.sampler import VerlEngine
+from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
+from swarm.backends.vllm.sampler import VllmEngine
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
@@ -95,10 +95,10 @@ class StandIns:
         ray_address: str | None = None,
         python: Path = Path(sys.executable),
         **options: Any,
-    ) -> VerlEngine:
+    ) -> VllmEngine:
         layout = SamplerLayout(replicas=replicas, **options.pop("layout", {}))
         settings = SamplerSettings(BUNDLED_DIRECTORY, layout, "float32", max_num_seqs=16, **options)
-        return VerlEngine(
+        return VllmEngine(
             settings,
             python=python,
             log_directory=self.directory / "logs",
@@ -112,7 +112,7 @@ class StandIns:
         return WeightFile(path, version)
 
 
-def port_of(engine: VerlEngine, replica: int) -> int:
+def port_of(engine: VllmEngine, replica: int) -> int:
     url = engine.replicas[replica].base_url
     assert url is not None
     return int(url.rsplit(":", 1)[1])
@@ -136,7 +136,7 @@ class Completion:
 
 
 async def complete(
-    engine: VerlEngine,
+    engine: VllmEngine,
     prompt: Sequence[int],
     name: str = "request",
     saw: Callable[[int], None] | None = None,

@@ -75,6 +75,18 @@ class Backends:
                 job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
             )
             return Backend(pair, pair.trainer, tokenizer_path, pair.driver.start, pair.died, pair.stop)
+        if job.sampler == "vllm":
+            from swarm.backends.vllm.pair import build_pair
+
+            both = build_pair(
+                job,
+                tokenizer_path,
+                self._config,
+                self._worker,
+                self._log_path.parent,
+                _sampling_seeds(job.seed, is_fresh),
+            )
+            return Backend(both, both.trainer, tokenizer_path, self._worker.start, both.died, both.end)
         engine, trainer = build_local(job, self._config, self._worker, _sampling_seeds(job.seed, is_fresh))
         return Backend(engine, trainer, tokenizer_path, self._worker.start, self._worker_died, self._worker.stop)
 

@@ -47,7 +47,7 @@ async def backend(
         await endless.stop()
         return
     directory = tmp_path_factory.mktemp("local")
-    job = TrainJob(model=str(_without_stop_tokens(directory / "model")), lr=1e-3)
+    job = TrainJob(model=str(without_stop_tokens(directory / "model")), lr=1e-3)
     worker = build_worker(ServerConfig(), directory / "worker.log")
     local, trainer = build_local(job, ServerConfig(), worker)
     await local.start()
@@ -60,7 +60,7 @@ def _ramble(prompt_ids: Sequence[int]) -> Sequence[int]:
     return [40 + position % 20 for position in range(2000)]
 
 
-def _without_stop_tokens(directory: Path) -> Path:
+def without_stop_tokens(directory: Path) -> Path:
     shutil.copytree(BUNDLED_DIRECTORY, directory)
     for name, key in (
         ("generation_config.json", "eos_token_id"),

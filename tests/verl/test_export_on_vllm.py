@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from local_runs import PROMPT, Drawn, largest_gap, local_run
-from verl_sampler import vllm_engine, vllm_python
+from vllm_sampler import vllm_engine, vllm_python
 
 from swarm.backends.local.export import export_checkpoint
 from swarm.types import SamplingParams

@@ -18,11 +18,11 @@ import httpx
 import pytest
 from contract.test_engine_contract import *  # noqa: F403  the promises are written once
 from process_support import descendants, is_running
-from verl_sampler import disturb, expected_logprobs, export, load_reference, vllm_engine
+from vllm_sampler import disturb, expected_logprobs, export, load_reference, vllm_engine
 from vllm_stand_in import Completion, complete, until
 
-from swarm.backends.verl.layout import WeightFile
-from swarm.backends.verl.sampler import VerlEngine
+from swarm.backends.vllm.layout import WeightFile
+from swarm.backends.vllm.sampler import VllmEngine
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
@@ -51,7 +51,7 @@ HERMES = CallForm(
 
 
 @pytest.fixture(scope="module")
-async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VerlEngine]:
+async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmEngine]:
     made = vllm_engine(tmp_path_factory.mktemp("vllm") / "logs")
     await made.start()
     yield made
@@ -62,7 +62,7 @@ async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(autouse=True)
-async def base_model(engine: VerlEngine) -> None:
+async def base_model(engine: VllmEngine) -> None:
     async with asyncio.timeout(LIMIT_S):
         await engine.start()
 
@@ -70,7 +70,7 @@ async def base_model(engine: VerlEngine) -> None:
 class Endless:
     """The same engine, asked to take end tokens for tokens like any other."""
 
-    def __init__(self, engine: VerlEngine) -> None:
+    def __init__(self, engine: VllmEngine) -> None:
         self._engine = engine
         self.start, self.stop = engine.start, engine.stop
 
@@ -84,12 +84,12 @@ class Endless:
 class Backend:
     """As the engine contract wants it."""
 
-    engine: VerlEngine
+    engine: VllmEngine
     endless: Endless
 
 
 @pytest.fixture
-def backend(engine: VerlEngine) -> Backend:
+def backend(engine: VllmEngine) -> Backend:
     return Backend(engine, Endless(engine))
 
 
@@ -125,7 +125,7 @@ def prompt() -> tuple[int, ...]:
     ids=str,
 )
 async def test_logprobs_are_those_of_the_distribution_sampled_from(
-    engine: VerlEngine, reference: Any, prompt: tuple[int, ...], params: dict[str, Any]
+    engine: VllmEngine, reference: Any, prompt: tuple[int, ...], params: dict[str, Any]
 ) -> None:
     completion = await finish(engine, prompt, seed=3, **{"max_tokens": 40, **params})
     settings = SamplingParams(**{"max_tokens": 40, **params})
@@ -135,7 +135,7 @@ async def test_logprobs_are_those_of_the_distribution_sampled_from(
 
 
 async def test_likeliest_tokens_are_of_that_distribution_too(
-    engine: VerlEngine, reference: Any, prompt: tuple[int, ...]
+    engine: VllmEngine, reference: Any, prompt: tuple[int, ...]
 ) -> None:
     completion = await finish(engine, prompt, seed=3, temperature=1.2, top_k=5, top_logprobs=20)
     settings = SamplingParams(max_tokens=1, temperature=1.2, top_k=5)
@@ -173,7 +173,7 @@ async def test_likeliest_tokens_are_of_that_distribution_too(
     ids=["regex", "lark", "json_schema", "tool call"],
 )
 async def test_grammars_allow_the_same_tokens_as_in_the_local_engine(
-    engine: VerlEngine, reference: Any, prompt: tuple[int, ...], grammar: Grammar, is_sentence: Any, extra_ends: Any
+    engine: VllmEngine, reference: Any, prompt: tuple[int, ...], grammar: Grammar, is_sentence: Any, extra_ends: Any
 ) -> None:
     params = {"max_tokens": 120, "grammar": grammar, "stop_token_ids": extra_ends}
     completion = await finish(engine, prompt, seed=5, **params)
@@ -183,7 +183,7 @@ async def test_grammars_allow_the_same_tokens_as_in_the_local_engine(
     assert is_sentence(read_tokenizer(BUNDLED_DIRECTORY).decode(completion.token_ids[:-1], skip_special_tokens=False))
 
 
-async def test_malformed_grammar_is_the_callers_error(engine: VerlEngine, prompt: tuple[int, ...]) -> None:
+async def test_malformed_grammar_is_the_callers_error(engine: VllmEngine, prompt: tuple[int, ...]) -> None:
     with pytest.raises(BadRequest, match="vLLM refuses"):
         await finish(engine, prompt, grammar=Grammar(GrammarKind.LARK, "start: nonsense here ("))
     with pytest.raises(BadRequest, match="vLLM refuses"):
@@ -191,7 +191,7 @@ async def test_malformed_grammar_is_the_callers_error(engine: VerlEngine, prompt
 
 
 async def test_published_weights_are_the_ones_sampled_with_and_the_base_model_comes_back(
-    engine: VerlEngine, prompt: tuple[int, ...], tmp_path: Path
+    engine: VllmEngine, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=1)
@@ -210,7 +210,7 @@ async def test_published_weights_are_the_ones_sampled_with_and_the_base_model_co
 
 
 async def test_completions_under_way_go_on_with_new_weights_from_the_token_that_says_so(
-    engine: VerlEngine, reference: Any, prompt: tuple[int, ...], tmp_path: Path
+    engine: VllmEngine, reference: Any, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=2)
@@ -226,7 +226,7 @@ async def test_completions_under_way_go_on_with_new_weights_from_the_token_that_
             assert completion.logprobs[part] == pytest.approx(expected, abs=1e-4)
 
 
-async def sample_during(engine: VerlEngine, prompt: tuple[int, ...], source: WeightFile) -> list[Completion]:
+async def sample_during(engine: VllmEngine, prompt: tuple[int, ...], source: WeightFile) -> list[Completion]:
     """Completions that were under way when `source` was published.
 
     Where cores are few, vLLM may keep this process from running until it has sampled all there is: then once more.
@@ -251,7 +251,7 @@ async def sample_during(engine: VerlEngine, prompt: tuple[int, ...], source: Wei
     raise AssertionError("no completion was under way while weights were published")
 
 
-async def test_closing_early_frees_the_request_in_vllm(engine: VerlEngine, prompt: tuple[int, ...]) -> None:
+async def test_closing_early_frees_the_request_in_vllm(engine: VllmEngine, prompt: tuple[int, ...]) -> None:
     async with aclosing(engine.generate("closed", prompt, ENDLESS)) as stream:
         await anext(stream)
         before = await metric(engine, "vllm:generation_tokens_total")
@@ -263,7 +263,7 @@ async def test_closing_early_frees_the_request_in_vllm(engine: VerlEngine, promp
     assert await metric(engine, "vllm:generation_tokens_total") - before < LONG / 2
 
 
-async def test_every_path_asks_for_the_key(engine: VerlEngine) -> None:
+async def test_every_path_asks_for_the_key(engine: VllmEngine) -> None:
     async with httpx.AsyncClient(base_url=str(engine.replicas[0].base_url), trust_env=False) as stranger:
         for path in ("/health", "/metrics", "/v1/models", "/is_paused"):
             assert (await stranger.get(path)).status_code == 401
@@ -272,7 +272,7 @@ async def test_every_path_asks_for_the_key(engine: VerlEngine) -> None:
 
 
 async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is_left(
-    engine: VerlEngine, prompt: tuple[int, ...], tmp_path: Path
+    engine: VllmEngine, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=3)
@@ -299,7 +299,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
     await until(lambda: not any(map(is_running, family)))
 
 
-async def metric(engine: VerlEngine, name: str) -> float:
+async def metric(engine: VllmEngine, name: str) -> float:
     client: Any = engine.replicas[0]._client  # pyright: ignore[reportPrivateUsage]
     lines = [line for line in (await client._http.get("/metrics")).text.splitlines() if line.startswith(name)]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

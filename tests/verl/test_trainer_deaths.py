@@ -15,7 +15,7 @@ from process_support import command_of, is_running
 from verl_batches import make_batch
 
 from swarm.backends.verl.driver.cluster import own_directory
-from swarm.backends.verl.trainer import shared_memory_of
+from swarm.backends.vllm.handover import shared_memory_of
 from swarm.sampler import EngineLost
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]

@@ -70,6 +70,7 @@ class Worker:
             "train": self._train,
             "save": self._save,
             "restore": self._restore,
+            "write_weights": self._write_weights,
         }
 
     def run(self) -> None:
@@ -203,6 +204,18 @@ class Worker:
         session.step = info.step
         self._publish(session, info.weight_version)
         return [info.step, info.weight_version]
+
+    def _write_weights(self, call_id: int, args: Any) -> str:
+        """The present weights as a file for a sampler outside of this process."""
+        from swarm.backends.vllm.weight_file import gather, path_of_version, write_weights
+
+        session = self._require_session()
+        module: Any = session.model.module
+        directory = Path(args)
+        directory.mkdir(parents=True, exist_ok=True)
+        path = path_of_version(directory, session.sampler.weight_version)
+        write_weights(path, gather(module.state_dict().items(), module.dtype, is_kept=True))
+        return str(path)
 
     def _publish(self, session: _Session, weight_version: int) -> None:
         session.model.module.eval()

@@ -1,8 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Chooses the number format that a model is loaded in, and how many threads compute it.
 
-Place in the flow: model.py asks for the format before it loads a model, operations.py for the threads after that, and
-export.py for what a checkpoint is written in. Reads the headers of weight files, never the weights.
+Place in the flow: model.py asks for the format before it loads a model, operations.py for the threads after that.
 """
 
 from __future__ import annotations
@@ -12,37 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from swarm.errors import CheckpointError
+from swarm.backends.stored_dtype import stored_dtype
 from swarm.processes.cores import usable_cores
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Number formats by the names of transformers and vLLM."""
 
-_BY_HEADER = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _MULTIPLY_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
 """What torch calls the instructions of processors, x86 and ARM, that multiply bfloat16 numbers themselves."""
 
 THREADED_PARAMETERS = 30_000_000
 """Below, threads wait for each other longer than they save."""
-
-
-def stored_dtype(directory: Path) -> str | None:
-    """The format of the stored weights, which a configuration need not name rightly; None if no safetensors are there.
-
-    Raises CheckpointError for a file that is damaged.
-    """
-    for path in sorted(directory.glob("*.safetensors")):
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118  it is no mapping
-                    if known := _BY_HEADER.get(file.get_slice(name).get_dtype()):
-                        return known
-        except (OSError, SafetensorError) as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise CheckpointError(f"checkpoint {directory} is damaged: {path.name}: {reason}") from error
-    return None
 
 
 def choose_dtype(directory: Path, *, wanted: str, device: str) -> torch.dtype:

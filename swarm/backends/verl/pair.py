@@ -16,12 +16,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from swarm.backends.local.worker_process import WorkerProcess
-from swarm.backends.verl.layout import SamplerSettings
-from swarm.backends.verl.replicas.sampler_plan import SamplerLimits
-from swarm.backends.verl.sampler import VerlEngine
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
+from swarm.backends.vllm.layout import SamplerSettings
+from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
+from swarm.backends.vllm.sampler import VllmEngine
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
@@ -33,7 +33,7 @@ from swarm.types import SamplingParams, TokenDelta
 class VerlPair:
     """Implements `swarm.sampler.Engine` by the sampler; starting and stopping it is that of the trainer as well."""
 
-    sampler: VerlEngine
+    sampler: VllmEngine
     trainer: VerlTrainer
     driver: WorkerProcess
     colocated: bool
@@ -98,7 +98,7 @@ def build_verl(
     check_cluster(merged, config)
     settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
     boot_timeout_s = config.boot_limit_s("verl")
-    sampler = VerlEngine(
+    sampler = VllmEngine(
         settings,
         python=config.vllm_python or Path(sys.executable),
         log_directory=log_directory,

@@ -7,39 +7,28 @@ a step is reported as done. Knows nothing of tensors, so that the server process
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from swarm.backends.local.wire import pack_batch
 from swarm.backends.local.worker_process import WorkerProcess
-from swarm.backends.verl.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.vllm.handover import PUBLISH_TIMEOUT_S, Handover, Publish, Step, nothing, shared_memory_of
+from swarm.backends.vllm.layout import WeightBroadcast, WeightFile
 from swarm.config import ServerConfig
-from swarm.errors import EngineFailure, SwarmError
+from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.sampler import EngineLost
 from swarm.types import StepReport, TrainBatch, WeightVersion
 
 CHECKPOINT_TIMEOUT_S: Final = 3600.0
 """Writing or reading the shards of a large model and its optimizer, on shared storage."""
-PUBLISH_TIMEOUT_S: Final = 600.0
-"""Every replica reads the file; the engine has deadlines of its own for each call."""
 STOP_TIMEOUT_S: Final = 15.0
 """The driver ends Ray with all its daemons, and removes its files in shared memory."""
-SHARED_MEMORY: Final = Path("/dev/shm")
-
-Publish = Callable[[WeightSource], Awaitable[None]]
-Step = Callable[[], Awaitable[None]]
-
-
-async def _nothing() -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +55,8 @@ class VerlTrainer:
         *,
         publish: Publish,
         limits: VerlLimits,
-        suspend: Step = _nothing,
-        resume: Step = _nothing,
+        suspend: Step = nothing,
+        resume: Step = nothing,
     ) -> None:
         self.driver = driver
         self._job = job
@@ -75,8 +64,7 @@ class VerlTrainer:
         self._config = config
         self._publish = publish
         self._limits = limits
-        self._suspend, self._resume = suspend, resume
-        self._published: WeightFile | None = None
+        self._handover = Handover(publish, limit_s=limits.publish_timeout_s, suspend=suspend, resume=resume)
         self._is_open = False
 
     async def start(self) -> None:
@@ -94,12 +82,12 @@ class VerlTrainer:
         }
         self._is_open = False
         await self.driver.call("open", args, timeout_s=self._limits.boot_timeout_s)
-        self._published = None
+        self._handover.forget()
         self._is_open = True
 
     async def train(self, batch: TrainBatch) -> StepReport:
         self._require_open()
-        async with self._sampler_asleep():
+        async with self._handover.sampler_asleep():
             answer = await self.driver.call("train", pack_batch(batch), timeout_s=self._limits.train_timeout_s)
         began = time.perf_counter()
         await self._let_out(answer)
@@ -114,12 +102,12 @@ class VerlTrainer:
 
     async def save(self, directory: Path) -> None:
         self._require_open()
-        async with self._sampler_asleep():
+        async with self._handover.sampler_asleep():
             await self.driver.call("save", str(directory.resolve()), timeout_s=CHECKPOINT_TIMEOUT_S)
 
     async def load(self, directory: Path) -> WeightVersion:
         self._require_open()
-        async with self._sampler_asleep():
+        async with self._handover.sampler_asleep():
             answer = await self.driver.call("load", str(directory.resolve()), timeout_s=CHECKPOINT_TIMEOUT_S)
         await self._let_out(answer)
         return WeightVersion(version=answer["version"], step=answer["step"], published_at=time.time())
@@ -130,41 +118,19 @@ class VerlTrainer:
         args = {"job": self._job.model_dump_json(), "model": str(self._model_directory)}
         await self.driver.call("check", args, timeout_s=self._limits.boot_timeout_s)
 
-    @asynccontextmanager
-    async def _sampler_asleep(self) -> AsyncGenerator[None]:
-        await self._suspend()
-        try:
-            yield
-        finally:
-            await self._resume()
-
     async def _let_out(self, answer: Mapping[str, Any]) -> None:
-        """Publish the new version; the file of the one before is then nobody's. Raises EngineLost.
-
-        The driver has moved on: if the sampler cannot follow, the two are started anew together.
-        """
-        version, limit_s = answer["version"], self._limits.publish_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                if "broadcast" in answer:
-                    await self._broadcast(version, answer["broadcast"])
-                else:
-                    await self._hand_over(WeightFile(Path(answer["weights"]), version))
-        except TimeoutError:
-            raise EngineLost(f"weight version {version} was not published within {limit_s:g} s") from None
-        except SwarmError as error:
-            raise EngineLost(f"weight version {version} could not be published: {error.message}") from error
-
-    async def _hand_over(self, new: WeightFile) -> None:
-        if not new.path.exists():
-            raise EngineFailure(
-                "rank 0 of the trainer wrote them on another host: set actor_rollout_ref.rollout.checkpoint_engine."
-                "backend to nccl"
+        """Publish the new version. Raises EngineLost: the driver has moved on, and the sampler must follow."""
+        version = answer["version"]
+        if "broadcast" in answer:
+            await self._handover.within_limit(version, self._broadcast(version, answer["broadcast"]))
+            return
+        path = Path(answer["weights"])
+        if not path.exists():
+            raise EngineLost(
+                f"weight version {version} could not be published: rank 0 of the trainer wrote it on another host: set"
+                " actor_rollout_ref.rollout.checkpoint_engine.backend to nccl"
             )
-        await self._publish(new)
-        previous, self._published = self._published, new
-        if previous is not None:
-            previous.path.unlink(missing_ok=True)
+        await self._handover.hand_over(WeightFile(path, version))
 
     async def _broadcast(self, version: int, meeting: Mapping[str, Any]) -> None:
         """The samplers wait for what rank 0 sends, so both are asked at once; if one fails, the other is given up."""
@@ -189,11 +155,6 @@ class VerlTrainer:
     def _require_open(self) -> None:
         if not self._is_open:
             raise EngineFailure("the verl trainer is not started")
-
-
-def shared_memory_of(home: Path) -> Path:
-    """Where new weights of the server with this home are written, for replicas on the same host."""
-    return SHARED_MEMORY / f"swarm-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]}"
 
 
 def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerProcess:

@@ -16,8 +16,8 @@ from swarm.backends.local.precision import (
     choose_dtype,
     choose_threads,
     multiplies_bfloat16,
-    stored_dtype,
 )
+from swarm.backends.stored_dtype import stored_dtype
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY

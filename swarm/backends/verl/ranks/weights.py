@@ -11,24 +11,18 @@ part in gathering them, and rank 0 lets them out. What is answered here reaches 
 
 from __future__ import annotations
 
-import os
-import shutil
-import uuid
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors.torch import save_file
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+
+from swarm.backends.vllm.weight_file import gather, path_of_version, write_weights
 
 WEIGHTS_PATH: Final = "weights/path"
 
 NamedTensors = Generator[tuple[str, torch.Tensor], None, None]
-
-
-class ShmFull(RuntimeError):
-    """The weights do not fit where they are to be written."""
 
 
 class OneWayEngine(CheckpointEngine):
@@ -71,33 +65,6 @@ class ShmFileEngine(OneWayEngine):
         if not self._is_master:
             return {}
         version = int(global_steps or 0)
-        path = self._directory / f"v{version:08d}-{uuid.uuid4().hex[:8]}.safetensors"
+        path = path_of_version(self._directory, version)
         write_weights(path, tensors)
         return {WEIGHTS_PATH: str(path)}
-
-
-def gather(weights: NamedTensors, dtype: torch.dtype, *, is_kept: bool) -> dict[str, torch.Tensor]:
-    """Every tensor on the CPU, floating-point numbers as `dtype`; empty on ranks that only help to gather."""
-    tensors: dict[str, torch.Tensor] = {}
-    for name, weight in weights:
-        # Gathering a tensor takes every rank, so every rank asks for all of them.
-        if is_kept:
-            kept = weight.detach().to("cpu", dtype if weight.is_floating_point() else weight.dtype)
-            # A copy: tied weights share memory, which the file format refuses.
-            tensors[name] = kept.clone(memory_format=torch.contiguous_format)
-    return tensors
-
-
-def write_weights(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Write the file beside its place and rename it. Raises ShmFull if there is no room, OSError."""
-    directory = path.parent
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    free = shutil.disk_usage(directory).free
-    if size > free:
-        raise ShmFull(
-            f"the weights take {size / 1e9:.2f} GB and {directory} has {free / 1e9:.2f} GB left: enlarge it (in a "
-            "container: --shm-size, or an emptyDir of medium Memory)"
-        )
-    draft = path.with_suffix(".partial")
-    save_file(tensors, draft, metadata={"format": "pt"})
-    os.replace(draft, path)

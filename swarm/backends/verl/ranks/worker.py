@@ -24,7 +24,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from swarm.backends.verl.ranks import broadcast as _broadcast  # noqa: F401  registers
 from swarm.backends.verl.ranks.losses import policy_loss
 from swarm.backends.verl.ranks.policy_engine import PolicyEngine, ValueEngine
-from swarm.backends.verl.ranks.weights import gather, write_weights
+from swarm.backends.vllm.weight_file import gather, write_weights
 
 COLLECTIVE_TIMEOUT_S = 600
 """How long a rank waits for the others. A rank that died is noticed at once; this is for one that hangs."""

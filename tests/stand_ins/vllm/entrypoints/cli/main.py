@@ -130,7 +130,7 @@ class Routes:
         info = body["update_info"]
         if "path" in info:
             path = Path(info["path"])
-            self._stand_in.pending = 0 if path.is_dir() else int(path.read_text())
+            self._stand_in.pending = _number_of(path)
         else:
             self._stand_in.pending = len(info["names"])
         return {}
@@ -154,6 +154,13 @@ class Routes:
     async def wake_up(self, query: Query, body: Any) -> Any:
         self._stand_in.asleep = False
         return {}
+
+
+def _number_of(path: Path) -> int:
+    """What stands for the weights in a file: its text, or the version that a file of real weights is named by."""
+    if path.is_dir():
+        return 0
+    return int(path.name[1:9]) if path.suffix == ".safetensors" else int(path.read_text())
 
 
 READ = ("/health", "/metrics", "/is_paused", "/is_sleeping", "/v1/models", "/openapi.json")

@@ -1,7 +1,7 @@
-"""The verl engine's sampler as the gateway sees it: several vLLM replicas behind one `generate`.
+"""vLLM as the gateway sees it: several replicas behind one `generate`.
 
-Place in the flow: implements `Engine`; `VerlTrainer` publishes to it. Knows nothing of tensors, Ray or training, so
-that the server process loads none of those.
+Place in the flow: implements `Engine` for what samples with vLLM; the trainer beside it publishes to it. Knows nothing
+of tensors, Ray or training, so that the server process loads none of those.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from swarm.backends.local.decoding.grammar import Constraint, GrammarCompiler
-from swarm.backends.verl.layout import SamplerSettings, WeightSource
-from swarm.backends.verl.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.verl.replicas.replica import Replica
-from swarm.backends.verl.replicas.replica_pool import ReplicaPool
-from swarm.backends.verl.replicas.sampler_plan import ReplicaPlan, SamplerLimits
-from swarm.backends.verl.requests.generation import Generation
-from swarm.backends.verl.requests.streams import PieceStream
-from swarm.backends.verl.requests.wire import check_params
+from swarm.backends.vllm.layout import SamplerSettings, WeightSource
+from swarm.backends.vllm.replicas.model_facts import ModelFacts, read_facts
+from swarm.backends.vllm.replicas.replica import Replica
+from swarm.backends.vllm.replicas.replica_pool import ReplicaPool
+from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan, SamplerLimits
+from swarm.backends.vllm.requests.generation import Generation
+from swarm.backends.vllm.requests.streams import PieceStream
+from swarm.backends.vllm.requests.wire import check_params
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.sampler import EngineInfo, EngineLost
 from swarm.types import FinishReason, SamplingParams, TokenDelta
@@ -31,7 +31,7 @@ MOST_BREAKS: Final = 3
 """A request that breaks off so often, on replicas that were well afterwards, is itself what they break off at."""
 
 
-class VerlEngine:
+class VllmEngine:
     """Implements `swarm.sampler.Engine` on processes of its own, which end with it.
 
     A completion ends with finish reason `length` at max_tokens or where the context is full, whichever comes first.
@@ -154,7 +154,7 @@ class VerlEngine:
 
     def _require_running(self) -> _Running:
         if self._running is None:
-            raise EngineFailure("the verl engine is not started")
+            raise EngineFailure("the vLLM sampler is not started")
         return self._running
 
 

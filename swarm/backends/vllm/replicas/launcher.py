@@ -16,8 +16,8 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from swarm.backends.verl.layout import ReplicaOrder
-from swarm.backends.verl.replicas.command import (
+from swarm.backends.vllm.layout import ReplicaOrder
+from swarm.backends.vllm.replicas.command import (
     LOOPBACK,
     SECRETS,
     STOP_GRACE_S,
@@ -26,9 +26,9 @@ from swarm.backends.verl.replicas.command import (
     free_port,
     own_directory,
 )
-from swarm.backends.verl.replicas.replica_processes import GuardedProcess, start_process
-from swarm.backends.verl.replicas.sampler_plan import ReplicaPlan
-from swarm.backends.verl.requests.replica_client import ReplicaClient
+from swarm.backends.vllm.replicas.replica_processes import GuardedProcess, start_process
+from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan
+from swarm.backends.vllm.requests.replica_client import ReplicaClient
 
 ORDER_VARIABLE: Final = "SWARM_REPLICA_ORDER"
 REMOTE_GRACE_S: Final = 2 * STOP_GRACE_S
@@ -83,7 +83,7 @@ async def _on_a_node(
     told = TypeAdapter(ReplicaOrder).dump_json(order).decode()
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: told}
     process = await start_process(
-        [sys.executable, "-m", "swarm.backends.verl.replicas.host"],
+        [sys.executable, "-m", "swarm.backends.vllm.replicas.host"],
         environment,
         _log_of(plan, index),
         grace_s=REMOTE_GRACE_S,

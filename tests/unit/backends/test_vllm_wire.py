@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
 from swarm.backends.local.decoding.grammar import GrammarCompiler
-from swarm.backends.verl.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.verl.requests.generation import Generation
-from swarm.backends.verl.requests.grammars import structured_outputs
-from swarm.backends.verl.requests.routing import BLOCK_TOKENS, PrefixRouter
-from swarm.backends.verl.requests.wire import Piece, check_params, completion_body, error_of, read_event
+from swarm.backends.vllm.replicas.model_facts import ModelFacts, read_facts
+from swarm.backends.vllm.requests.generation import Generation
+from swarm.backends.vllm.requests.grammars import structured_outputs
+from swarm.backends.vllm.requests.routing import BLOCK_TOKENS, PrefixRouter
+from swarm.backends.vllm.requests.wire import Piece, check_params, completion_body, error_of, read_event
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost

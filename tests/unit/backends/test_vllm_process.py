@@ -14,8 +14,8 @@ import pytest
 from process_support import is_running
 from vllm_stand_in import PACKAGE, StandIns, until
 
-from swarm.backends.verl.replicas.command import INSIDE
-from swarm.backends.verl.replicas.replica_processes import GuardedProcess, last_words, start_process
+from swarm.backends.vllm.replicas.command import INSIDE
+from swarm.backends.vllm.replicas.replica_processes import GuardedProcess, last_words, start_process
 from swarm.errors import EngineFailure
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from swarm.backends.verl.layout import SamplerSettings
+from swarm.backends.vllm.layout import SamplerSettings
 from swarm.errors import JobInvalid
 
 INSIDE: Final = Path(__file__).parent / "inside_vllm"
@@ -78,7 +78,7 @@ def build_command(
         options["data_parallel_size"] = layout.data_parallel
     if layout.colocated:
         options["enable_sleep_mode"] = True
-    options |= _checked(settings.flags, colocated=layout.colocated)
+    options |= _checked(settings)
     vllm = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(settings.model_directory)]
     guard = [str(python), str(INSIDE / "swarm_guard.py"), str(STOP_GRACE_S), _cores_of(settings, cores)]
     return [*guard, *vllm, *_as_arguments(options)]
@@ -142,16 +142,16 @@ def free_port(host: str = LOOPBACK) -> int:
         return int(probe.getsockname()[1])
 
 
-def _checked(flags: Mapping[str, Any], *, colocated: bool) -> dict[str, Any]:
-    chosen = {name.replace("-", "_"): value for name, value in flags.items()}
+def _checked(settings: SamplerSettings) -> dict[str, Any]:
+    chosen = {name.replace("-", "_"): value for name, value in settings.flags.items()}
     # verl has a setting of its own for it, which must say what the layout does.
-    if chosen.get("enable_sleep_mode") is colocated:
+    if chosen.get("enable_sleep_mode") is settings.layout.colocated:
         del chosen["enable_sleep_mode"]
     taken = sorted(OWN_FLAGS & chosen.keys())
     if taken:
         raise JobInvalid(
             f"the option {taken[0]} of vLLM is set by the engine: leave it out",
-            param=f"verl.actor_rollout_ref.rollout.engine_kwargs.vllm.{taken[0]}",
+            param=f"{settings.flags_setting}.{taken[0]}",
         )
     return chosen
 

@@ -1,7 +1,7 @@
-"""What the sampler side and the trainer side of the verl engine tell each other.
+"""What a job's trainer and its vLLM replicas tell each other.
 
-Place in the flow: settings are cut from a job by settings/ and read by the replicas; weights travel from the
-trainer's driver to the replicas. Plain data: it knows nothing of HTTP, Ray or tensors.
+Place in the flow: settings are made of a job when its backend is built, and read by the replicas; weights travel from
+the trainer to the replicas. Plain data: it knows nothing of HTTP, Ray or tensors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class SamplerLayout:
 class SamplerSettings:
     """One job's sampler. `max_model_len` counts prompt plus completion, in tokens; None is what the model allows.
 
-    `transport` is how new weights come. `flags` are further options of `vllm serve` by its own names, laid over ours.
+    `transport` is how new weights come. `flags` are further options of `vllm serve` by its own names, laid over ours;
+    `flags_setting` is where the job has them.
     """
 
     model_directory: Path
@@ -47,6 +48,7 @@ class SamplerSettings:
     seed: int = 0
     transport: WeightTransport = "shm_file"
     flags: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    flags_setting: str = "vllm"
 
 
 @dataclass(frozen=True, slots=True)

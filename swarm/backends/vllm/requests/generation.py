@@ -16,9 +16,9 @@ from typing import Any
 
 from swarm.backends.local.decoding.grammar import Constraint
 from swarm.backends.stopping import StopRule
-from swarm.backends.verl.replicas.model_facts import ModelFacts
-from swarm.backends.verl.requests.streams import Arrival
-from swarm.backends.verl.requests.wire import completion_body
+from swarm.backends.vllm.replicas.model_facts import ModelFacts
+from swarm.backends.vllm.requests.streams import Arrival
+from swarm.backends.vllm.requests.wire import completion_body
 from swarm.errors import EngineFailure
 from swarm.types import FinishReason, SamplingParams, TokenDelta, TokenLogprobs
 

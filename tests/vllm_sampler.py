@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
-from swarm.backends.verl.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.verl.replicas.sampler_plan import SamplerLimits
-from swarm.backends.verl.sampler import VerlEngine
+from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
+from swarm.backends.vllm.sampler import VllmEngine
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.types import SamplingParams
 
@@ -37,11 +37,11 @@ def vllm_python() -> Path:
 
 def vllm_engine(
     log_directory: Path, model: Path = BUNDLED_DIRECTORY, *, replicas: int = 1, limits: SamplerLimits = LIMITS
-) -> VerlEngine:
+) -> VllmEngine:
     settings = SamplerSettings(
         model, SamplerLayout(replicas=replicas), "float32", max_num_seqs=32, flags={"enforce_eager": True}
     )
-    return VerlEngine(settings, python=vllm_python(), log_directory=log_directory, limits=limits)
+    return VllmEngine(settings, python=vllm_python(), log_directory=log_directory, limits=limits)
 
 
 def load_reference() -> Any:

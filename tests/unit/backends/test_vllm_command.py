@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.verl.layout import SamplerLayout, SamplerSettings
-from swarm.backends.verl.replicas.command import build_command, build_environment, own_directory
+from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings
+from swarm.backends.vllm.replicas.command import build_command, build_environment, own_directory
 from swarm.errors import JobInvalid
 
 SETTINGS = SamplerSettings(Path("/models/m"), SamplerLayout(), "bfloat16", max_num_seqs=8)
@@ -83,7 +83,7 @@ def test_option_that_is_not_the_jobs_is_refused_by_name(flags: dict[str, Any]) -
     with pytest.raises(JobInvalid, match=next(iter(flags)).replace("-", "_")) as refused:
         arguments(replace(SETTINGS, flags=flags))
     assert refused.value.param is not None
-    assert refused.value.param.startswith("verl.actor_rollout_ref.rollout.engine_kwargs.vllm.")
+    assert refused.value.param.startswith("vllm.")
 
 
 def test_environment_keeps_the_key_and_the_servers_secrets_apart() -> None:

@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from swarm.backends.verl.replicas.command import MOST_TOP_LOGPROBS, SERVED_NAME
-from swarm.backends.verl.requests.grammars import structured_outputs
+from swarm.backends.vllm.replicas.command import MOST_TOP_LOGPROBS, SERVED_NAME
+from swarm.backends.vllm.requests.grammars import structured_outputs
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError, UnknownParameter
 from swarm.sampler import EngineLost
 from swarm.types import SamplingParams, TokenLogprobs

@@ -1,0 +1,83 @@
+"""How weights come from a trainer to the vLLM replicas, and how both share the devices.
+
+Place in the flow: the trainer of a pair, verl's or the local one, hands each new version over here before it reports
+the step as done. Knows nothing of tensors or of how the weights were trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from swarm.backends.vllm.layout import WeightFile, WeightSource
+from swarm.errors import SwarmError
+from swarm.sampler import EngineLost
+
+PUBLISH_TIMEOUT_S: Final = 600.0
+"""Every replica reads the file; the engine has deadlines of its own for each call."""
+SHARED_MEMORY: Final = Path("/dev/shm")
+
+Publish = Callable[[WeightSource], Awaitable[None]]
+Step = Callable[[], Awaitable[None]]
+
+
+async def nothing() -> None:
+    """What `suspend` and `resume` are where trainer and sampler have devices of their own."""
+
+
+def shared_memory_of(home: Path) -> Path:
+    """Where new weights of the server with this home are written, for replicas on the same host."""
+    return SHARED_MEMORY / f"swarm-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]}"
+
+
+class Handover:
+    """Publishes one version after another, and removes the file of the one before.
+
+    `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer has them.
+    """
+
+    def __init__(
+        self, publish: Publish, *, limit_s: float = PUBLISH_TIMEOUT_S, suspend: Step = nothing, resume: Step = nothing
+    ) -> None:
+        self._publish = publish
+        self._limit_s = limit_s
+        self._suspend, self._resume = suspend, resume
+        self._published: WeightFile | None = None
+
+    def forget(self) -> None:
+        """The sampler is back at the base model, and whoever wrote the file has removed it."""
+        self._published = None
+
+    @asynccontextmanager
+    async def sampler_asleep(self) -> AsyncGenerator[None]:
+        """The devices are the trainer's."""
+        await self._suspend()
+        try:
+            yield
+        finally:
+            await self._resume()
+
+    async def hand_over(self, new: WeightFile) -> None:
+        """Publish a file; that of the version before is then nobody's. Raises EngineLost."""
+
+        async def replace() -> None:
+            await self._publish(new)
+            previous, self._published = self._published, new
+            if previous is not None:
+                previous.path.unlink(missing_ok=True)
+
+        await self.within_limit(new.version, replace())
+
+    async def within_limit(self, version: int, publishing: Awaitable[None]) -> None:
+        """Raises EngineLost if it fails or takes too long: the trainer has moved on, so that both are started anew."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await publishing
+        except TimeoutError:
+            raise EngineLost(f"weight version {version} was not published within {self._limit_s:g} s") from None
+        except SwarmError as error:
+            raise EngineLost(f"weight version {version} could not be published: {error.message}") from error

@@ -1,0 +1,184 @@
+"""The local trainer with vLLM as its sampler: for a real model on one machine, without Ray.
+
+Place in the flow: made by backends/base.py for a local job with `sampler: vllm`. The worker process holds the model to
+train it, vLLM holds it once more to sample; after each step the worker writes the weights to shared memory and the
+sampler reads them. On a GPU both share it: vLLM sleeps while the worker trains. Knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.trainer import LocalTrainer, build_local
+from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.stored_dtype import stored_dtype
+from swarm.backends.vllm.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
+from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
+from swarm.backends.vllm.sampler import VllmEngine
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
+from swarm.sampler import EngineInfo
+from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
+
+BOOT_LIMIT_OF: Final = "verl"
+"""Whose default limit of a start applies: vLLM takes the same time in both."""
+MEMORY_SHARE: Final = 0.4
+"""Of a GPU's memory, what vLLM takes unless the job says otherwise: weights and optimizer of the trainer stay there."""
+
+
+class PublishingTrainer:
+    """Implements `swarm.trainer.base.Trainer`: the local one, whose every version reaches the sampler as a file."""
+
+    def __init__(self, local: LocalTrainer, worker: WorkerProcess, handover: Handover, directory: Path) -> None:
+        """Weights are written below `directory`, which is in shared memory."""
+        self._local = local
+        self._worker = worker
+        self._handover = handover
+        self.directory = directory
+
+    def start_anew(self) -> None:
+        """Both are at the base model: what earlier versions left in shared memory is nobody's."""
+        self._handover.forget()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def train(self, batch: TrainBatch) -> StepReport:
+        async with self._handover.sampler_asleep():
+            report = await self._local.train(batch)
+        began = time.perf_counter()
+        await self._let_out(report.weight_version)
+        published = {"timing_s/publish_weights": time.perf_counter() - began}
+        return replace(report, metrics={**report.metrics, **published})
+
+    async def save(self, directory: Path) -> None:
+        async with self._handover.sampler_asleep():
+            await self._local.save(directory)
+
+    async def load(self, directory: Path) -> WeightVersion:
+        async with self._handover.sampler_asleep():
+            loaded = await self._local.load(directory)
+        await self._let_out(loaded)
+        return loaded
+
+    async def _let_out(self, loaded: WeightVersion) -> None:
+        path = await self._worker.call("write_weights", str(self.directory.resolve()), timeout_s=PUBLISH_TIMEOUT_S)
+        await self._handover.hand_over(WeightFile(Path(path), loaded.version))
+
+
+@dataclass(frozen=True, slots=True)
+class VllmPair:
+    """Implements `swarm.sampler.Engine` by the sampler; starting and stopping it is that of the worker too."""
+
+    sampler: VllmEngine
+    trainer: PublishingTrainer
+    worker: WorkerProcess
+    loaded: LocalEngine
+    colocated: bool
+
+    async def start(self) -> EngineInfo:
+        """Both at the base model, version 0. Raises JobInvalid, EngineFailure, EngineLost."""
+        self.trainer.start_anew()
+        if self.colocated:
+            # Each takes the device while the other does not hold it.
+            info = await self.sampler.start()
+            await self.sampler.suspend()
+            await self.loaded.start()
+            await self.sampler.resume()
+            return info
+        starting: list[asyncio.Future[EngineInfo]] = [
+            asyncio.ensure_future(self.sampler.start()),
+            asyncio.ensure_future(self.loaded.start()),
+        ]
+        try:
+            info, _ = await asyncio.gather(*starting)
+            return info
+        finally:
+            for each in starting:
+                each.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+
+    async def stop(self) -> None:
+        await asyncio.gather(self.sampler.stop(), self.loaded.stop())
+        self.trainer.start_anew()
+
+    async def end(self) -> None:
+        """End both, however they hang."""
+        await asyncio.gather(self.sampler.stop(), self.worker.stop())
+
+    def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenDelta, None]:
+        return self.sampler.generate(request_id, prompt_ids, params)
+
+    async def died(self) -> str:
+        """Why it takes a new start, once it does: the worker has ended, or vLLM cannot be kept alive."""
+        deaths = [asyncio.ensure_future(self.sampler.died()), asyncio.ensure_future(self._worker_died())]
+        try:
+            done, _ = await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            for death in deaths:
+                death.cancel()
+            await asyncio.gather(*deaths, return_exceptions=True)
+
+    async def _worker_died(self) -> str:
+        await self.worker.exited.wait()
+        return self.worker.exit_reason or "the worker process ended"
+
+
+def build_pair(
+    job: TrainJob,
+    model_directory: Path,
+    config: ServerConfig,
+    worker: WorkerProcess,
+    log_directory: Path,
+    sampling_seed: Callable[[], Sequence[int]],
+) -> VllmPair:
+    """The pair of a resolved job, not yet started. Raises CheckpointError for weights whose file is damaged."""
+    exact = job.model_copy(update={"dtype": _dtype(job, model_directory)})
+    settings = sampler_settings(exact, model_directory, max_running=config.max_running_requests)
+    sampler = VllmEngine(
+        settings,
+        python=config.vllm_python or Path(sys.executable),
+        log_directory=log_directory,
+        limits=SamplerLimits(boot_timeout_s=config.boot_limit_s(BOOT_LIMIT_OF), threads=config.torch_threads or 1),
+        sampling_seed=sampling_seed,
+    )
+    loaded, local = build_local(exact, config, worker, sampling_seed=lambda: [job.seed])
+    shares: dict[str, Any] = {"suspend": sampler.suspend, "resume": sampler.resume}
+    handover = Handover(sampler.publish, **(shares if settings.layout.colocated else {}))
+    trainer = PublishingTrainer(local, worker, handover, shared_memory_of(config.home))
+    return VllmPair(sampler, trainer, worker, loaded, settings.layout.colocated)
+
+
+def sampler_settings(job: TrainJob, model_directory: Path, *, max_running: int) -> SamplerSettings:
+    """One replica on the trainer's own device, for a job whose `dtype` is settled."""
+    on_gpu = job.n_gpu > 0
+    # Compiling takes longer than it saves where a model is small enough for a CPU.
+    defaults: dict[str, Any] = {"gpu_memory_utilization": MEMORY_SHARE} if on_gpu else {"enforce_eager": True}
+    return SamplerSettings(
+        model_directory=model_directory,
+        layout=SamplerLayout(colocated=on_gpu, device="cuda" if on_gpu else "cpu"),
+        dtype=job.dtype,
+        max_num_seqs=max_running,
+        max_model_len=job.max_model_len,
+        seed=job.seed,
+        flags={**defaults, **job.vllm},
+    )
+
+
+def _dtype(job: TrainJob, model_directory: Path) -> str:
+    """One format for both. `auto` is bfloat16 on a GPU and for a checkpoint in bfloat16, else float32."""
+    if job.dtype != "auto":
+        return job.dtype
+    if job.n_gpu:
+        return "bfloat16"
+    return "bfloat16" if stored_dtype(model_directory) == "bfloat16" else "float32"

@@ -1,0 +1,163 @@
+"""The local trainer with a stand-in for vLLM as its sampler: how versions reach it, and what ends the pair."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from contract.test_trainer_contract import make_batch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+from vllm_stand_in import StandIns, complete, expected_tokens
+
+from swarm.backends.local.trainer import build_local, build_worker
+from swarm.backends.vllm.handover import Handover, shared_memory_of
+from swarm.backends.vllm.layout import WeightFile
+from swarm.backends.vllm.pair import PublishingTrainer, VllmPair, build_pair, sampler_settings
+from swarm.config import ServerConfig
+from swarm.errors import JobInvalid
+from swarm.job import TrainJob, build_job
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.sampler import EngineLost
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = (50, 51, 52, 53)
+LIMIT_S = 240.0
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    made = StandIns(tmp_path)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.fixture
+async def pair(stand_ins: StandIns, tmp_path: Path) -> AsyncIterator[VllmPair]:
+    config = ServerConfig(home=tmp_path / "home", vllm_python=Path(sys.executable))
+    worker = build_worker(config, tmp_path / "worker.log")
+    job = TrainJob(sampler="vllm", lr=1e-3).resolve()
+    made = build_pair(job, BUNDLED_DIRECTORY, config, worker, tmp_path / "logs", lambda: [0])
+    async with asyncio.timeout(LIMIT_S):
+        await made.start()
+    yield made
+    await made.end()
+    assert stand_ins.living() == []
+
+
+def published(pair: VllmPair) -> list[Path]:
+    return sorted(pair.trainer.directory.glob("*"))
+
+
+async def test_each_version_is_a_file_in_shared_memory_that_the_next_one_replaces(pair: VllmPair) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=torch.float32)
+    assert published(pair) == []
+    report = await pair.trainer.train(await make_batch(pair, step=1))
+    [first] = published(pair)
+    weights = load_file(first)
+    assert weights.keys() == model.state_dict().keys()
+    assert any(not torch.equal(weights[name], before) for name, before in model.state_dict().items())
+    assert report.metrics["timing_s/publish_weights"] > 0
+    done = await complete(pair.sampler, PROMPT)
+    assert (done.token_ids, set(done.versions)) == (expected_tokens(PROMPT, 12, weights=1), {1})
+    await pair.trainer.train(await make_batch(pair, step=2))
+    [second] = published(pair)
+    assert second != first
+    await pair.stop()
+    assert published(pair) == []
+
+
+async def test_a_checkpoint_brings_both_back_to_its_version(pair: VllmPair, tmp_path: Path) -> None:
+    await pair.trainer.train(await make_batch(pair, step=1))
+    before = load_file(published(pair)[0])
+    await pair.trainer.save(tmp_path / "step-1")
+    await pair.trainer.train(await make_batch(pair, step=2))
+    loaded = await pair.trainer.load(tmp_path / "step-1")
+    assert (loaded.step, loaded.version) == (1, 1)
+    after = load_file(published(pair)[0])
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert set((await complete(pair.sampler, PROMPT)).versions) == {1}
+
+
+async def test_the_pair_is_dead_when_the_worker_is(pair: VllmPair) -> None:
+    assert pair.worker.pid is not None
+    os.kill(pair.worker.pid, signal.SIGKILL)
+    async with asyncio.timeout(LIMIT_S):
+        assert "signal" in await pair.died() or "SIGKILL" in await pair.died()
+
+
+async def test_a_sampler_that_does_not_take_a_version_is_started_again_with_it(
+    pair: VllmPair, stand_ins: StandIns
+) -> None:
+    batch = await make_batch(pair, step=1)
+    stand_ins.tell(refuses="/update_weights")
+    training = asyncio.ensure_future(pair.trainer.train(batch))
+    await asyncio.sleep(0.5)
+    stand_ins.tell()
+    async with asyncio.timeout(LIMIT_S):
+        await training
+    assert set((await complete(pair.sampler, PROMPT)).versions) == {1}
+
+
+async def test_a_version_that_cannot_be_published_ends_the_pair(tmp_path: Path) -> None:
+    async def never(source: Any) -> None:
+        await asyncio.sleep(3600)
+
+    handover = Handover(never, limit_s=0.05)
+    path = tmp_path / "weights"
+    path.touch()
+
+    with pytest.raises(EngineLost, match=r"weight version 3 was not published within 0\.05 s"):
+        await handover.hand_over(WeightFile(path, 3))
+
+
+async def test_on_one_device_vllm_sleeps_while_the_worker_loads_and_trains(stand_ins: StandIns, tmp_path: Path) -> None:
+    config = ServerConfig(home=tmp_path / "home")
+    sampler = stand_ins.engine(layout={"colocated": True})
+    worker = build_worker(config, tmp_path / "worker.log")
+    loaded, local = build_local(TrainJob(lr=1e-3).resolve(), config, worker)
+    handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)
+    trainer = PublishingTrainer(local, worker, handover, shared_memory_of(config.home))
+    pair = VllmPair(sampler, trainer, worker, loaded, colocated=True)
+    async with asyncio.timeout(LIMIT_S):
+        await pair.start()
+        await pair.trainer.train(await make_batch(pair, step=1))
+        await pair.stop()
+        await pair.end()
+    told = [note["what"] for note in stand_ins.notes() if note["what"] in {"/sleep", "/wake_up", "/update_weights"}]
+    assert told == ["/sleep", "/wake_up", "/sleep", "/wake_up", "/update_weights"]
+
+
+def test_a_gpu_is_shared_and_the_job_may_say_how() -> None:
+    job = TrainJob(sampler="vllm", n_gpu=1, dtype="bfloat16", vllm={"max-num-batched-tokens": 4096}).resolve()
+    settings = sampler_settings(job, BUNDLED_DIRECTORY, max_running=64)
+    assert settings.layout.colocated and settings.layout.device == "cuda"
+    assert settings.flags == {"gpu_memory_utilization": 0.4, "max-num-batched-tokens": 4096}
+    own = sampler_settings(
+        job.model_copy(update={"vllm": {"gpu_memory_utilization": 0.6}}), BUNDLED_DIRECTORY, max_running=64
+    )
+    assert own.flags == {"gpu_memory_utilization": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"sampler": "vllm", "engine": "verl"}, "read by engine local alone, not by verl"),
+        ({"sampler": "vllm", "engine": "fake"}, "read by engine local alone, not by fake"),
+        ({"sampler": "vllm", "lora_rank": 8}, "whole weights and no adapter"),
+        ({"vllm": {"seed": 1}}, "options of sampler vllm"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(JobInvalid) as refused:
+        build_job(given)
+    assert says in refused.value.message

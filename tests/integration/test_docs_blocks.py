@@ -109,6 +109,10 @@ def is_a_job(block: Block) -> None:
     assert build_job(yaml.safe_load(block.text)).engine == "verl"
 
 
+def is_a_job_with_vllm(block: Block) -> None:
+    assert build_job(yaml.safe_load(block.text)).sampler == "vllm"
+
+
 def is_an_adapter(block: Block) -> None:
     assert build_job(yaml.safe_load(block.text)).lora_rank == 8
 
@@ -138,6 +142,7 @@ USAGE: dict[str, Callable[[Block], None]] = {
     'operations.md: researcher start --topic "..." [--brain rules|llm|hybrid] [-': commands_exist,
     "transactions.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
     "verl.md: engine: verl": is_a_job,
+    "models.md: model: /models/qwen": is_a_job_with_vllm,
     "checkpoints.md: swarm export [RUN|CHECKPOINT] DIR [--merge-lora] [--step N]": commands_exist,
     "checkpoints.md: swarm gc [--home DIR] [--keep-days D] [--dry-run] [--json]": commands_exist,
     "checkpoints.md: lora_rank: 8                              # 0, the default,": is_an_adapter,

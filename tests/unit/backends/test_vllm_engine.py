@@ -417,6 +417,18 @@ async def test_sampler_that_shares_devices_sleeps_and_requests_wait_for_it(stand
     await engine.stop()
 
 
+async def test_sampler_put_to_sleep_while_it_is_looked_at_is_not_woken(stand_ins: StandIns) -> None:
+    engine = stand_ins.engine(layout={"colocated": True})
+    await engine.start()
+    stand_ins.tell(late_s={"/is_paused": 1.0})
+    await asyncio.sleep(0.5)
+    await engine.suspend()
+    await asyncio.sleep(2.0)
+    assert engine.replicas[0].state is ReplicaState.ASLEEP
+    assert stand_ins.notes("/wake_up") == []
+    await engine.stop()
+
+
 async def test_sampler_that_dies_asleep_starts_again_only_when_the_devices_are_free(stand_ins: StandIns) -> None:
     engine = stand_ins.engine(layout={"colocated": True})
     await engine.start()

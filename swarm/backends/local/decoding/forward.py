@@ -11,6 +11,7 @@ refused by name.
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ def _grow(capacity: int, needed: int) -> int:
 
 KEPT_REQUESTS = 256
 KEPT_BYTES = 2**28
-"""The oldest are dropped beyond either bound, so that comparing prompts stays quick and memory small."""
+"""The oldest are dropped beyond either bound, so that memory stays small."""
 SHORTEST_MATCH = 16
 """Fewer shared tokens are computed faster than they are copied."""
 
@@ -141,6 +142,9 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
+    """`key` orders sequences as their tokens do, number by number."""
+
+    key: bytes
     tokens: np.ndarray
     columns: list[Tensor]
 
@@ -150,31 +154,55 @@ class _Kept:
 
 
 class PrefixStore:
-    """A bounded memory of token sequences with their cache columns, oldest first."""
+    """A bounded memory of token sequences with their cache columns.
+
+    The sequences are sorted, so that the one that has the longest beginning in common with another stands next to where
+    that would be: it is found in O(log n) comparisons.
+    """
 
     def __init__(self) -> None:
-        self._kept: deque[_Kept] = deque()
+        self._by_age: deque[_Kept] = deque()
+        self._sorted: list[_Kept] = []
         self._bytes = 0
 
     def keep(self, cache: SlotCache, row: int, tokens: Sequence[int]) -> None:
         """Remember the first len(tokens) columns of a row."""
         if len(tokens) < SHORTEST_MATCH:
             return
-        kept = _Kept(np.array(tokens), cache.read(row, len(tokens)))
-        self._kept.append(kept)
+        array = np.array(tokens)
+        kept = _Kept(_key_of(array), array, cache.read(row, len(tokens)))
+        self._by_age.append(kept)
+        bisect.insort(self._sorted, kept, key=_sort_key)
         self._bytes += kept.size
-        while self._kept and (len(self._kept) > KEPT_REQUESTS or self._bytes > KEPT_BYTES):
-            self._bytes -= self._kept.popleft().size
+        while self._by_age and (len(self._by_age) > KEPT_REQUESTS or self._bytes > KEPT_BYTES):
+            self._drop(self._by_age.popleft())
 
     def match(self, tokens: Sequence[int] | np.ndarray) -> Prefix | None:
         """The longest beginning of `tokens` that is kept, unless it is too short to be worth copying."""
         wanted = np.asarray(tokens)
+        place = bisect.bisect_left(self._sorted, _key_of(wanted), key=_sort_key)
         best = Prefix(SHORTEST_MATCH - 1, [])
-        for kept in reversed(self._kept):
+        for kept in self._sorted[max(place - 1, 0) : place + 1]:
             length = shared_length(wanted, kept.tokens, best.length + 1)
             if length > best.length:
                 best = Prefix(length, kept.columns)
         return best if best.columns else None
+
+    def _drop(self, kept: _Kept) -> None:
+        self._bytes -= kept.size
+        place = bisect.bisect_left(self._sorted, kept.key, key=_sort_key)
+        # Equal sequences stand side by side.
+        while self._sorted[place] is not kept:
+            place += 1
+        del self._sorted[place]
+
+
+def _key_of(tokens: np.ndarray) -> bytes:
+    return tokens.astype(">u4").tobytes()
+
+
+def _sort_key(kept: _Kept) -> bytes:
+    return kept.key
 
 
 def shared_length(first: np.ndarray, second: np.ndarray, at_least: int) -> int:

@@ -171,9 +171,12 @@ class Replica:
     async def wake(self) -> None:
         """Take the devices again. Raises SwarmError."""
         async with self._turn:
-            await self._post("/wake_up", self._plan.limits.transfer_timeout_s)
-            await self._post("/resume")
+            await self._wake()
             self.move(ReplicaState.SERVING)
+
+    async def _wake(self) -> None:
+        await self._post("/wake_up", self._plan.limits.transfer_timeout_s)
+        await self._post("/resume")
 
     def condemn(self, reason: str) -> None:
         """Have it ended and started again by whoever keeps it."""
@@ -302,7 +305,7 @@ class Replica:
                 health = Health.SERVING
             if health in {Health.SERVING, Health.PAUSED, Health.ASLEEP}:
                 self._clear_doubt()
-            if health is Health.SERVING or self._turn.locked():
+            if health is Health.SERVING or self._turn.locked() or self._state is not ReplicaState.SERVING:
                 continue
             if health in {Health.DEAD, Health.HUNG}:
                 hung = f"did not say within {limits.hang_s:g} s how it fares" if health is Health.HUNG else "is dead"
@@ -318,11 +321,10 @@ class Replica:
     async def _rouse(self, health: Health) -> None:
         logger.warning("vLLM replica %d is %s though it should serve: it is told to go on", self.index, health)
         try:
-            if health is Health.ASLEEP:
-                await self.wake()
-            else:
-                async with self._turn:
-                    await self._post("/resume")
+            async with self._turn:
+                # Since it was looked at, it may have been put to sleep on purpose: the devices are the trainer's then.
+                if self._state is ReplicaState.SERVING:
+                    await (self._wake() if health is Health.ASLEEP else self._post("/resume"))
         except SwarmError as error:
             self.condemn(error.message)
 

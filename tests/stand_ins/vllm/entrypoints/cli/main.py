@@ -204,6 +204,7 @@ class Application:
             stand_in.note(path, query=query)
         if stand_in.fault("hangs") or path in (stand_in.fault("hangs_at") or ()):
             await asyncio.sleep(FOREVER_S)
+        await asyncio.sleep((stand_in.fault("late_s") or {}).get(path, 0))
         if path == stand_in.fault("dies_at"):
             os.kill(os.getpid(), signal.SIGKILL)
         if path == stand_in.fault("refuses"):

@@ -34,6 +34,7 @@ class Benchmark(StrEnum):
     ENGINE = "engine"
     GATEWAY = "gateway"
     LEARNER = "learner"
+    REAL_SIZE = "real_size"
     CONTROL_PLANE = "control_plane"
     OPEN_EPISODES = "open_episodes"
     SCALE = "scale"

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ CLIENTS = 32
 STREAMING_CLIENTS = 8
 CALLS_PER_EPISODE = 16
 VLLM = "BENCH_VLLM"
-VLLM_MODEL = "nano"
+VLLM_MODEL = "bench"
 START_LIMIT_S = 180.0
 STOP_LIMIT_S = 20.0
 CALL_LIMIT_S = 30.0
@@ -169,10 +169,11 @@ async def _swarm() -> AsyncGenerator[_Endpoint]:
 
 @asynccontextmanager
 async def _vllm(executable: str) -> AsyncGenerator[_Endpoint]:
-    with tempfile.TemporaryDirectory(prefix="bench-vllm-") as directory, _vllm_process(executable, directory) as url:
-        async with httpx.AsyncClient() as http, asyncio.timeout(START_LIMIT_S):
-            while not await _is_up(http, url):
-                await asyncio.sleep(0.5)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-vllm-") as directory,
+        vllm_process([executable], BUNDLED_DIRECTORY, directory) as url,
+    ):
+        await wait_until_up(url, START_LIMIT_S)
 
         async def no_headers() -> dict[str, str]:
             return {}
@@ -181,18 +182,23 @@ async def _vllm(executable: str) -> AsyncGenerator[_Endpoint]:
 
 
 @contextmanager
-def _vllm_process(executable: str, directory: str) -> Iterator[str]:
-    """URL of a new vLLM server, with one thread for the model as the swarm's worker has."""
+def vllm_process(
+    program: Sequence[str], model: Path, directory: str, *, dtype: str = "float32", threads: int = 1, longest: int = 256
+) -> Iterator[str]:
+    """URL of a new vLLM server, which `program` starts; by default with one thread, as the swarm's worker has. Wait
+    until it is up before it is called."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = f"--dtype float32 --max-model-len 256 --max-num-seqs {CLIENTS} --enforce-eager --generation-config vllm"
-    command = [executable, "serve", str(BUNDLED_DIRECTORY), "--served-model-name", VLLM_MODEL, "--port", str(port)]
+    options = (
+        f"--dtype {dtype} --max-model-len {longest} --max-num-seqs {CLIENTS} --enforce-eager --generation-config vllm"
+    )
+    command = [*program, "serve", str(model), "--served-model-name", VLLM_MODEL, "--port", str(port)]
     environment = {
         **os.environ,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
     }
     environment.pop("PYTHONPATH", None)
@@ -215,6 +221,13 @@ def _vllm_process(executable: str, directory: str) -> Iterator[str]:
                 server.wait(STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
                 os.killpg(server.pid, signal.SIGKILL)
+
+
+async def wait_until_up(url: str, limit_s: float) -> None:
+    """Raises TimeoutError."""
+    async with httpx.AsyncClient() as http, asyncio.timeout(limit_s):
+        while not await _is_up(http, url):
+            await asyncio.sleep(0.5)
 
 
 async def _is_up(http: httpx.AsyncClient, url: str) -> bool:

@@ -46,11 +46,12 @@ def test_command_runs_vllm_under_the_guard_with_what_the_engine_relies_on() -> N
 
 
 def test_one_core_is_left_to_the_server_on_a_cpu() -> None:
-    def cores(settings: SamplerSettings, *present: int) -> str:
-        return build_command(Path("python"), settings, port=1, seed=1, cores=present)[3]
+    def cores(settings: SamplerSettings, *present: int, threads: int = 1) -> str:
+        return build_command(Path("python"), settings, port=1, seed=1, cores=present, threads=threads)[3]
 
     assert cores(SETTINGS, 4, 2, 7) == "4,7"
     assert cores(SETTINGS, 0) == "all"
+    assert cores(SETTINGS, 0, 1, threads=2) == "all"
     assert cores(replace(SETTINGS, layout=SamplerLayout(device="cuda")), 0, 1, 2) == "all"
 
 

@@ -47,9 +47,17 @@ SECRETS: Final = ("SWARM_TOKEN", "SWARM_ROLLOUT_TOKEN", "SWARM_OBSERVER_TOKEN")
 
 
 def build_command(
-    python: Path, settings: SamplerSettings, *, port: int, seed: int, cores: Sequence[int], host: str = LOOPBACK
+    python: Path,
+    settings: SamplerSettings,
+    *,
+    port: int,
+    seed: int,
+    cores: Sequence[int],
+    threads: int = 1,
+    host: str = LOOPBACK,
 ) -> list[str]:
-    """The guard with vLLM as its child. `cores` are those that the caller itself may run on.
+    """The guard with vLLM as its child. `cores` are those that the caller itself may run on, `threads` are what the
+    model is computed by.
 
     Raises JobInvalid for a flag that is not the job's to set.
     """
@@ -80,7 +88,7 @@ def build_command(
         options["enable_sleep_mode"] = True
     options |= _checked(settings)
     vllm = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(settings.model_directory)]
-    guard = [str(python), str(INSIDE / "swarm_guard.py"), str(STOP_GRACE_S), _cores_of(settings, cores)]
+    guard = [str(python), str(INSIDE / "swarm_guard.py"), str(STOP_GRACE_S), _cores_of(settings, cores, threads)]
     return [*guard, *vllm, *_as_arguments(options)]
 
 
@@ -178,10 +186,10 @@ def _as_arguments(options: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-def _cores_of(settings: SamplerSettings, cores: Sequence[int]) -> str:
+def _cores_of(settings: SamplerSettings, cores: Sequence[int], threads: int) -> str:
     """On a CPU, vLLM's processes wait for one another by spinning: where cores are few, a server that shares all of
-    them is kept from running for seconds. One is left to it."""
-    if settings.layout.device != "cpu" or len(cores) < 2:
+    them is kept from running for seconds. One is left to it, unless the model is to be computed on all of them."""
+    if settings.layout.device != "cpu" or len(cores) < 2 or threads >= len(cores):
         return "all"
     return ",".join(str(core) for core in sorted(cores)[1:])
 

@@ -94,7 +94,7 @@ def _start_guard(order: ReplicaOrder, address: str, port: int, directory: Path) 
     )
     cores = sorted(os.sched_getaffinity(0))
     python, script, *words = build_command(
-        order.python, settings, port=port, seed=order.seed, cores=cores, host=address
+        order.python, settings, port=port, seed=order.seed, cores=cores, threads=order.threads, host=address
     )
     # Ray kills the children of an actor with it: the guard must live on to end what it guards.
     command = [python, script, "--detach", *words]

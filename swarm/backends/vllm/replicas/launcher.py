@@ -64,7 +64,9 @@ async def _beside_the_server(plan: ReplicaPlan, index: int, seed: int, key: str)
             os.environ, plan.settings, index=index, key=key, threads=plan.limits.threads, directory=directory
         )
         cores = sorted(os.sched_getaffinity(0))
-        command = build_command(plan.python, plan.settings, port=port, seed=seed, cores=cores)
+        command = build_command(
+            plan.python, plan.settings, port=port, seed=seed, cores=cores, threads=plan.limits.threads
+        )
         process = await start_process(command, environment, _log_of(plan, index), grace_s=STOP_GRACE_S)
     except BaseException:
         # No guard is there to do it.

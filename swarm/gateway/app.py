@@ -43,6 +43,7 @@ from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, Pat
 from swarm.gateway.http.errors import install_error_handlers
 from swarm.gateway.http.middleware import InputLimits, RequestMiddleware, Traffic
 from swarm.gateway.http.openapi import SwarmApi
+from swarm.gateway.http.plain_paths import PlainPaths
 from swarm.gateway.http.routes import Gate
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
@@ -84,8 +85,9 @@ def create_app(deps: Deps) -> SwarmApi:
     app.router.routes[:0] = [route for router in routers for route in router.routes]
     install_error_handlers(app)
     # In place of FastAPI's own stack, which adds a second net for errors and a third limit, at a fifth of the time.
-    routes = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), handlers=app.exception_handlers)
-    app.middleware_stack = RequestMiddleware(PathKeys(routes), InputLimits(deps.max_body_bytes), traffic)
+    rest = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), handlers=app.exception_handlers)
+    routes = PathKeys(PlainPaths(rest, app.router.routes))
+    app.middleware_stack = RequestMiddleware(routes, InputLimits(deps.max_body_bytes), traffic)
     return app
 
 

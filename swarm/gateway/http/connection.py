@@ -50,6 +50,7 @@ class JoinedHead(asyncio.Transport):
         self._transport.close()
 
     def abort(self) -> None:
+        self._head = b""
         self._transport.abort()
 
     def is_closing(self) -> bool:

@@ -7,32 +7,34 @@ that: who may call, what is read and what is answered is in the route itself, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from swarm.errors import SwarmError
 from swarm.gateway.http.errors import error_response
 from swarm.gateway.http.routes import DirectRoute
 
+METHOD = "POST"
+
 
 class PlainPaths:
     """ASGI middleware over the app of the router that has these routes."""
 
-    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
-        self._routes: dict[tuple[str, str], DirectRoute] = {}
-        for route in routes:
-            if isinstance(route, DirectRoute) and _is_found_by_path(route):
-                for method in route.methods or ():
-                    # The router takes the first that fits, too.
-                    self._routes.setdefault((method, route.path), route)
+        self._routes = {
+            route.path: route
+            for route in routes
+            if isinstance(route, DirectRoute) and _is_found_by_path(route) and _first(routes, route.path) is route
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        if route is None or scope.get("root_path"):
+        is_posted = scope["type"] == "http" and scope["method"] == METHOD and not scope.get("root_path")
+        route = self._routes.get(scope["path"]) if is_posted else None
+        if route is None:
             await self._app(scope, receive, send)
             return
         scope["route"], scope["endpoint"], scope["path_params"] = route, route.endpoint, {}
@@ -44,5 +46,11 @@ class PlainPaths:
 
 def _is_found_by_path(route: DirectRoute) -> bool:
     """A route that looks at more than the path, or is called at FastAPI's own pace, is the router's."""
-    plain = type(route).matches is APIRoute.matches
-    return plain and not route.param_convertors and not route.dependant.query_params and route.methods == {"POST"}
+    is_plain = type(route).matches is APIRoute.matches and not route.param_convertors
+    return is_plain and not route.dependant.query_params and route.methods == {METHOD}
+
+
+def _first(routes: Sequence[BaseRoute], path: str) -> BaseRoute | None:
+    """The one that the router would take."""
+    scope: Scope = {"type": "http", "method": METHOD, "path": path, "root_path": "", "headers": []}
+    return next((route for route in routes if route.matches(scope)[0] is Match.FULL), None)

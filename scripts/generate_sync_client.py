@@ -24,6 +24,7 @@ NAMES = {
     "AsyncClient": "Client",
     "AsyncGenerator": "Generator",
     "HeartbeatTask": "HeartbeatThread",
+    "TaskCoalescer": "ThreadCoalescer",
     "asynccontextmanager": "contextmanager",
     "async_client": "client",
     "asyncio": "time",

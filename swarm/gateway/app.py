@@ -20,6 +20,7 @@ from swarm.gateway.control.episode_routes import (
 )
 from swarm.gateway.control.evaluation_routes import add_evaluation_routes, add_score_route
 from swarm.gateway.control.event_routes import EventStreams, add_event_routes
+from swarm.gateway.control.many_routes import add_many_routes
 from swarm.gateway.control.prometheus import add_prometheus_route
 from swarm.gateway.control.server_routes import (
     Control,
@@ -42,6 +43,7 @@ from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, Pat
 from swarm.gateway.http.errors import install_error_handlers
 from swarm.gateway.http.middleware import InputLimits, RequestMiddleware, Traffic
 from swarm.gateway.http.openapi import SwarmApi
+from swarm.gateway.http.plain_paths import PlainPaths
 from swarm.gateway.http.routes import Gate
 from swarm.ledger import Ledger
 from swarm.lifecycle import EngineLifecycle
@@ -83,8 +85,9 @@ def create_app(deps: Deps) -> SwarmApi:
     app.router.routes[:0] = [route for router in routers for route in router.routes]
     install_error_handlers(app)
     # In place of FastAPI's own stack, which adds a second net for errors and a third limit, at a fifth of the time.
-    routes = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), handlers=app.exception_handlers)
-    app.middleware_stack = RequestMiddleware(PathKeys(routes), InputLimits(deps.max_body_bytes), traffic)
+    rest = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), handlers=app.exception_handlers)
+    routes = PathKeys(PlainPaths(rest, app.router.routes))
+    app.middleware_stack = RequestMiddleware(routes, InputLimits(deps.max_body_bytes), traffic)
     return app
 
 
@@ -92,6 +95,7 @@ def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
     gate = Gate(deps.guard, AuditLog(deps.ledger), deps.control.lease.check)
     life = gate.router(CLIENTS, "episodes")
     add_life_routes(life, deps.served, deps.ledger)
+    add_many_routes(life, deps.served, deps.ledger)
     add_judgement_routes(life, deps.served, deps.ledger)
     add_transaction_routes(life, deps.served, deps.ledger)
     scores = gate.router(CLIENTS, "evaluations")

@@ -309,6 +309,9 @@ class ModelService:
 
 async def _all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Do all of it at once; none of it goes on once some has failed."""
+    if len(work) == 1:
+        await work[0]
+        return
     tasks = [asyncio.ensure_future(each) for each in work[1:]]
     try:
         await work[0]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SkipValidation
 
-from swarm.schemas.base import Body, EpisodeState, Identifier, NamedRewards, Reward
+from swarm.schemas.base import Body, EpisodeState, ErrorDetail, Identifier, NamedRewards, Reward
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
 
 Secret = Annotated[str, Field(min_length=22, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -70,6 +70,42 @@ class EndEpisodeRequest(Body):
     metadata: dict[str, Any] = Field(default_factory=dict)
     client_id: Identifier = "anonymous"
     idempotency_key: str | None = Field(default=None, max_length=200)
+
+
+MAX_TOGETHER = 256
+"""Episodes in one request. What they write is committed to the ledger in one group, which this keeps short."""
+
+
+class BeginManyRequest(Body):
+    """POST episodes/begin_many. Each entry is checked, held and answered by itself, as a POST episodes/begin."""
+
+    episodes: list[SkipValidation[BeginEpisodeRequest]] = Field(min_length=1, max_length=MAX_TOGETHER)
+
+
+class EndOfMany(EndEpisodeRequest):
+    """An entry of POST episodes/end_many: the episode, and what its own end would say."""
+
+    episode_id: str = Field(max_length=200)
+
+
+class EndManyRequest(Body):
+    """POST episodes/end_many. Each entry is checked, recorded and answered by itself, as a POST episodes/{id}/end."""
+
+    episodes: list[SkipValidation[EndOfMany]] = Field(min_length=1, max_length=MAX_TOGETHER)
+
+
+class AnswerOfMany(Body):
+    """One line of the answer to begin_many or end_many.
+
+    `index` counts the entries of the request from 0; `status` is that of the entry's own request, and so is either the
+    `answer` or the `error`. `retry_after_s` comes with an error that is one for now.
+    """
+
+    index: int
+    status: int
+    answer: dict[str, Any] | None = None
+    error: ErrorDetail | None = None
+    retry_after_s: int | None = None
 
 
 class PrepareEpisodeRequest(EndEpisodeRequest):

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -35,6 +35,9 @@ _PROBE = "\u2020probe\u2020"
 _QUESTION: tuple[Message, ...] = ({"role": "user", "content": "."},)
 # A generation prompt's last words, white space and all.
 _TAIL_TOKENS = 16
+
+SHARED_PROMPTS = 64
+"""How many whole prompts are remembered with their ids: those of the groups that begin at the same time."""
 
 TemplateOptions = Mapping[str, Any]
 """Variables for the chat template, as {"enable_thinking": False}."""
@@ -72,6 +75,8 @@ class Codec:
         taken = {*tokenizer.special_tokens_map, *inspect.signature(tokenizer.apply_chat_template).parameters}
         self._options = template_options(template).difference(taken)
         self._token_texts: dict[int, str] = {}
+        # The episodes of a group begin with one prompt; what is kept is a matter of the text alone.
+        self._encode_shared = lru_cache(SHARED_PROMPTS)(self._encode_all)
         added: dict[str, int] = tokenizer.get_added_vocab()
         self.syntax = ReplySyntax.of(template, added, self._special_ids, tool_parser, reasoning_parser)
         self.stop_token_ids: tuple[int, ...] = self._find_stop_tokens(stop_token_ids)
@@ -104,7 +109,8 @@ class Codec:
         template_options: TemplateOptions = _NO_OPTIONS,
     ) -> tuple[int, ...]:
         """The prompt for a conversation, tokenized once. Raises BadRequest if the template refuses the messages."""
-        return self.encode_text(self.render_text(messages, tools, template_options, generation_prompt=True))
+        text = self.render_text(messages, tools, template_options, generation_prompt=True)
+        return encode_within(self._encode_shared, text, self._context_length())
 
     def render_text(
         self,

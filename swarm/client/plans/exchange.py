@@ -1,8 +1,8 @@
 """One call of the server's API without I/O: which request to send, what its answer means, when to try again.
 
 Place in the flow: calls.py composes calls of these, SwarmClient and AsyncSwarmClient carry them out. A plan is a
-generator that yields `httpx.Request`s to send and `Pause`s to sleep, is sent what came of them, and returns the result.
-Knows nothing of threads or event loops.
+generator that yields `httpx.Request`s to send, `Joinable`s to send alone or in one request with others, and `Pause`s to
+sleep, is sent what came of them, and returns the result. Knows nothing of threads or event loops.
 
 What is tried again: a refusal for now (an Unavailable error, or 429, 502, 503, 504 from something in between), for the
 server did not take the call; a lost connection, if the call may be repeated or cannot have reached the server. Nothing
@@ -12,10 +12,11 @@ other.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from swarm.errors import ServerUnreachable, SwarmError, Unavailable, error_class
-from swarm.schemas import ErrorBody
+from swarm.schemas import AnswerOfMany, ErrorBody, ErrorDetail
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +49,9 @@ class Pause:
     seconds: float
 
 
-Outcome = httpx.Response | httpx.TransportError | None
-"""What came of a step: an answer with its body read, a failure of the connection, or None after a pause."""
-
-Plan = Generator[httpx.Request | Pause, Outcome, T]
+Outcome = httpx.Response | AnswerOfMany | httpx.TransportError | None
+"""What came of a step: an answer with its body read, the line of an answer to many, a failure of the connection, or
+None after a pause."""
 
 
 @dataclass(slots=True)
@@ -69,10 +69,20 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """What stands for a call in a request for many: the route that takes it, and its entry there."""
+
+    path: str
+    body: BaseModel
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """One request. `patience_s` bounds how long refusals and lost connections are waited out (None: the server's
-    `timeout_s`); an attempt may take `answer_s` longer than usual. `repeatable` calls are sent again when it is not
-    known whether they got through.
+    """One request; with an `entry` it may leave in one request with others.
+
+    `patience_s` bounds how long refusals and lost connections are waited out (None: the server's `timeout_s`); an
+    attempt may take `answer_s` longer than usual. `repeatable` calls are sent again when it is not known whether they
+    got through.
     """
 
     method: str
@@ -82,6 +92,27 @@ class Call:
     repeatable: bool = True
     patience_s: float | None = None
     answer_s: float = 0.0
+    entry: Entry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joinable:
+    """A call that leaves as `alone()`, or as the `entry` of a request to `path`. `answer_s` bounds its silence."""
+
+    server: Server
+    call: Call
+    path: str
+    entry: bytes
+
+    @property
+    def answer_s(self) -> float:
+        return self.server.timeout_s + self.call.answer_s
+
+    def alone(self) -> httpx.Request:
+        return _request(self.server, self.call)
+
+
+Plan = Generator[httpx.Request | Joinable | Pause, Outcome, T]
 
 
 def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
@@ -91,13 +122,19 @@ def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
     """
     patience = _Patience(server, call)
     while True:
-        outcome = yield _request(server, call)
+        outcome = yield _step(server, call)
         if isinstance(outcome, httpx.Response):
             server.is_known = True
             error = error_of(outcome)
             if error is None:
                 return _parse(outcome, answer)
-            yield patience.after_refusal(outcome, error)
+            yield patience.after_refusal(error, is_final=outcome.headers.get("x-should-retry") == "false")
+        elif isinstance(outcome, AnswerOfMany):
+            server.is_known = True
+            if outcome.error is None:
+                return _parse_entry(server, outcome, answer)
+            error = _error(outcome.error, outcome.status, outcome.retry_after_s or 0.0)
+            yield patience.after_refusal(error, is_final=False)
         elif outcome is not None:
             yield patience.after_loss(outcome)
 
@@ -113,11 +150,11 @@ class _Patience:
         self._lost_until: float | None = None
         self._pause_s = FIRST_PAUSE_S
 
-    def after_refusal(self, response: httpx.Response, error: SwarmError) -> Pause:
+    def after_refusal(self, error: SwarmError, *, is_final: bool) -> Pause:
         if self._lost_until is not None:
             # It is back: what is left is its boot, which ends soon.
             self._lost_until, self._pause_s = None, FIRST_PAUSE_S
-        if not isinstance(error, Unavailable) or response.headers.get("x-should-retry") == "false":
+        if not isinstance(error, Unavailable) or is_final:
             raise error
         return self._pause(error, error.retry_after_s, self._refused_until)
 
@@ -148,17 +185,43 @@ def spread(seconds: float) -> float:
     return seconds * random.uniform(1.0, 1.0 + JITTER)
 
 
+def _step(server: Server, call: Call) -> httpx.Request | Joinable:
+    if call.entry is None:
+        return _request(server, call)
+    content = json.dumps(_sent(call.entry.body), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Joinable(server, call, call.entry.path, content.encode())
+
+
 def _request(server: Server, call: Call) -> httpx.Request:
-    timeout = httpx.Timeout(server.timeout_s + call.answer_s, connect=min(10.0, server.timeout_s))
     return httpx.Request(
         call.method,
         f"{server.url}{call.path}",
         params=call.query,
         headers=dict(server.headers),
-        # What the caller left out stays out: the server's own default holds.
-        json=None if call.body is None else call.body.model_dump(mode="json", exclude_unset=True),
-        extensions={"timeout": timeout.as_dict()},
+        json=None if call.body is None else _sent(call.body),
+        extensions=_timeouts(server, server.timeout_s + call.answer_s),
     )
+
+
+def joint_request(together: Sequence[Joinable]) -> httpx.Request:
+    """One request for calls to the same server and path, as many as its route takes."""
+    server = together[0].server
+    return httpx.Request(
+        "POST",
+        f"{server.url}{together[0].path}",
+        headers={**server.headers, "content-type": "application/json"},
+        content=b'{"episodes":[%b]}' % b",".join(each.entry for each in together),
+        extensions=_timeouts(server, max(each.answer_s for each in together)),
+    )
+
+
+def _timeouts(server: Server, answer_s: float) -> dict[str, Any]:
+    return {"timeout": httpx.Timeout(answer_s, connect=min(10.0, server.timeout_s)).as_dict()}
+
+
+def _sent(body: BaseModel) -> dict[str, Any]:
+    """What the caller left out stays out: the server's own default holds."""
+    return body.model_dump(mode="json", exclude_unset=True)
 
 
 def error_of(response: httpx.Response) -> SwarmError | None:
@@ -167,16 +230,19 @@ def error_of(response: httpx.Response) -> SwarmError | None:
         return None
     try:
         detail = ErrorBody.model_validate_json(response.content).error
-        code, message, param = detail.code, detail.message, detail.param
     except ValidationError:
-        code, param = "", None
         message = f"{response.request.url} answered HTTP {response.status_code} without naming an error: is it a swarm?"
-    cls = error_class(code)
-    if not code and response.status_code in _REFUSED_FOR_NOW:
+        detail = ErrorDetail(message=message, type="", code="")
+    return _error(detail, response.status_code, _retry_after_s(response))
+
+
+def _error(detail: ErrorDetail, status: int, retry_after_s: float) -> SwarmError:
+    cls = error_class(detail.code)
+    if not detail.code and status in _REFUSED_FOR_NOW:
         cls = Unavailable
     if issubclass(cls, Unavailable):
-        return cls(message, param=param, retry_after_s=_retry_after_s(response))
-    return cls(message, param=param)
+        return cls(detail.message, param=detail.param, retry_after_s=retry_after_s)
+    return cls(detail.message, param=detail.param)
 
 
 def _retry_after_s(response: httpx.Response) -> float:
@@ -190,12 +256,23 @@ def _parse(response: httpx.Response, answer: type[Answer]) -> Answer:
     try:
         return answer.model_validate_json(response.content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SwarmError(
-            f"{response.request.url} gave an answer this client cannot read ({where}: {first['msg']}): are client and"
-            " server of the same version?"
-        ) from error
+        raise _unreadable(str(response.request.url), error) from error
+
+
+def _parse_entry(server: Server, line: AnswerOfMany, answer: type[Answer]) -> Answer:
+    try:
+        return answer.model_validate(line.answer)
+    except ValidationError as error:
+        raise _unreadable(server.url, error) from error
+
+
+def _unreadable(url: str, error: ValidationError) -> SwarmError:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return SwarmError(
+        f"{url} gave an answer this client cannot read ({where}: {first['msg']}): are client and server of the same"
+        " version?"
+    )
 
 
 def unreachable(server: Server, method: str, path: str, failure: httpx.TransportError) -> ServerUnreachable:

@@ -19,6 +19,8 @@ from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import EpisodeQuery
 from swarm.gateway.http.routes import role_of, until_left
 from swarm.ledger import EndReceipt, EpisodeRow, Ledger
+from swarm.rollout.admission import Departure
+from swarm.rollout.completion import ModelService
 from swarm.rollout.results import payload_digest
 from swarm.schemas import (
     AbortEpisodeRequest,
@@ -40,6 +42,41 @@ from swarm.schemas import (
 from swarm.tracker.codec import Codec
 
 
+async def begin_one(
+    service: ModelService, body: BeginEpisodeRequest, base_url: str, departure: Departure
+) -> BeginEpisodeResponse:
+    """Begin an episode whose model is served at `base_url`. Raises as Episodes.begin."""
+    begun = await service.episodes.begin(body, departure)
+    return BeginEpisodeResponse(
+        episode_id=begun.episode_id,
+        base_url=base_url,
+        api_key=begun.api_key,
+        model=service.model_name,
+        weight_version=begun.weight_version,
+        deadline_s=service.episodes.job.episode_timeout_s,
+        lease_s=body.lease_s,
+        is_greedy=begun.is_greedy,
+    )
+
+
+async def end_one(served: Served, ledger: Ledger, episode_id: str, body: EndEpisodeRequest) -> EndEpisodeResponse:
+    """End an episode, also while no engine runs. Raises as Episodes.end, and EngineNotReady for one that has to wait
+    for its engine."""
+    service = served()
+    if service is None:
+        ended = await _replay_end(ledger, episode_id, body)
+    else:
+        ended = await service.episodes.end(episode_id, body)
+    return EndEpisodeResponse(
+        episode_id=episode_id,
+        state=ended.state,
+        outcome=ended.outcome,
+        batch_id=ended.batch_id,
+        replayed=ended.replayed,
+        weight_versions=list(ended.weight_versions),
+    )
+
+
 def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
     """What every episode goes through."""
 
@@ -49,17 +86,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         `training_complete` for train episodes once the job has done its steps."""
         service = require_service(served)
         # A program that was killed while it was held would have its episode begun by nobody, and the batch wait for it.
-        begun = await service.episodes.begin(body, lambda: until_left(request.receive))
-        return BeginEpisodeResponse(
-            episode_id=begun.episode_id,
-            base_url=_base_url(request),
-            api_key=begun.api_key,
-            model=service.model_name,
-            weight_version=begun.weight_version,
-            deadline_s=service.episodes.job.episode_timeout_s,
-            lease_s=body.lease_s,
-            is_greedy=begun.is_greedy,
-        )
+        return await begin_one(service, body, model_url(request), lambda: until_left(request.receive))
 
     @router.post(
         "/episodes/{episode_id}/end", summary="End an episode with its reward", responses=errors(404, 409, 503, 507)
@@ -67,19 +94,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
     async def end(episode_id: str, body: EndEpisodeRequest) -> EndEpisodeResponse:
         """Exactly once, and durable when it is answered. The same payload again gets the same answer with `replayed`;
         another one 409 `idempotency_mismatch`; an episode that is over 409 `episode_ended` with what became of it."""
-        service = served()
-        if service is None:
-            ended = await _replay_end(ledger, episode_id, body)
-        else:
-            ended = await service.episodes.end(episode_id, body)
-        return EndEpisodeResponse(
-            episode_id=episode_id,
-            state=ended.state,
-            outcome=ended.outcome,
-            batch_id=ended.batch_id,
-            replayed=ended.replayed,
-            weight_versions=list(ended.weight_versions),
-        )
+        return await end_one(served, ledger, episode_id, body)
 
     @router.post(
         "/episodes/{episode_id}/heartbeat",
@@ -191,8 +206,8 @@ def _codec(served: Served) -> Codec | None:
     return None if service is None else service.codec
 
 
-def _base_url(request: Request) -> str:
-    """Under the host that the caller used, so that its agent gets there by the same way."""
+def model_url(request: Request) -> str:
+    """The model routes under the host that the caller used, so that its agent gets there by the same way."""
     scope = request.scope
     for name, value in scope["headers"]:
         if name == b"host":

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
+from pydantic_core import to_json
 
 from swarm.errors import EngineFailure, EngineNotReady, NotFound, SwarmError
 from swarm.gateway.dialects.fields import FieldTable, shown
@@ -122,7 +123,8 @@ class ModelEndpoint:
         completions = await _unless_disconnected(request, call.completed())
         if completions is None:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return JSONResponse(dialect.render(asked, CallResult(head, completions), service.codec), headers=headers)
+        reply = dialect.render(asked, CallResult(head, completions), service.codec)
+        return Response(to_json(reply), media_type="application/json", headers=headers)
 
 
 def opened(request: Request, served: Callable[[], ModelService | None]) -> tuple[ModelService, RunningEpisode]:

@@ -1,4 +1,4 @@
-"""A connection that a slow or careless sender cannot hold for long.
+"""A connection that a slow or careless sender cannot hold for long, and that sends short answers in one piece.
 
 Place in the flow: handed to uvicorn by server/http.py. uvicorn bounds the pause between two requests, not the time or
 size of a request's head; bodies are bounded where they are read.
@@ -8,15 +8,67 @@ size of a request's head; bodies are bounded where they are read.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from swarm.errors import BadRequest
 from swarm.gateway.http.errors import error_response
 
+STATUS = b"HTTP/1.1 "
+"""How the head of every answer begins."""
+
 HEAD_TIMEOUT_S = 20.0
 MAX_HEAD_BYTES = 65_536
 """Above what middleware.py allows, so that it is refused there, with a request id, unless it is absurd."""
+
+
+class JoinedHead(asyncio.Transport):
+    """Sends the head of an answer together with what follows it: uvicorn writes them one after the other, and each
+    write is a call of the system, the dearest part of a short answer. A head that nothing follows leaves by itself
+    before the loop waits again.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        elif data[: len(STATUS)] == STATUS:
+            self._head = bytes(data)
+            self._loop.call_soon(self._flush)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._head = b""
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def _flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
 
 
 class GuardedConnection(HttpToolsProtocol):
@@ -27,7 +79,7 @@ class GuardedConnection(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        super().connection_made(transport)
+        super().connection_made(JoinedHead(transport, self.loop))
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_slow_head)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -63,15 +63,28 @@ def internal_error() -> SwarmError:
 
 def error_response(error: SwarmError) -> JSONResponse:
     """The response for a domain error, with the headers that tell stock clients whether to try again."""
-    status, kind = next((status, kind) for cls, status, kind in _STATUS_BY_CLASS if isinstance(error, cls))
+    status, detail = status_of(error), detail_of(error)
     headers: dict[str, str] = {}
-    if isinstance(error, Unavailable):
-        headers["retry-after"] = str(max(1, min(MAX_RETRY_AFTER_S, round(error.retry_after_s))))
+    if (seconds := retry_after_s(error)) is not None:
+        headers["retry-after"] = str(seconds)
     elif isinstance(error, Conflict):
         headers["x-should-retry"] = "false"
     elif isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
-    return _json(status, error.message, kind, error.code, error.param, headers)
+    return _json(status, detail, headers)
+
+
+def detail_of(error: SwarmError) -> ErrorDetail:
+    """What the body of an answer says of a domain error."""
+    kind = next(kind for cls, _, kind in _STATUS_BY_CLASS if isinstance(error, cls))
+    return ErrorDetail(message=error.message, type=kind, param=error.param, code=error.code)
+
+
+def retry_after_s(error: SwarmError) -> int | None:
+    """The seconds to wait before the same request; None for an error that is no matter of time."""
+    if not isinstance(error, Unavailable):
+        return None
+    return max(1, min(MAX_RETRY_AFTER_S, round(error.retry_after_s)))
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -92,9 +105,9 @@ def install_error_handlers(app: FastAPI) -> None:
         if error.status_code == 404:
             return error_response(NotFound(f"no route {request.method} {request.scope['path']}"))
         headers = dict(error.headers or {})
-        return _json(error.status_code, str(error.detail), "invalid_request_error", "bad_request", None, headers)
+        detail = ErrorDetail(message=str(error.detail), type="invalid_request_error", code="bad_request")
+        return _json(error.status_code, detail, headers)
 
 
-def _json(status: int, message: str, kind: str, code: str, param: str | None, headers: dict[str, str]) -> JSONResponse:
-    body = ErrorBody(error=ErrorDetail(message=message, type=kind, param=param, code=code))
-    return JSONResponse(body.model_dump(), status_code=status, headers=headers)
+def _json(status: int, detail: ErrorDetail, headers: dict[str, str]) -> JSONResponse:
+    return JSONResponse(ErrorBody(error=detail).model_dump(), status_code=status, headers=headers)

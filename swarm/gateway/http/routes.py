@@ -72,7 +72,7 @@ async def read_object(request: Request, *, is_required: bool = True) -> dict[str
     return content
 
 
-def parse_body(adapter: TypeAdapter[Body], data: dict[str, Any] | None) -> Body:
+def parse_body(adapter: TypeAdapter[Body], data: object) -> Body:
     """Raises BadRequest naming the first wrong field."""
     try:
         return adapter.validate_python(data)

@@ -261,9 +261,9 @@ def test_thirty_two_threads_share_one_client(scripted: Any, client: Any, canned:
     with ThreadPoolExecutor(32) as pool:
         ends = [pool.submit(client.end_episode, TASK, f"e{n}", WorkflowOutput(float(n))) for n in range(96)]
         assert all(end.result(timeout=60).state == "completed" for end in ends)
-    assert {heard.path.split("/")[4]: heard.body["reward"] for heard in scripted.heard} == {
-        f"e{n}": float(n) for n in range(96)
-    }
+    # It answers as a server that knows no request for many: each is sent by itself.
+    alone = [heard for heard in scripted.heard if heard.path.endswith("/end")]
+    assert {heard.path.split("/")[4]: heard.body["reward"] for heard in alone} == {f"e{n}": float(n) for n in range(96)}
 
 
 def test_async_client_keeps_the_same_rules(scripted: Any, refusal: Any, canned: Any) -> None:

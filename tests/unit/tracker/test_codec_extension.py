@@ -265,3 +265,13 @@ def test_token_texts_join_to_the_raw_text(chatml):
     ids = _ids(chatml, "<|im_start|>user\nWhat is 3*4?<|im_end|>")
 
     assert "".join(itertools.chain(chatml.token_text(ids))) == chatml.raw_text(ids)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_prompt_that_a_group_shares_is_tokenized_once_and_is_the_same_for_each(codecs, style):
+    codec = copy.copy(codecs[style])
+    question = [{"role": "user", "content": f"How far is it from {style} to the sea?"}]
+    known = codec._encode_shared.cache_info().misses
+    prompts = {codec.render(copy.deepcopy(question)) for _ in range(8)}
+    assert prompts == {_ids(codec, codec.render_text(question, (), generation_prompt=True))}
+    assert codec._encode_shared.cache_info().misses == known + 1

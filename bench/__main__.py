@@ -34,6 +34,7 @@ class Benchmark(StrEnum):
     ENGINE = "engine"
     GATEWAY = "gateway"
     LEARNER = "learner"
+    MERGING = "merging"
     CONTROL_PLANE = "control_plane"
     OPEN_EPISODES = "open_episodes"
     SCALE = "scale"

@@ -52,13 +52,15 @@ class BlockShape:
 class Block:
     """Samples whose attention is one call.
 
-    `queries_SQ` and `keys_SK` are places in the tree, padded with 0; `visible_SQK` says which keys a query attends to,
-    and in the additive form that kernels take, once `attention_along` has made it, 0 or minus infinity. Both of the
-    latter are None in blocks of roots.
+    `queries_SQ` and `keys_SK` are places in the tree, padded with 0; `first` is the first place if the queries are
+    consecutive and without padding, which need not be looked up. `visible_SQK` says which keys a query attends to, and
+    in the additive form that kernels take, once `attention_along` has made it, 0 or minus infinity. It is None in
+    blocks of roots, as `keys_SK`.
     """
 
     shape: BlockShape
     queries_SQ: Tensor
+    first: int | None
     keys_SK: Tensor | None
     visible_SQK: Tensor | None
 
@@ -67,13 +69,13 @@ class Block:
 class TreeLayout:
     """What a model needs besides token ids to compute a tree as one row.
 
-    The outputs of the blocks, one after another, hold that of token p at `outputs_P[p]`. `numbers` are those of one
-    sample per block.
+    The outputs of the blocks, one after another, hold that of token p at `outputs_P[p]`; None if that is p. `numbers`
+    are those of one sample per block.
     """
 
     positions_P: Tensor
     blocks: tuple[Block, ...]
-    outputs_P: Tensor
+    outputs_P: Tensor | None
     numbers: tuple[int, ...]
 
     @property
@@ -98,10 +100,11 @@ def lay_out(tree: TokenTree, device: torch.device) -> TreeLayout:
             outputs_P[path.places_T[path.start :]] = begin + line * width + np.arange(path.own)
         begin += len(paths) * width
         blocks.append(block)
+    is_in_order = begin == tree.tokens and _is_consecutive(outputs_P, 0)
     return TreeLayout(
         positions_P=torch.from_numpy(tree.positions_P).to(device),
         blocks=tuple(blocks),
-        outputs_P=torch.from_numpy(outputs_P).to(device),
+        outputs_P=None if is_in_order else torch.from_numpy(outputs_P).to(device),
         numbers=tuple(numbers[0] for numbers in chosen.values()),
     )
 
@@ -117,13 +120,20 @@ def _class(length: int) -> int:
 
 def _build_block(shape: BlockShape, paths: Sequence[Path], device: torch.device) -> Block:
     queries_SQ = _pad([path.places_T[path.start :] for path in paths])
+    begin = int(queries_SQ[0, 0])
+    first = begin if _is_consecutive(queries_SQ.ravel(), begin) else None
     if shape.is_root:
-        return Block(shape, torch.from_numpy(queries_SQ).to(device), None, None)
+        return Block(shape, torch.from_numpy(queries_SQ).to(device), first, None, None)
     keys_SK = _pad([path.places_T for path in paths])
     starts_S = np.asarray([path.start for path in paths])
     depths_SQ = starts_S[:, None] + np.arange(queries_SQ.shape[1])
     visible_SQK = np.arange(keys_SK.shape[1]) <= depths_SQ[:, :, None]
-    return Block(shape, *(torch.from_numpy(array).to(device) for array in (queries_SQ, keys_SK, visible_SQK)))
+    queries, keys, visible = (torch.from_numpy(array).to(device) for array in (queries_SQ, keys_SK, visible_SQK))
+    return Block(shape, queries, first, keys, visible)
+
+
+def _is_consecutive(places: np.ndarray, first: int) -> bool:
+    return bool((places == np.arange(first, first + len(places))).all())
 
 
 def _pad(lines: Sequence[np.ndarray]) -> np.ndarray:
@@ -172,7 +182,7 @@ def tree_attention(module: torch.nn.Module) -> Generator[None]:
 
 def _configs(module: torch.nn.Module) -> Iterable[Any]:
     """Every configuration that a layer may look its attention up in, each once."""
-    found = {id(config): config for each in module.modules() if (config := getattr(each, "config", None)) is not None}
+    found = {id(config): config for each in module.modules() if (config := vars(each).get("config")) is not None}
     return [config for config in found.values() if hasattr(config, "_attn_implementation")]
 
 
@@ -196,19 +206,22 @@ def attend(
         raise EngineFailure(f"attention along a token tree does not do {', '.join(asked) or 'masks of its own'}")
     queries_PH, keys_PH, values_PH = _flat(query), _flat(key), _flat(value)
     keys_and_values_PH = torch.cat([keys_PH, values_PH], dim=1)
+    widths = [keys_PH.shape[1], values_PH.shape[1]]
     outputs: list[Tensor] = []
     for block in token_tree.blocks:
-        queries = _split(embedding(block.queries_SQ, queries_PH), query)
-        places_SK = block.queries_SQ if block.keys_SK is None else block.keys_SK
-        gathered = embedding(places_SK, keys_and_values_PH)
-        keys_SKH, values_SKH = gathered.split([keys_PH.shape[1], values_PH.shape[1]], dim=-1)
+        queries = _look_up(queries_PH, block)
+        if block.keys_SK is None:
+            gathered = _look_up(keys_and_values_PH, block)
+        else:
+            gathered = embedding(block.keys_SK, keys_and_values_PH)
+        keys_SKH, values_SKH = gathered.split(widths, dim=-1)
         mask = None if block.visible_SQK is None else block.visible_SQK[:, None]
-        found, _ = sdpa_attention_forward(
-            module, queries, _split(keys_SKH, key), _split(values_SKH, value), mask, scaling=scaling
-        )
+        of_heads = _split(queries, query), _split(keys_SKH, key), _split(values_SKH, value)
+        found, _ = sdpa_attention_forward(module, *of_heads, mask, scaling=scaling)
         outputs.append(found.flatten(2).flatten(0, 1))
-    # A lookup of rows like the others: its backward pass adds up in one order.
-    rows_PH = embedding(token_tree.outputs_P, torch.cat(outputs))
+    rows_PH = torch.cat(outputs)
+    if token_tree.outputs_P is not None:
+        rows_PH = embedding(token_tree.outputs_P, rows_PH)
     return rows_PH.view(1, query.shape[2], query.shape[1], -1), None
 
 
@@ -218,6 +231,14 @@ HARMLESS = frozenset({"position_ids", "use_cache", "cache_position", "is_causal"
 
 def _flat(states: Tensor) -> Tensor:
     return states[0].transpose(0, 1).flatten(1)
+
+
+def _look_up(rows_PH: Tensor, block: Block) -> Tensor:
+    """The rows of the block's queries, (S, Q, heads * dim). A lookup adds its gradients up in one order, always."""
+    if block.first is None:
+        return embedding(block.queries_SQ, rows_PH)
+    count = block.queries_SQ.numel()
+    return rows_PH[block.first : block.first + count].unflatten(0, block.queries_SQ.shape)
 
 
 def _split(rows: Tensor, like: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_gradients import EVERY_COMBINATION, flat_gradient, job_with_loss, nudged, relative_error
 from tests_support import examples
-from token_trees import BatchShape, batch_shapes, make_rows
+from token_trees import BatchShape, batch_shapes, make_batch, make_rows
+from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
+from swarm.backends.local.adapter import add_adapter
 from swarm.backends.local.learning.correction import RolloutCorrection
+from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import collate
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
@@ -22,14 +26,36 @@ from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, T
 from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.minibatches import draw_minibatches
-from swarm.trainer.token_rows import Row
+from swarm.trainer.token_rows import Row, build_rows
 
 MakeModel = Callable[..., torch.nn.Module]
 VOCABULARY = 61
 CPU = torch.device("cpu")
-SHAPE = BatchShape(
-    seed=3, vocabulary=VOCABULARY, kinds=5, tools=24, prompt=6, repeats=(4, 3), turns=3, grammars=True
-)  # fmt: skip
+SHAPE = BatchShape(seed=3, vocabulary=VOCABULARY, kinds=5, tools=24, prompt=6, repeats=(4, 3), turns=3, grammars=False)
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+FAMILIES: dict[str, tuple[PretrainedConfig, str | None]] = {
+    "llama": (LlamaConfig(**SIZES), None),
+    "gpt2": (
+        GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=256, eos_token_id=None),
+        None,
+    ),
+    "mistral": (MistralConfig(**SIZES, sliding_window=None), None),
+    "mistral-window": (MistralConfig(**SIZES, sliding_window=4), "layers"),
+    "gemma2-window": (Gemma2Config(**SIZES, sliding_window=4), "layers"),
+}
+"""A model of each family, and why it does not share."""
 
 
 def always(module: torch.nn.Module) -> PrefixSharing:
@@ -123,9 +149,7 @@ def test_a_tree_gives_the_scores_of_samples_computed_apart(sampler: torch.nn.Mod
     rows = make_rows(shape, sampler)
     advantages_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
     apart, together = (collate(rows, range(len(rows)), advantages_EL, CPU, shared=shared) for shared in (False, True))
-    samples = {tuple(sample.token_ids_T[:-1]) for row in rows for sample in row.samples}
-    prefixes = {sample[: length + 1] for sample in samples for length in range(len(sample))}
-    assert together.input_ids_ST.shape == (1, len(prefixes))
+    assert together.input_ids_ST.shape == (1, distinct_prefixes(rows))
     scorer = TokenScorer(sampler)
     with torch.no_grad():
         expected, found = scorer(apart, with_squares=True), scorer(together, with_squares=True)
@@ -133,3 +157,111 @@ def test_a_tree_gives_the_scores_of_samples_computed_apart(sampler: torch.nn.Mod
     assert torch.allclose(found.entropies_N, expected.entropies_N, atol=1e-5)
     assert found.squared_N is not None and expected.squared_N is not None
     assert torch.allclose(found.squared_N, expected.squared_N, atol=1e-5)
+
+
+def distinct_prefixes(rows: Sequence[Row]) -> int:
+    inputs = [sample.token_ids_T[:-1].tolist() for row in rows for sample in row.samples]
+    return len({tuple(tokens[: length + 1]) for tokens in inputs for length in range(len(tokens))})
+
+
+def trained(module: torch.nn.Module, job: TrainJob, steps: int = 2) -> tuple[torch.Tensor, dict[str, float]]:
+    """The weights after some steps, and the metrics of the last."""
+    learner, metrics = Learner(module, job), dict[str, float]()
+    for step in range(1, steps + 1):
+        batch, _ = make_batch(replace(SHAPE, seed=SHAPE.seed + step))
+        metrics = learner.step(replace(batch, step=step)).metrics
+    return torch.cat([weight.detach().flatten() for weight in module.parameters()]), metrics
+
+
+def test_a_job_shares_prefixes_unless_it_says_no_and_reports_the_tokens(make_model: MakeModel) -> None:
+    kl = TrainJob(lr=1e-3, use_kl_loss=True)
+    weights, metrics = trained(make_model(), kl)
+    rows = build_rows(make_batch(replace(SHAPE, seed=SHAPE.seed + 2))[0])
+    assert metrics["sharing/tokens"] == distinct_prefixes(rows)
+    assert metrics["sharing/tokens_unshared"] == sum(sample.inputs for row in rows for sample in row.samples)
+    assert metrics["sharing/fallbacks"] == 0
+    unshared, plain = trained(make_model(), kl.model_copy(update={"share_prefixes": "off"}))
+    assert not [name for name in plain if name.startswith("sharing/")]
+    assert relative_error(weights, unshared) < 1e-4
+
+
+def test_training_with_shared_prefixes_repeats_bit_for_bit(make_model: MakeModel) -> None:
+    job = TrainJob(lr=1e-2, mini_batch_num=2, ppo_max_token_len=128)
+    weights, metrics = trained(make_model(), job, steps=3)
+    assert metrics["sharing/tokens"] < metrics["sharing/tokens_unshared"]
+    assert torch.equal(weights, trained(make_model(), job, steps=3)[0])
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_layers_computed_again_over_a_tree_give_the_same_weights_to_the_bit(
+    make_model: MakeModel, lora_rank: int
+) -> None:
+    found: list[torch.Tensor] = []
+    for again in (False, True):
+        job = TrainJob(lr=1e-2, lora_rank=lora_rank, enable_gradient_checkpointing=again, use_kl_loss=True)
+        module = make_model()
+        if lora_rank:
+            add_adapter(module, job)
+        weights, metrics = trained(module, job)
+        assert metrics["sharing/fallbacks"] == 0
+        found.append(weights)
+    assert torch.equal(*found)
+
+
+def test_a_model_in_bfloat16_shares_prefixes(make_model: MakeModel) -> None:
+    weights, metrics = trained(make_model(dtype=torch.bfloat16), TrainJob(lr=1e-3))
+    assert metrics["sharing/tokens"] < metrics["sharing/tokens_unshared"] and metrics["sharing/fallbacks"] == 0
+    assert torch.isfinite(weights).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_that_cannot_share_is_trained_as_ever_and_the_reason_is_counted(
+    make_model: MakeModel, family: str
+) -> None:
+    config, reason = FAMILIES[family]
+    weights, metrics = trained(make_model(config=config), TrainJob(lr=1e-3))
+    unshared, _ = trained(make_model(config=config), TrainJob(lr=1e-3, share_prefixes="off"))
+    if reason is None:
+        assert metrics["sharing/fallbacks"] == 0
+        assert metrics["sharing/tokens"] < metrics["sharing/tokens_unshared"]
+        assert relative_error(weights, unshared) < 1e-4
+    else:
+        assert metrics["sharing/fallbacks"] == metrics[f"sharing/fallbacks/{reason}"] == 1
+        assert metrics["sharing/tokens"] == metrics["sharing/tokens_unshared"]
+        assert torch.equal(weights, unshared)
+
+
+def test_attention_that_is_not_torch_s_own_is_left_alone(make_model: MakeModel) -> None:
+    module = make_model()
+    module.config._attn_implementation = "eager"  # type: ignore[union-attr]
+    _, metrics = trained(module, TrainJob())
+    assert metrics["sharing/fallbacks/attention"] == metrics["sharing/fallbacks"] == 1
+    assert module.config._attn_implementation == "eager"  # type: ignore[union-attr]
+
+
+LAST_RIGHT = 16
+
+
+def numbering_its_tokens(module: torch.nn.Module) -> torch.nn.Module:
+    """The model with position handling of its own: from the 17th on, a token's place in its line matters besides the
+    position that the model is given. In a tree that place is another."""
+
+    def shift(_layer: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        hidden_STH = args[0]
+        beyond_T = (torch.arange(hidden_STH.shape[1]) - LAST_RIGHT).clamp(min=0)
+        return (hidden_STH + 0.05 * beyond_T[None, :, None], *args[1:])
+
+    module.base_model.layers[0].register_forward_pre_hook(shift)  # type: ignore[union-attr, index]
+    return module
+
+
+@pytest.mark.parametrize("max_tokens", [64, 16_384])
+def test_a_tree_that_gives_other_logprobs_is_not_trained_and_the_reason_is_counted(
+    make_model: MakeModel, max_tokens: int
+) -> None:
+    job = TrainJob(lr=1e-3, ppo_max_token_len=max_tokens)
+    weights, metrics = trained(numbering_its_tokens(make_model()), job)
+    assert metrics["sharing/fallbacks"] == metrics["sharing/fallbacks/mismatch"] >= 1
+    assert metrics["sharing/tokens"] == metrics["sharing/tokens_unshared"]
+    unshared, _ = trained(numbering_its_tokens(make_model()), job.model_copy(update={"share_prefixes": "off"}))
+    assert torch.equal(weights, unshared)

@@ -130,8 +130,10 @@ def _find_obstacle(module: torch.nn.Module) -> Fallback | None:
     if config is None or not isinstance(getattr(module, "base_model", None), torch.nn.Module):
         return Fallback.ATTENTION
     text = config.get_text_config()
-    kinds = set(getattr(text, "layer_types", None) or [FULL_ATTENTION])
-    if kinds != {FULL_ATTENTION}:
+    kinds: list[str] | None = getattr(text, "layer_types", None)
+    if kinds is None and getattr(text, "sliding_window", None) is not None:
+        return Fallback.LAYERS
+    if set(kinds or [FULL_ATTENTION]) != {FULL_ATTENTION}:
         return Fallback.LAYERS
     if getattr(text, "_attn_implementation", None) != PLAIN_ATTENTION:
         return Fallback.ATTENTION

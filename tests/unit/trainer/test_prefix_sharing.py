@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plain_gradients import EVERY_COMBINATION, flat_gradient, job_with_loss, nudged, relative_error
 from tests_support import examples
@@ -18,6 +18,7 @@ from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, P
 from swarm.backends.local.adapter import add_adapter
 from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.learner import Learner
+from swarm.backends.local.learning.losses import BATCH_STATISTIC_LOSSES
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import collate
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
@@ -102,12 +103,24 @@ class Gradients:
 
 
 def assert_equal(shared: Gradients, apart: Gradients) -> None:
-    assert shared.losses == pytest.approx(apart.losses, rel=1e-5, abs=1e-6)
+    assert shared.losses == pytest.approx(apart.losses, rel=1e-5, abs=1e-5)
     if not apart.gradient.any():
         assert not shared.gradient.any()
         return
     error = relative_error(shared.gradient, apart.gradient)
     assert error < 1e-5, f"relative gradient error {error:.2e}"
+
+
+def tokens_differ(rows: Sequence[Row]) -> bool:
+    """Whether no two trained tokens have token and context in common. Losses that choose the tokens of the largest
+    covariance take any of two such tokens, as rounding has it."""
+    trained = [
+        tuple(sample.token_ids_T[: position + 1].tolist())
+        for row in rows
+        for sample in row.samples
+        for position in sample.positions_K
+    ]
+    return len(set(trained)) == len(trained)
 
 
 @st.composite
@@ -133,6 +146,8 @@ def test_loss_and_gradient_are_those_of_samples_computed_apart(
     sampler: torch.nn.Module, shape: BatchShape, job: TrainJob
 ) -> None:
     rows = make_rows(shape, sampler)
+    if job.policy_loss in BATCH_STATISTIC_LOSSES:
+        assume(tokens_differ(rows))
     policy, reference = nudged(sampler), sampler if job.use_kl_loss else None
     apart = Gradients(policy, job, rows, reference, None)
     sharing, meter = always(policy), Meter()

@@ -103,7 +103,9 @@ class Gradients:
 
 
 def assert_equal(shared: Gradients, apart: Gradients) -> None:
-    assert shared.losses == pytest.approx(apart.losses, rel=1e-5, abs=1e-5)
+    # Rounding moves a loss in proportion to its gradient; a sum over tokens may cancel out to far less than that.
+    scale = max(1.0, apart.gradient.norm().item())
+    assert shared.losses == pytest.approx(apart.losses, rel=1e-5, abs=1e-5 * scale)
     if not apart.gradient.any():
         assert not shared.gradient.any()
         return

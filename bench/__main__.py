@@ -35,6 +35,7 @@ class Benchmark(StrEnum):
     GATEWAY = "gateway"
     LEARNER = "learner"
     REAL_SIZE = "real_size"
+    MERGING = "merging"
     CONTROL_PLANE = "control_plane"
     OPEN_EPISODES = "open_episodes"
     SCALE = "scale"

@@ -179,6 +179,9 @@ class TrainJob(BaseModel):
     """Optimizer updates per pass: a batch is split into so many minibatches."""
     ppo_max_token_len: int = Field(default=16_384, ge=64)
     """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
+    share_prefixes: Literal["auto", "off"] = "auto"
+    """Whether prefixes that samples of a minibatch have in common are computed once: `auto` where it saves time, on the
+    local engine alone. See [sharing](merging.md#computing-common-prefixes-once)."""
 
     enable_gradient_checkpointing: bool | None = None
     """Whether layers are computed again in the backward pass: less memory, longer steps. Default: no; with engine verl

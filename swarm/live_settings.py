@@ -85,6 +85,7 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "seed": f"every step draws from it: {_NEW_RUN}",
         "use_kl_loss": "the copy of the first weights is made when a run begins: begin it with use_kl_loss: true and"
         " kl_loss_coef: 0, and change kl_loss_coef",
+        "share_prefixes": f"the engine is built with it: {_NEW_RUN}",
         "enable_gradient_checkpointing": f"the engine is built with it: {_NEW_RUN}",
         "eval_env": "the process that scores is started with the run: start swarm eval --follow beside it",
         "lora_rank": f"the adapter is part of the model: {_EXPORT}",

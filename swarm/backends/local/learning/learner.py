@@ -34,6 +34,7 @@ from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.critic import Critic, ValueTargets
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
+from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
@@ -69,12 +70,14 @@ class Learner:
         self._module = module.eval()
         policy = TokenScorer(module, recompute=bool(self._job.enable_gradient_checkpointing))
         self._optimizer = PolicyOptimizer(module, self._job)
+        self._sharing = PrefixSharing(module) if self._job.share_prefixes == "auto" else None
         self._updater = MiniBatchUpdater(
             policy=policy,
             reference=self._reference(policy) if self._job.use_kl_loss else None,
             optimizer=self._optimizer,
             job=self._job,
             device=next(module.parameters()).device,
+            sharing=self._sharing,
         )
         self._critic = Critic(module, self._job, next(module.parameters()).device) if self._job.has_critic else None
         self._steps_done = 0
@@ -98,6 +101,8 @@ class Learner:
             nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
             return LearnerReport({**nothing, **followed.metrics}, {})
         lr, meter, pulse = learning_rate(job, self._steps_done + 1), Meter(), pulse or _no_pulse
+        if self._sharing is not None:
+            self._sharing.report_to(meter)
         correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
         policy = self._updater.measure_policy(rows, correction, pulse) if job.algorithm in POLICY_ESTIMATORS else None
         targets = None

@@ -19,14 +19,17 @@ import numpy as np
 import torch
 
 from swarm.backends.local.learning.constraints import TokenMasks
-from swarm.trainer.token_rows import Row, ScoredSample, TokenMask
+from swarm.backends.local.learning.sharing.attention import TreeLayout, lay_out
+from swarm.backends.local.learning.sharing.tree import build_tree
+from swarm.trainer.token_rows import IntArray, Row, ScoredSample, TokenMask
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Tensors of one forward and backward pass.
 
-    `input_ids_ST` is right-padded with 0. Trained token n has id `targets_N[n]`; it is predicted at flat index
+    `input_ids_ST` is right-padded with 0; with a `tree` it is one line, the tokens of the samples' tree, each prefix
+    once. Trained token n has id `targets_N[n]`; it is predicted at flat index
     `sources_N[n]` of the [S, T] inputs, was sampled at `temperatures_N[n]`, and belongs at flat index `cells_N[n]` of
     the [R, L] rows. `rollout_logprobs_RL` and `weight_versions_RL` were recorded at sampling. `masks` is None if all
     tokens were sampled without a grammar.
@@ -42,6 +45,7 @@ class MicroBatch:
     weight_versions_RL: torch.Tensor
     advantages_RL: torch.Tensor
     masks: TokenMasks | None
+    tree: TreeLayout | None = None
 
     def spread(self, values_N: torch.Tensor) -> torch.Tensor:
         """Values of trained tokens as an [R, L] matrix, 0 elsewhere. Differentiable."""
@@ -68,17 +72,21 @@ def plan_microbatches(rows: Sequence[Row], chosen: Sequence[int], max_tokens: in
 
 
 def collate(
-    rows: Sequence[Row], chosen: Sequence[int], advantages_EL: torch.Tensor, device: torch.device
+    rows: Sequence[Row],
+    chosen: Sequence[int],
+    advantages_EL: torch.Tensor,
+    device: torch.device,
+    *,
+    shared: bool = False,
 ) -> MicroBatch:
-    """The microbatch of the rows numbered `chosen`; `advantages_EL` has one line per row of the whole batch."""
+    """The microbatch of the rows numbered `chosen`; `advantages_EL` has one line per row of the whole batch.
+
+    With `shared`, common prefixes of its samples are in it once.
+    """
     picked = [rows[number] for number in chosen]
-    width = max(row.longest for row in picked)
     columns = max(row.tokens for row in picked)
     samples = [sample for row in picked for sample in row.samples]
-    input_ids_ST = np.zeros((len(samples), width), dtype=np.int64)
-    for line, sample in enumerate(samples):
-        input_ids_ST[line, : sample.inputs] = sample.token_ids_T[:-1]
-    sources_N = np.concatenate([line * width + sample.positions_K - 1 for line, sample in enumerate(samples)])
+    inputs = _collate_tree(samples, device) if shared else _collate_lines(samples)
     targets_N = np.concatenate([sample.token_ids_T[sample.positions_K] for sample in samples])
     temperatures_N = np.concatenate([sample.temperatures_K for sample in samples])
     cells_N = np.concatenate(
@@ -92,8 +100,8 @@ def collate(
         logprobs_RL[line, : row.tokens] = row.rollout_logprobs_L
         versions_RL[line, : row.tokens] = row.weight_versions_L
     return MicroBatch(
-        input_ids_ST=torch.from_numpy(input_ids_ST).to(device),
-        sources_N=torch.from_numpy(sources_N).to(device),
+        input_ids_ST=torch.from_numpy(inputs.token_ids_ST).to(device),
+        sources_N=torch.from_numpy(inputs.sources_N).to(device),
         targets_N=torch.from_numpy(targets_N).to(device),
         temperatures_N=torch.from_numpy(temperatures_N).to(device),
         cells_N=torch.from_numpy(cells_N).to(device),
@@ -102,7 +110,30 @@ def collate(
         weight_versions_RL=torch.from_numpy(versions_RL).to(device),
         advantages_RL=advantages_EL[list(chosen), :columns].to(device),
         masks=_collate_masks(samples, device),
+        tree=inputs.tree,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    token_ids_ST: IntArray
+    sources_N: IntArray
+    tree: TreeLayout | None
+
+
+def _collate_lines(samples: Sequence[ScoredSample]) -> _Inputs:
+    width = max(sample.inputs for sample in samples)
+    token_ids_ST = np.zeros((len(samples), width), dtype=np.int64)
+    for line, sample in enumerate(samples):
+        token_ids_ST[line, : sample.inputs] = sample.token_ids_T[:-1]
+    sources_N = np.concatenate([line * width + sample.positions_K - 1 for line, sample in enumerate(samples)])
+    return _Inputs(token_ids_ST, sources_N, None)
+
+
+def _collate_tree(samples: Sequence[ScoredSample], device: torch.device) -> _Inputs:
+    tree = build_tree([sample.token_ids_T[:-1] for sample in samples])
+    sources = [path.places_T[sample.positions_K - 1] for path, sample in zip(tree.paths, samples, strict=True)]
+    return _Inputs(tree.token_ids_P[None], np.concatenate(sources), lay_out(tree, device))
 
 
 def _collate_masks(samples: Sequence[ScoredSample], device: torch.device) -> TokenMasks | None:

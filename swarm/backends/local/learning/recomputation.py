@@ -8,8 +8,8 @@ any kind stays off. Knows nothing of batches or losses.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -32,10 +32,19 @@ class LayerRecomputation:
             )
 
     @contextmanager
-    def around_forward(self) -> Generator[None]:
-        """A forward pass inside keeps the inputs of the layers alone. Its values and gradients are the same."""
+    def around_forward(self, again: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Generator[None]:
+        """A forward pass inside keeps the inputs of the layers alone. Its values and gradients are the same.
+
+        In the backward pass, each layer runs inside a context that `again` makes.
+        """
         for layer in self._layers:
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+            layer.forward = partial(
+                checkpoint,
+                layer.forward,
+                use_reentrant=False,
+                preserve_rng_state=False,
+                context_fn=lambda: (nullcontext(), again()),
+            )
         try:
             yield
         finally:

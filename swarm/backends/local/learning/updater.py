@@ -11,9 +11,10 @@ checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -25,6 +26,8 @@ from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.recomputation import LayerRecomputation
+from swarm.backends.local.learning.sharing.attention import attention_along, tree_attention
+from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.job import TrainJob
 from swarm.trainer.advantages import PolicyStatistics
 from swarm.trainer.token_rows import Row
@@ -68,7 +71,8 @@ class TokenScorer:
 
     def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False) -> TokenScores:
         recomputation = self._recomputation if torch.is_grad_enabled() else None
-        with nullcontext() if recomputation is None else recomputation.around_forward():
+        again = nullcontext if micro.tree is None else partial(tree_attention, self._module)
+        with nullcontext() if recomputation is None else recomputation.around_forward(again):
             logits_NV = self._logits(micro).float() / micro.temperatures_N[:, None]
         if micro.masks is not None:
             micro.masks.apply(logits_NV)
@@ -81,10 +85,12 @@ class TokenScorer:
         return TokenScores(logprobs_NV.gather(1, micro.targets_N[:, None])[:, 0], entropies_N, squared_N)
 
     def _logits(self, micro: MicroBatch) -> torch.Tensor:
-        if self._parts is None:
-            return self._module(input_ids=micro.input_ids_ST, use_cache=False).logits.flatten(0, 1)[micro.sources_N]
-        base, head = self._parts
-        hidden_STH = base(input_ids=micro.input_ids_ST, use_cache=False).last_hidden_state
+        base, head = self._parts or (self._module, None)
+        with attention_along(self._module, micro.tree) as along:
+            outputs = base(input_ids=micro.input_ids_ST, use_cache=False, **along)
+        if head is None:
+            return outputs.logits.flatten(0, 1)[micro.sources_N]
+        hidden_STH = outputs.last_hidden_state
         return head(hidden_STH.flatten(0, 1)[micro.sources_N])
 
 
@@ -149,9 +155,12 @@ class MiniBatchUpdater:
         optimizer: PolicyOptimizer,
         job: TrainJob,
         device: torch.device,
+        sharing: PrefixSharing | None = None,
     ) -> None:
+        """Without `sharing`, every sample is computed on its own."""
         self._policy = policy
         self._reference = reference
+        self._sharing = sharing
         self._optimizer = optimizer
         self._device = device
         self.adopt(job)
@@ -170,8 +179,8 @@ class MiniBatchUpdater:
         logprobs_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
         squared_EL = torch.zeros_like(logprobs_EL)
         with torch.no_grad():
-            for numbers in plan_microbatches(rows, range(len(rows)), self._largest_pass):
-                micro = collate(rows, numbers, torch.zeros_like(logprobs_EL), self._device)
+            nothing_EL = torch.zeros_like(logprobs_EL)
+            for numbers, micro in self._microbatches(rows, range(len(rows)), nothing_EL, self._largest_pass):
                 scores = self._policy(micro, with_squares=True)
                 assert scores.squared_N is not None
                 logprobs_RL, squared_RL = micro.spread(scores.logprobs_N), micro.spread(scores.squared_N)
@@ -188,8 +197,8 @@ class MiniBatchUpdater:
         Not needed in a step of a single minibatch, whose own forward pass is still by the weights of the start.
         """
         with torch.no_grad():
-            for numbers in plan_microbatches(step.rows, self._trained(step, range(len(step.rows))), self._largest_pass):
-                micro = collate(step.rows, numbers, step.advantages_EL, self._device)
+            trained = self._trained(step, range(len(step.rows)))
+            for numbers, micro in self._microbatches(step.rows, trained, step.advantages_EL, self._largest_pass):
                 correction.record(numbers, micro.spread(self._policy(micro).logprobs_N))
                 step.pulse()
 
@@ -220,8 +229,10 @@ class MiniBatchUpdater:
         """
         size = MiniBatchSize(rows=len(chosen), tokens=sum(step.rows[number].tokens for number in chosen))
         measured = Meter()
-        for numbers in plan_microbatches(step.rows, self._trained(step, chosen), self._largest_microbatch):
-            micro = collate(step.rows, numbers, step.advantages_EL, self._device)
+        trained = self._trained(step, chosen)
+        for numbers, micro in self._microbatches(step.rows, trained, step.advantages_EL, self._largest_microbatch):
+            if self._sharing is not None:
+                self._sharing.count(step.rows, numbers, micro)
             scores = self._score(step, numbers, micro)
             loss = self._objective(micro, scores, size)
             if not torch.isfinite(loss.total):
@@ -234,6 +245,24 @@ class MiniBatchUpdater:
                 _measure_gap(measured, micro, scores, step.weight_version)
             step.pulse()
         return measured
+
+    def _microbatches(
+        self, rows: Sequence[Row], chosen: Sequence[int], advantages_EL: torch.Tensor, max_tokens: int | None
+    ) -> Iterator[tuple[Sequence[int], MicroBatch]]:
+        """The rows numbered `chosen` in parts: numbers and tensors of each."""
+        plan = None if self._sharing is None else self._sharing.plan(rows, chosen, max_tokens)
+        apart = chosen if plan is None else []
+        for numbers in [] if plan is None else plan.microbatches:
+            micro = collate(rows, numbers, advantages_EL, self._device, shared=True)
+            if self._sharing is None or self._sharing.accepts(rows, numbers, micro, self._logprobs):
+                yield numbers, micro
+            else:
+                apart = [*apart, *numbers]
+        for numbers in plan_microbatches(rows, apart, max_tokens):
+            yield numbers, collate(rows, numbers, advantages_EL, self._device)
+
+    def _logprobs(self, micro: MicroBatch) -> torch.Tensor:
+        return self._policy(micro).logprobs_N
 
     def _trained(self, step: StepInput, chosen: Sequence[int]) -> list[int]:
         """Those of the chosen rows that go through the forward pass."""

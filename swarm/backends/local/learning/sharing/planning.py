@@ -1,0 +1,155 @@
+"""Cuts the rows of a minibatch into microbatches whose token trees fit a token budget, with little sharing lost.
+
+Place in the flow: the updater asks for a plan before it collates. A row is never split. Knows nothing of tensors,
+models or losses.
+
+Array suffixes: `_N` rows in the order of the tree; `_NN` the run of rows from the first index to the second.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from swarm.backends.local.learning.sharing.tree import TokenTree, build_tree
+from swarm.trainer.token_rows import IntArray, Row
+
+SMALLEST_GAIN = 1.25
+"""Padded tokens without sharing over tokens of the trees, below which rows are computed as they are: looking keys up
+costs about a quarter of a pass in which nothing is shared."""
+KEYS_PER_TOKEN = 8
+"""How many gathered keys a pass may hold per token of its budget: a key takes a small part of what a token does."""
+SPAN = 512
+"""Rows that are cut at a time: the costs of all their runs are a matrix of this width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Microbatches by the numbers of their rows, and the tokens that their trees have in all."""
+
+    microbatches: tuple[tuple[int, ...], ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What the run of rows i..j would compute, look up and predict; only j >= i has a meaning."""
+
+    tokens_NN: IntArray
+    keys_NN: IntArray
+    predicted_NN: IntArray
+
+    def fitting(self, max_tokens: int) -> np.ndarray:
+        """Which runs fit a budget; a single row always does."""
+        fits = (self.tokens_NN <= max_tokens) & (self.predicted_NN <= max_tokens)
+        return fits & (self.keys_NN <= KEYS_PER_TOKEN * max_tokens) | np.eye(len(fits), dtype=np.bool_)
+
+
+def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> Plan:
+    """The fewest microbatches of the rows numbered `chosen` with at most `max_tokens` tokens each; None is no limit.
+
+    Rows with common prefixes are neighbours. Of all cuts into so few runs of them, the one with the least sum of
+    squared tokens is taken: both a lost prefix and an uneven cut add to that sum.
+    """
+    tree = build_tree([sample.token_ids_T[:-1] for number in chosen for sample in rows[number].samples])
+    lines = _order(rows, chosen, tree)
+    ordered = [chosen[line] for line in lines]
+    if max_tokens is None or _fits(rows, chosen, tree, max_tokens):
+        return Plan((_like_plain(rows, ordered),), tree.tokens)
+    microbatches: list[tuple[int, ...]] = []
+    tokens = 0
+    for begin in range(0, len(ordered), SPAN):
+        span = ordered[begin : begin + SPAN]
+        places = _places(rows, chosen, tree, lines[begin : begin + SPAN])
+        costs = _measure([rows[number] for number in span], places, tree.tokens)
+        for first, last in pairwise(_cut(costs, max_tokens)):
+            microbatches.append(_like_plain(rows, span[first:last]))
+            tokens += int(costs.tokens_NN[first, last - 1])
+    return Plan(tuple(microbatches), tokens)
+
+
+def padded_tokens(rows: Sequence[Row], microbatches: Sequence[Sequence[int]]) -> int:
+    """The tokens, with padding, that microbatches compute without sharing."""
+    return sum(
+        sum(len(rows[number].samples) for number in numbers) * max(rows[number].longest for number in numbers)
+        for numbers in microbatches
+    )
+
+
+def _fits(rows: Sequence[Row], chosen: Sequence[int], tree: TokenTree, max_tokens: int) -> bool:
+    """Whether all rows together fit the budget."""
+    keys = sum(path.length for path in tree.paths)
+    predicted = sum(rows[number].tokens for number in chosen)
+    return max(tree.tokens, predicted) <= max_tokens and keys <= KEYS_PER_TOKEN * max_tokens
+
+
+def _like_plain(rows: Sequence[Row], numbers: Sequence[int]) -> tuple[int, ...]:
+    """Rows in the order in which they stand without sharing: some losses draw tokens by their place."""
+    return tuple(sorted(numbers, key=lambda number: (rows[number].longest, number)))
+
+
+def _firsts(rows: Sequence[Row], chosen: Sequence[int]) -> list[int]:
+    """Which path of the tree is the first of each row, and one past the last."""
+    return [0, *np.cumsum([len(rows[number].samples) for number in chosen]).tolist()]
+
+
+def _order(rows: Sequence[Row], chosen: Sequence[int], tree: TokenTree) -> list[int]:
+    """Rows as indices into `chosen`, by the first of their samples in the order of the tree."""
+    ranks = np.empty(len(tree.order), dtype=np.int64)
+    ranks[list(tree.order)] = np.arange(len(tree.order))
+    firsts = _firsts(rows, chosen)
+    least = [int(ranks[first:last].min()) for first, last in pairwise(firsts)]
+    return sorted(range(len(chosen)), key=least.__getitem__)
+
+
+def _places(rows: Sequence[Row], chosen: Sequence[int], tree: TokenTree, lines: Sequence[int]) -> list[IntArray]:
+    """The tokens of the tree that each row needs, each once."""
+    firsts = _firsts(rows, chosen)
+    needed = [[path.places_T for path in tree.paths[firsts[line] : firsts[line + 1]]] for line in lines]
+    return [each[0] if len(each) == 1 else np.unique(np.concatenate(each)) for each in needed]
+
+
+def _measure(rows: Sequence[Row], places: Sequence[IntArray], tokens: int) -> _Costs:
+    """Costs of all runs, of rows whose tokens are among so many of the tree.
+
+    A token counts in the run i..j once for each row of it that needs the token while no row from i on did before.
+    """
+    count = len(rows)
+    # new[j, i]: the tokens of row j that none of the rows i..j-1 needs.
+    new = np.zeros((count, count), dtype=np.int64)
+    last = np.full(tokens, -1)
+    for line, needed in enumerate(places):
+        new[line] = np.bincount(last[needed] + 1, minlength=count + 1).cumsum()[:count]
+        last[needed] = line
+    tokens_NN = np.tril(new).cumsum(axis=0).T
+    keys_N = np.asarray([sum(sample.inputs for sample in row.samples) for row in rows])
+    predicted_N = np.asarray([row.tokens for row in rows])
+    return _Costs(tokens_NN, _runs(keys_N), _runs(predicted_N))
+
+
+def _runs(values_N: IntArray) -> IntArray:
+    totals = values_N.cumsum()
+    return totals[None, :] - (totals - values_N)[:, None]
+
+
+def _cut(costs: _Costs, max_tokens: int) -> list[int]:
+    """Where the runs of the best cut begin, and the end of the last: best[j] is of the rows before j."""
+    count = len(costs.tokens_NN)
+    steps = np.triu(np.where(costs.fitting(max_tokens), costs.tokens_NN.astype(np.float64) ** 2, np.inf))
+    steps[np.tril_indices(count, -1)] = np.inf
+    best = np.full(count + 1, np.inf)
+    best[0] = 0.0
+    begins: list[IntArray] = []
+    while not np.isfinite(best[count]):
+        totals = best[:count, None] + steps
+        begins.append(totals.argmin(axis=0))
+        best = np.concatenate([[np.inf], totals.min(axis=0)])
+    cuts = [count]
+    for begin in reversed(begins):
+        cuts.append(int(begin[cuts[-1] - 1]))
+    return cuts[::-1]

@@ -44,7 +44,7 @@ TASKS, REPEATS = 4, 4
 VLLM: Final = "SWARM_VLLM_PYTHON"
 CASE_LIMIT_S: Final = 300.0
 SIDE: Final = 2048
-"""Of the square matrices that are multiplied."""
+"""The square matrices that are multiplied have so many rows."""
 READ_BYTES: Final = 2**28
 
 

@@ -88,7 +88,7 @@ class Backends:
             )
             return Backend(both, both.trainer, tokenizer_path, self._worker.start, both.died, both.end)
         engine, trainer = build_local(job, self._config, self._worker, _sampling_seeds(job.seed, is_fresh))
-        return Backend(engine, trainer, tokenizer_path, self._worker.start, self._worker_died, self._worker.stop)
+        return Backend(engine, trainer, tokenizer_path, self._worker.start, self._worker.died, self._worker.stop)
 
     def check(self, job: TrainJob) -> None:
         """Raises JobInvalid for what the job's engine is known to refuse before it is started."""
@@ -129,10 +129,6 @@ class Backends:
             return engine.death or "the fake engine died"
 
         return Backend(engine, FakeTrainer(engine), BUNDLED_DIRECTORY, nothing, died, nothing)
-
-    async def _worker_died(self) -> str:
-        await self._worker.exited.wait()
-        return self._worker.exit_reason or "the worker process ended"
 
 
 def _sampling_seeds(seed: int, is_fresh: bool) -> Callable[[], Sequence[int]]:

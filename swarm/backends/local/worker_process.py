@@ -77,6 +77,11 @@ class WorkerProcess:
         """One line, once `exited` is set or the worker is being killed."""
         return None if self._link is None else self._link.exit_reason
 
+    async def died(self) -> str:
+        """Why the worker last started has ended, once it has. Raises EngineFailure if none was started."""
+        await self.exited.wait()
+        return self.exit_reason or "the worker process ended"
+
     async def start(self) -> None:
         """Run the command unless it is running. Returns before the worker has imported anything."""
         async with self._starting:

@@ -16,6 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
@@ -42,25 +43,12 @@ class VerlPair:
     async def start(self) -> EngineInfo:
         """Both at the base model. What is alive is kept. Raises JobInvalid, EngineFailure, EngineLost."""
         if self.colocated:
-            # Each takes the devices while the other does not hold them.
-            info = await self.sampler.start()
-            await self.sampler.suspend()
-            await self.trainer.start()
-            await self.sampler.resume()
-            return info
+            return await start_in_turns(self.sampler, self.trainer.start)
         if self.one_after_the_other:
             # The trainer takes whole nodes of the cluster: it must find them before the replicas fill the rest.
             await self.trainer.start()
             return await self.sampler.start()
-        sampler = asyncio.ensure_future(self.sampler.start())
-        starting: list[asyncio.Future[Any]] = [sampler, asyncio.ensure_future(self.trainer.start())]
-        try:
-            await asyncio.gather(*starting)
-            return sampler.result()
-        finally:
-            for each in starting:
-                each.cancel()
-            await asyncio.gather(*starting, return_exceptions=True)
+        return await start_together(self.sampler.start(), self.trainer.start())
 
     async def stop(self) -> None:
         await asyncio.gather(self.sampler.stop(), self.driver.stop())
@@ -72,18 +60,7 @@ class VerlPair:
 
     async def died(self) -> str:
         """Why it takes a new start, once it does: the trainer has ended, or no replica can be kept alive."""
-        deaths = [asyncio.ensure_future(self.sampler.died()), asyncio.ensure_future(self._driver_died())]
-        try:
-            done, _ = await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
-        finally:
-            for death in deaths:
-                death.cancel()
-            await asyncio.gather(*deaths, return_exceptions=True)
-
-    async def _driver_died(self) -> str:
-        await self.driver.exited.wait()
-        return self.driver.exit_reason or "the driver of the trainer ended"
+        return await first_death(self.sampler.died(), self.driver.died())
 
 
 def build_verl(

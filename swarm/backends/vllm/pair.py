@@ -19,6 +19,7 @@ from typing import Any, Final
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local
 from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.stored_dtype import stored_dtype
 from swarm.backends.vllm.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
 from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
@@ -32,7 +33,8 @@ from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, Weig
 BOOT_LIMIT_OF: Final = "verl"
 """Whose default limit of a start applies: vLLM takes the same time in both."""
 MEMORY_SHARE: Final = 0.4
-"""Of a GPU's memory, what vLLM takes unless the job says otherwise: weights and optimizer of the trainer stay there."""
+"""The part of a GPU's memory that vLLM takes unless the job says otherwise: the trainer's weights and optimizer states
+need the rest."""
 
 
 class PublishingTrainer:
@@ -45,8 +47,8 @@ class PublishingTrainer:
         self._handover = handover
         self.directory = directory
 
-    def start_anew(self) -> None:
-        """Both are at the base model: what earlier versions left in shared memory is nobody's."""
+    def discard_versions(self) -> None:
+        """Remove what earlier versions left in shared memory, at a start from the base model and at the end."""
         self._handover.forget()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -85,29 +87,14 @@ class VllmPair:
 
     async def start(self) -> EngineInfo:
         """Both at the base model, version 0. Raises JobInvalid, EngineFailure, EngineLost."""
-        self.trainer.start_anew()
+        self.trainer.discard_versions()
         if self.colocated:
-            # Each takes the device while the other does not hold it.
-            info = await self.sampler.start()
-            await self.sampler.suspend()
-            await self.loaded.start()
-            await self.sampler.resume()
-            return info
-        starting: list[asyncio.Future[EngineInfo]] = [
-            asyncio.ensure_future(self.sampler.start()),
-            asyncio.ensure_future(self.loaded.start()),
-        ]
-        try:
-            info, _ = await asyncio.gather(*starting)
-            return info
-        finally:
-            for each in starting:
-                each.cancel()
-            await asyncio.gather(*starting, return_exceptions=True)
+            return await start_in_turns(self.sampler, self.loaded.start)
+        return await start_together(self.sampler.start(), self.loaded.start())
 
     async def stop(self) -> None:
         await asyncio.gather(self.sampler.stop(), self.loaded.stop())
-        self.trainer.start_anew()
+        self.trainer.discard_versions()
 
     async def end(self) -> None:
         """End both, however they hang."""
@@ -120,18 +107,7 @@ class VllmPair:
 
     async def died(self) -> str:
         """Why it takes a new start, once it does: the worker has ended, or vLLM cannot be kept alive."""
-        deaths = [asyncio.ensure_future(self.sampler.died()), asyncio.ensure_future(self._worker_died())]
-        try:
-            done, _ = await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
-        finally:
-            for death in deaths:
-                death.cancel()
-            await asyncio.gather(*deaths, return_exceptions=True)
-
-    async def _worker_died(self) -> str:
-        await self.worker.exited.wait()
-        return self.worker.exit_reason or "the worker process ended"
+        return await first_death(self.sampler.died(), self.worker.died())
 
 
 def build_pair(

@@ -21,7 +21,7 @@ SLOW_S = 0.05
 """What is collected waits no longer than this for the answer to the request before."""
 
 MAX_BYTES = 1 << 20
-"""Of one request, far below what a server takes. A larger entry leaves alone."""
+"""A request has at most so many bytes, far below what a server takes. A larger entry leaves alone."""
 
 _NO_SUCH_ROUTE = frozenset({404, 405})
 _REFUSED_AS_A_WHOLE = frozenset({400, 413})

@@ -53,8 +53,8 @@ class _Costs:
 def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> Plan:
     """The fewest microbatches of the rows numbered `chosen` with at most `max_tokens` tokens each; None is no limit.
 
-    Rows with common prefixes are neighbours. Of all cuts into so few runs of them, the one with the least sum of
-    squared tokens is taken: both a lost prefix and an uneven cut add to that sum.
+    Rows with common prefixes are neighbours. The cut taken into so few runs of them is the one with the least sum of
+    squared tokens: both a lost prefix and an uneven cut add to that sum.
     """
     tree = build_tree([sample.token_ids_T[:-1] for number in chosen for sample in rows[number].samples])
     lines = _order(rows, chosen, tree)

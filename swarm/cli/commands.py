@@ -110,9 +110,10 @@ def start(
         _configure_logging(verbose)
         import uvloop
 
-        from swarm.processes.imports import keep_torch_out
+        from swarm.processes.imports import collect_rarely, keep_torch_out
 
         keep_torch_out()
+        collect_rarely()
         from swarm.server.http import serve
 
         announcement = _Announcement(config.home, as_json=as_json, has_job=train_job is not None)

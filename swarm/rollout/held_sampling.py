@@ -148,19 +148,23 @@ class HeldSampler:
     async def _generate(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
         """Raises EngineLost if the engine dies, or is started anew, before the last token."""
         tokens = self.engine.generate(draft.request_id, draft.prompt_ids, draft.params)
+        clock = asyncio.get_running_loop().time
         try:
-            while True:
-                async with asyncio.timeout(self.hold_s):
+            # One limit that is moved for each token: a new one costs more than the token's way through here.
+            async with asyncio.timeout(None) as limit:
+                while True:
+                    limit.reschedule(clock() + self.hold_s)
                     delta = await anext(tokens, None)
-                if delta is None:
-                    return
-                _refuse_if_ended(draft)
-                if delta.finish_reason is FinishReason.ABORT:
-                    if self.lifecycle.state is EngineState.OFFLINE:
-                        raise EngineNotReady("the engine stopped during this call", retry_after_s=5)
-                    raise EngineLost("the engine was started anew")
-                self.rate.add(len(delta.token_ids_T))
-                yield delta
+                    limit.reschedule(None)
+                    if delta is None:
+                        return
+                    _refuse_if_ended(draft)
+                    if delta.finish_reason is FinishReason.ABORT:
+                        if self.lifecycle.state is EngineState.OFFLINE:
+                            raise EngineNotReady("the engine stopped during this call", retry_after_s=5)
+                        raise EngineLost("the engine was started anew")
+                    self.rate.add(len(delta.token_ids_T))
+                    yield delta
         except TimeoutError as error:
             raise RolloutPaused(f"no token for {self.hold_s:.0f} s: weights are changing", retry_after_s=5) from error
         finally:

@@ -24,6 +24,7 @@ from jinja2 import TemplateError
 from swarm.errors import BadRequest, JobInvalid
 from swarm.job import ReasoningParser, ToolParser
 from swarm.tracker.conversation import canonical_message, prefix_fingerprints, same_tools
+from swarm.tracker.rendered import RenderedTexts
 from swarm.tracker.reply import ReplyRules, ReplyStream, ReplySyntax
 from swarm.tracker.template import template_options
 from swarm.tracker.text import TextStream
@@ -77,6 +78,9 @@ class Codec:
         self._token_texts: dict[int, str] = {}
         # The episodes of a group begin with one prompt; what is kept is a matter of the text alone.
         self._encode_shared = lru_cache(SHARED_PROMPTS)(self._encode_all)
+        self._is_inside_behind = lru_cache(SHARED_PROMPTS)(self._read_whether_inside)
+        # What a template makes of the time of day holds no longer than that.
+        self._texts = None if "strftime_now" in template else RenderedTexts()
         added: dict[str, int] = tokenizer.get_added_vocab()
         self.syntax = ReplySyntax.of(template, added, self._special_ids, tool_parser, reasoning_parser)
         self.stop_token_ids: tuple[int, ...] = self._find_stop_tokens(stop_token_ids)
@@ -127,13 +131,21 @@ class Codec:
         for name in template_options:
             if not self.reads_option(name):
                 raise BadRequest(f"the model's chat template does not read the option {name}", param=name)
+        render = partial(self._render_anew, messages, tools, template_options, generation_prompt)
+        if self._texts is None:
+            return render()
+        return self._texts.get(messages, tools, template_options, generation_prompt=generation_prompt, render=render)
+
+    def _render_anew(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: TemplateOptions, generation_prompt: bool
+    ) -> str:
         try:
             text: str = self._tokenizer.apply_chat_template(
                 [self._for_template(message) for message in messages],
                 tools=[dict(tool) for tool in tools] or None,
                 add_generation_prompt=generation_prompt,
                 tokenize=False,
-                **template_options,
+                **options,
             )
             # JSON escapes can spell lone surrogates, which no tokenizer takes.
             text.encode()
@@ -260,7 +272,10 @@ class Codec:
         return TextStream(self.raw_text, self.is_visible, stop)
 
     def _is_inside(self, prompt_ids: Sequence[int]) -> bool:
-        return self.syntax.is_inside(self.raw_text(prompt_ids[-_TAIL_TOKENS:])) if prompt_ids else False
+        return self._is_inside_behind(tuple(prompt_ids[-_TAIL_TOKENS:])) if prompt_ids else False
+
+    def _read_whether_inside(self, tail: tuple[int, ...]) -> bool:
+        return self.syntax.is_inside(self.raw_text(tail))
 
     def _added_text(
         self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec], options: TemplateOptions

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swarm.backends.local.attention_choice import PLAIN_ATTENTION, attention_by, attention_configs
+from swarm.backends.local.decoding.attention import GROUPED_ATTENTION, attend
 from swarm.errors import EngineFailure
 
 ROW_STEP = 16
@@ -245,6 +247,8 @@ class SlotForward:
         self._kinds = _attention_kinds(config, self._window)
         self._additive = getattr(config, "_attn_implementation", "sdpa") != "sdpa"
         self._columns = torch.arange(context_length, device=self._device)
+        # A model that names another function may need more than masked softmax, and keeps it.
+        self._plain = [each for each in attention_configs(module) if each._attn_implementation == PLAIN_ATTENTION]
 
     def fill(self, first_row: int, pieces: Sequence[Piece]) -> None:
         """Compute keys and values of pieces, one per row from `first_row` on, padded to one width."""
@@ -265,7 +269,8 @@ class SlotForward:
         length = max(positions) + 1
         self.cache.point_at(Window(0, places, length, fresh=False, decoding=True))
         ids = torch.tensor(token_ids, device=self._device)[:, None]
-        return self._run(self._module, ids, places, length).logits[:, -1]
+        with attention_by(self._plain, GROUPED_ATTENTION, attend):
+            return self._run(self._module, ids, places, length).logits[:, -1]
 
     def _run(self, module: Any, ids: Tensor, positions: Tensor, length: int) -> Any:
         return module(

@@ -15,8 +15,8 @@ tokens of a path.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,15 +25,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from swarm.backends.local.attention_choice import attention_by, attention_configs
 from swarm.backends.local.learning.sharing.tree import Path, TokenTree
 from swarm.errors import EngineFailure
 
 TREE_ATTENTION = "swarm_token_tree"
 """The name in transformers' table of attention functions."""
-PLAIN_ATTENTION = "sdpa"
-"""What a model must use otherwise, so that both ways compute with the same kernels."""
 SMALLEST_CLASS = 4
 """Lengths of up to 2 to this power are padded to one another: fewer calls outweigh the padding."""
 
@@ -165,25 +163,9 @@ def _additive(visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
 
 
-@contextmanager
-def tree_attention(module: torch.nn.Module) -> Generator[None]:
+def tree_attention(module: torch.nn.Module) -> AbstractContextManager[None]:
     """The layers of the module call `attend` inside."""
-    ALL_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, attend)
-    configs = list(_configs(module))
-    before = [config._attn_implementation for config in configs]
-    try:
-        for config in configs:
-            config._attn_implementation = TREE_ATTENTION
-        yield
-    finally:
-        for config, name in zip(configs, before, strict=True):
-            config._attn_implementation = name
-
-
-def _configs(module: torch.nn.Module) -> Iterable[Any]:
-    """Every configuration that a layer may look its attention up in, each once."""
-    found = {id(config): config for each in module.modules() if (config := vars(each).get("config")) is not None}
-    return [config for config in found.values() if hasattr(config, "_attn_implementation")]
+    return attention_by(attention_configs(module), TREE_ATTENTION, attend)
 
 
 def attend(

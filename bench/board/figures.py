@@ -50,7 +50,9 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
             Probe.TRAINING, "the server for tokens that the worker samples", "ms per 1,000 tokens"
         ),
         "training_speed": _speed(Probe.TRAINING, "whole training steps by the clock"),
-        "server_cpu": _processor_time(Probe.CONTROL_PLANE, "the server for an episode without a model", "ms per episode"),
+        "server_cpu": _processor_time(
+            Probe.CONTROL_PLANE, "the server for an episode without a model", "ms per episode"
+        ),
         "client_cpu": _processor_time(Probe.CONTROL_PLANE, "the client for such an episode", "ms per episode"),
         "episode_speed": _speed(Probe.CONTROL_PLANE, "such episodes by the clock"),
     }

@@ -53,7 +53,9 @@ class Measurements:
     skipped: dict[Probe, str] = field(default_factory=dict[Probe, str])
 
 
-def measure(new: Tree, old: Tree, probes: Sequence[Probe], deadline: float, report: Callable[[str], None]) -> Measurements:
+def measure(
+    new: Tree, old: Tree, probes: Sequence[Probe], deadline: float, report: Callable[[str], None]
+) -> Measurements:
     """Rounds of all probes until the next one would probably end after `deadline`, a time of `time.monotonic()`; at
     least one. A probe that the old version cannot run is left out, which `report` is told.
 

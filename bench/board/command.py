@@ -14,11 +14,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -59,7 +59,8 @@ def main(
         changes = judge_all(measured.pairs)
         conditions = replace(conditions, seconds=time.monotonic() - began)
         document = build_document(new, old, conditions, changes, measured.skipped)
-        path = store_document(results, document)
+        reason = _find_reason_not_to_store(document, names)
+        _say(f"not stored: {reason}" if reason else f"stored in {store_document(results, document)}")
     except (CheckoutError, StoredResultInvalid) as error:
         _say(str(error))
         raise typer.Exit(2) from None
@@ -72,7 +73,6 @@ def main(
         typer.echo(json.dumps(document, indent=1))
     else:
         _show(changes)
-    _say(f"stored in {path}")
     raise typer.Exit(_conclude(changes, measured))
 
 
@@ -96,6 +96,15 @@ def check_out_both(against: str | None, results: Path, root: Path = ROOT) -> Ite
 
 def _say(message: str) -> None:
     typer.echo(f"bench: {message}", err=True)
+
+
+def _find_reason_not_to_store(document: Mapping[str, Any], names: Sequence[Probe]) -> str | None:
+    """A row of the record has all figures of a version, beside those of another version."""
+    if set(names) != set(Probe):
+        return "only some of the probes were asked for"
+    if document["commit"] == document["against"]["commit"]:
+        return "both versions are the same"
+    return None
 
 
 def _conclude(changes: Mapping[str, Change], measured: Measurements) -> int:

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +29,7 @@ from bench.board.verdict import Pair
 
 PROGRAM = Path(__file__).with_name("probe.py")
 STEPS = 8
-"""Steps of each version in a round: about twice as long as the start of the processes takes."""
+"""Steps of each version in a round, which take longer than it takes to start the processes."""
 START_LIMIT_S = 240.0
 STEP_LIMIT_S = 120.0
 STOP_LIMIT_S = 40.0
@@ -123,11 +123,10 @@ class _Run:
             raise ProbeError(self._tree, answer["missing"])
 
     def take_step(self) -> Mapping[str, float]:
-        try:
+        # If the probe has ended, what it said last is still to be read.
+        with suppress(BrokenPipeError):
             self._requests.write("\n")
             self._requests.flush()
-        except BrokenPipeError:
-            pass  # What it said last is still to be read.
         answer = self._read(STEP_LIMIT_S)
         if "missing" in answer:
             raise ProbeError(self._tree, answer["missing"])
@@ -179,10 +178,8 @@ def _environment(tree: Tree) -> dict[str, str]:
 
 def _end(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
-    try:
+    with suppress(BrokenPipeError):
         process.stdin.close()
-    except BrokenPipeError:
-        pass
     for end in (lambda: None, process.terminate, process.kill):
         end()
         try:

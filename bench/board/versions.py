@@ -47,7 +47,7 @@ def build_document(
 
 
 def store_document(directory: Path, document: Mapping[str, Any]) -> Path:
-    """Another measurement of the same version on the same kind of processor takes the place of the first. Raises OSError."""
+    """Another measurement of the same version on such a machine takes the place of the first one. Raises OSError."""
     cpu = re.sub(r"[^a-z0-9]+", "-", document["cpu"].lower()).strip("-")
     path = directory / f"{document['version']}-{document['commit']}-{cpu}-{document['cores']}.json"
     directory.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ Place in the flow: command.py hands over what rounds.py measured. Knows nothing 
 Each round gives one pair of values, measured in turns within seconds, so that what else the machine does falls on both.
 Judged is the mean of the logarithms of their ratios, by Student's t over rounds. A figure got worse only if its whole
 interval lies on the worse side of no change, and the mean is beyond the least effect that counts for this figure. The
-intervals of all figures of one comparison hold together: their error of 1 % is divided among them (Bonferroni).
+probability that a comparison calls anything worse that is not, 1 %, is divided among its figures (Bonferroni).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from scipy import stats
 from bench.board.figures import FIGURES, Figure
 
 ERROR = 0.01
-"""The probability that any interval of a comparison without a change misses it, on both sides together."""
+"""The probability that a comparison of equals calls any figure worse; the same for better."""
 LEAST_ROUNDS = 4
-"""With fewer the interval is so wide that it would hide a change of one half."""
+"""With fewer the interval is so wide that it hides a change of one half."""
 
 
 class Verdict(StrEnum):
@@ -62,14 +62,14 @@ def judge_all(measured: Mapping[str, Sequence[Pair]]) -> dict[str, Change]:
 
 
 def judge(figure: Figure, pairs: Sequence[Pair], error: float) -> Change:
-    """`error` is the probability that the interval misses the true change."""
+    """`error` is the probability that the true change is below the interval, and also that it is above."""
     new, old = float(np.median([pair.new for pair in pairs])), float(np.median([pair.old for pair in pairs]))
     rounds = len(pairs)
     if rounds < LEAST_ROUNDS:
         return Change(new, old, rounds, Verdict.TOO_FEW_ROUNDS)
     ratios = np.log([pair.new / pair.old for pair in pairs])
     mean = float(np.mean(ratios))
-    margin = float(stats.t.ppf(1 - error / 2, rounds - 1) * np.std(ratios, ddof=1) / math.sqrt(rounds))
+    margin = float(stats.t.ppf(1 - error, rounds - 1) * np.std(ratios, ddof=1) / math.sqrt(rounds))
     verdict = _decide(figure, mean, margin)
     return Change(new, old, rounds, verdict, math.expm1(mean), math.expm1(mean - margin), math.expm1(mean + margin))
 

@@ -95,8 +95,9 @@ check: setup ## Style, types and architecture
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_sync_client.py --check
 
-bench: setup ## The benchmarks
-	$(BIN)/python -m bench
+# The page is written also if something got worse.
+bench: setup ## Speed beside that of the previous version
+	$(BIN)/python -m bench compare; code=$$?; $(BIN)/python -m bench table && exit $$code
 
 ui: setup ## The run explorer
 	$(BIN)/streamlit run ui/app.py

@@ -1,5 +1,7 @@
 """`python -m bench [NAME ...]`: runs benchmarks, prints their figures and appends them to the results file.
-`python -m bench chaos` is no benchmark: it works on studies under faults (bench/chaos/command.py).
+These are commands of their own, with options of their own: `compare` measures two versions side by side
+(bench/board/command.py), `table` writes the page of what came out (bench/board/table.py), and `chaos` works on studies
+under faults (bench/chaos/command.py).
 
 Place in the flow: top of the package. Figures go to stdout, messages to stderr. What has been measured is kept if a
 later benchmark fails.
@@ -15,6 +17,7 @@ import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import httpx
@@ -26,6 +29,10 @@ from bench.results import Conditions, Result, append_rows, read_conditions, to_r
 from swarm.errors import SwarmError
 
 DEFAULT_RESULTS = Path(__file__).with_name("results.jsonl")
+COMMANDS = MappingProxyType(
+    {"chaos": "bench.chaos.command", "compare": "bench.board.command", "table": "bench.board.table"}
+)
+"""What belongs into another file than the results of benchmarks, by the module that has its `main`."""
 
 
 class Benchmark(StrEnum):
@@ -114,12 +121,11 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def run_command() -> None:
-    """`chaos` measures nothing that belongs into the results file: it has options of its own."""
-    if sys.argv[1:2] == ["chaos"]:
-        from bench.chaos.command import main as chaos
-
-        sys.argv[:2] = [f"{sys.argv[0]} chaos"]
-        typer.run(chaos)
+    """Run the command that the first word names, or benchmarks."""
+    if module := COMMANDS.get(sys.argv[1] if len(sys.argv) > 1 else ""):
+        command = importlib.import_module(module).main
+        sys.argv[:2] = [f"{sys.argv[0]} {sys.argv[1]}"]
+        typer.run(command)
     else:
         typer.run(main)
 

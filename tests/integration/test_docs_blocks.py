@@ -71,7 +71,9 @@ NOT_RUN = {
     "transactions.md: client                    coordinator A": PICTURE,
     "verl.md: clients --HTTP--> swarm server --HTTP, behind a key--> vLLM": PICTURE,
     'verl.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
-    "operations.md: make bench": "measures for minutes; tests/integration/test_bench.py runs each benchmark briefly",
+    "operations.md: .venv/bin/python -m bench [engine] [gateway] [learner] [real": "measures for minutes; "
+    "tests/integration/test_bench.py runs each benchmark briefly",
+    "operations.md: make bench": "measures for minutes; tests/integration/test_bench_compare.py runs a round",
     "operations.md: .venv/bin/python -m bench chaos [--seed N] [--faults 50] [--": "takes a quarter of an hour; "
     "tests/faults/test_study_chaos.py runs a short form",
 }

@@ -20,37 +20,40 @@ from swarm.types import Message, Task
 TASKS, REPEATS = 16, 8
 """Each step trains on so many tasks, with so many episodes of each."""
 TEMPERATURE, CLIP, GRAD_CLIP, BETAS = 1.0, 0.2, 1.0, (0.9, 0.95)
-GAME_TURNS = 16
+GAME_TURNS, LARGEST = 16, 12
+NUMBERS = frozenset(str(number) for number in range(1, LARGEST + 1))
 
 
 class GameExchange(Exchange):
-    """Asks for the next word whatever the reply was; the reward is the share of words that were repeated rightly."""
+    """Asks again whatever the reply was; the reward is the mean over the turns of how close the guesses came."""
 
     def __init__(self, task: Task, max_turns: int) -> None:
         super().__init__(task, max_turns)
-        self._right = 0
+        self._closeness = 0.0
 
     def respond(self, message: Message) -> tuple[Message, ...] | None:
-        words: Sequence[str] = self.task.metadata["words"]
-        is_right = text_of(message) == words[self.turns - 1]
-        self._right += is_right
-        if self.turns == len(words):
-            self.reward = self._right / len(words)
-            return None
-        return (user_message(f"{'Yes' if is_right else 'No'}. Repeat: {words[self.turns]}"),)
+        secret: int = self.task.metadata["secret"]
+        text = text_of(message)
+        guess = int(text) if text in NUMBERS else None
+        if guess is not None:
+            self._closeness += 1 - abs(guess - secret) / (LARGEST - 1)
+        if self.turns == GAME_TURNS:
+            self.reward = self._closeness / GAME_TURNS
+        return (user_message("right" if guess == secret else "lower" if (guess or 0) > secret else "higher"),)
 
 
 class Game(TaskFamily):
-    """Sixteen words, one a turn. An episode has as many turns whatever the model says."""
+    """A secret number and a hint after each guess. An episode has sixteen turns whatever the model says."""
 
     name = "game"
-    description = "Repeat a word of three letters in each of sixteen turns."
+    description = "Guess a secret number in each of sixteen turns, from the hints higher, lower and right."
     max_turns = GAME_TURNS
-    max_tokens = 8
+    max_tokens = 4
 
     def draw(self, rng: Random) -> Problem:
-        words = [draw_word(rng, 3, 3) for _ in range(self.max_turns)]
-        return Problem(" ".join(words), f"Repeat: {words[0]}", {"words": words})
+        code, secret = draw_word(rng, 3, 3), rng.randint(1, LARGEST)
+        query = f"Round {code}: guess my number from 1 to {LARGEST}."
+        return Problem(f"{code} {secret}", query, {"secret": secret})
 
     def start(self, task: Task) -> Exchange:
         return GameExchange(task, self.max_turns)
@@ -76,7 +79,7 @@ CASES: Mapping[str, Case] = MappingProxyType(
     {
         "reverse": Case(task_family("reverse"), 3e-3, 12, least_steps=25, most_steps=40, goal=0.9),
         "calc": Case(task_family("calc"), 1e-3, 72, least_steps=8, most_steps=30),
-        "game": Case(Game(), 1e-3, 1024, least_steps=8, most_steps=30),
+        "game": Case(Game(), 3e-3, 1024, least_steps=8, most_steps=30),
     }
 )
 

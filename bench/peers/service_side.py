@@ -95,7 +95,7 @@ def read_steps(began: float, events: Sequence[EventView], points: Sequence[Metri
     previous, training = began, began
     finished = iter(sorted(points, key=lambda point: point.step))
     for event in events:
-        state = event.detail.get("to") if event.kind == STATE_EVENT else None
+        state = event.detail.get("state") if event.kind == STATE_EVENT else None
         if event.at < began or state is None:
             continue
         if state == EngineState.DRAINING:

@@ -92,15 +92,15 @@ def read_steps(began: float, events: Sequence[EventView], points: Sequence[Metri
     rolling.
     """
     steps: list[Step] = []
-    previous, training = began, began
+    previous, training = began, None
     finished = iter(sorted(points, key=lambda point: point.step))
     for event in events:
         state = event.detail.get("state") if event.kind == STATE_EVENT else None
-        if event.at < began or state is None:
+        if event.at < began:
             continue
         if state == EngineState.DRAINING:
             training = event.at
-        elif state in (EngineState.ROLLING, EngineState.COMPLETE):
+        elif training is not None and state in (EngineState.ROLLING, EngineState.COMPLETE):
             metrics = next(finished).metrics
             steps.append(
                 Step(
@@ -111,7 +111,7 @@ def read_steps(began: float, events: Sequence[EventView], points: Sequence[Metri
                     tokens=round(metrics["rollout/trained_tokens"]),
                 )
             )
-            previous = event.at
+            previous, training = event.at, None
     return steps
 
 

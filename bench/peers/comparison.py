@@ -32,6 +32,7 @@ SEEDS: Final = (0, 1, 2)
 ROOT: Final = Path(__file__).parents[2]
 RUN_LIMIT_S: Final = 1200.0
 UNITS: Final[Mapping[str, str]] = {
+    "steps": "steps",
     "step_s": "s",
     "rollout_s": "s",
     "train_s": "s",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -53,7 +54,7 @@ def summarize(report: Report, goal: float | None) -> dict[str, float]:
     """
     counted = report.steps[WARM_UP_STEPS:] or report.steps
     starts = [0.0, *(step.ended_s for step in report.steps)]
-    durations = [end - start for start, end in zip(starts, starts[1:], strict=False)][-len(counted) :]
+    durations = [end - start for start, end in pairwise(starts)][-len(counted) :]
     reached = None if goal is None else steps_to(goal, [step.reward for step in report.steps])
     return {
         "step_s": median(durations),

@@ -78,9 +78,18 @@ def _compare(case: str, seconds: float, sides: Sequence[Side]) -> list[Result]:
         for side in sides:
             plan = Plan(case, seed, side.threads, steps or CASES[case].most_steps)
             report = side.train(plan if steps else replace(plan, seconds=seconds))
-            steps = len(report.steps)
+            steps = steps or len(report.steps)
+            check_steps(report, steps, side, plan)
             figures[str(side)].append(summarize(report, CASES[case].goal))
     return results_of(case, steps, figures)
+
+
+def check_steps(report: Report, steps: int, side: Side, plan: Plan) -> None:
+    """Raises EngineFailure if a run has another number of steps than the one before: figures would not compare."""
+    if len(report.steps) != steps:
+        raise EngineFailure(
+            f"{plan.case}, seed {plan.seed}, {side}: reported {len(report.steps)} steps in place of {steps}"
+        )
 
 
 def results_of(case: str, steps: int, figures: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Result]:

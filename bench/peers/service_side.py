@@ -20,6 +20,7 @@ from bench.peers.workload import BETAS, CASES, CLIP, GRAD_CLIP, REPEATS, TASKS, 
 from swarm import (
     ConnectionStack,
     Credentials,
+    EngineFailure,
     SwarmClient,
     SwarmError,
     Task,
@@ -31,6 +32,7 @@ from swarm.schemas import EngineState, EventView, MetricPointView
 from swarm.tasks import run_agent
 
 BOOT_LIMIT_S, STEP_LIMIT_S = 120.0, 120.0
+POLL_S = 0.1
 STATE_EVENT = "engine.state"
 
 
@@ -81,8 +83,22 @@ def train(url: str, plan: Plan) -> Report:
         if runs.failures:
             raise runs.failures[0].error
         client.wait_until_step(plan.steps, timeout=STEP_LIMIT_S)
-        steps = read_steps(began, client.past_events(), client.metrics())
+        steps = read_steps(began, events_until_complete(client), client.metrics())
         return Report(steps, {"client": peak_mb()})
+
+
+def events_until_complete(client: SwarmClient) -> list[EventView]:
+    """All events, once the end of the job is among them: the last step is done before, and saved first.
+
+    Raises EngineFailure if that takes longer than STEP_LIMIT_S.
+    """
+    deadline = time.monotonic() + STEP_LIMIT_S
+    while time.monotonic() < deadline:
+        events = client.past_events()
+        if any(event.kind == STATE_EVENT and event.detail["state"] == EngineState.COMPLETE for event in events):
+            return events
+        time.sleep(POLL_S)
+    raise EngineFailure(f"the end of the job was not on record within {STEP_LIMIT_S:.0f} s of its last step")
 
 
 def read_steps(began: float, events: Sequence[EventView], points: Sequence[MetricPointView]) -> list[Step]:

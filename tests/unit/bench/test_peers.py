@@ -6,18 +6,25 @@ import json
 import os
 import subprocess
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from bench import peers
-from bench.peers.comparison import UNITS, results_of, sides_of, train_with_service
+from bench.control_plane import start_server
+from bench.peers.comparison import UNITS, check_steps, results_of, sides_of, train_with_service
 from bench.peers.report import Report, Step, peak_mb, steps_to, summarize
-from bench.peers.service_side import job_of, read_steps
+from bench.peers.service_side import events_until_complete, job_of, read_steps
 from bench.peers.workload import CASES, GAME_TURNS, REPEATS, TASKS, Plan, reward_of, tasks_of
+from swarm import Credentials, SwarmClient, TrainJob, WorkflowOutput
 from swarm.errors import EngineFailure
+from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.schemas import EventView, MetricPointView
+from swarm.tracker.codec import Codec
 from swarm.types import Task
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +43,15 @@ def game() -> Task:
 
 def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
+
+
+def ask(credentials: Credentials, task: Task) -> None:
+    httpx.post(
+        f"{credentials.base_url}/chat/completions",
+        headers={"authorization": f"Bearer {credentials.api_key}"},
+        json={"model": "default", "messages": [{"role": "user", "content": task.main_query}], "max_tokens": 8},
+        timeout=60,
+    ).raise_for_status()
 
 
 def report_of(*rewards: float) -> Report:
@@ -190,6 +206,30 @@ def test_steps_of_the_service_are_read_from_the_moves_of_its_engine() -> None:
     ]
 
 
+def test_a_run_reports_its_last_step_although_a_checkpoint_follows_it(tmp_path: Path) -> None:
+    # A step is done before its checkpoint is written; the first step of a run always has one.
+    with start_server(tmp_path) as (url, _), SwarmClient(url, client_id="bench") as client:
+        job = TrainJob(engine="fake", project_name="bench", batch_size=1, num_repeat=2, total_steps=1)
+        client.auto_sync_train_config_and_start_engine(job)
+        began = time.time()
+        for reward in (0.0, 1.0):
+            task = Task("Reverse: ABC", "task-0")
+            with client.open_episode(task) as episode:
+                ask(episode.credentials, task)
+                episode.output = WorkflowOutput(reward=reward)
+        while client.status().step < 1:
+            pass
+        steps = read_steps(began, events_until_complete(client), client.metrics())
+    assert [step.reward for step in steps] == [0.5]
+
+
+def test_a_run_of_another_number_of_steps_is_not_compared() -> None:
+    side, plan = sides_of(1)[0], Plan("game", seed=1, threads=1, steps=3)
+    check_steps(report_of(0.1, 0.2, 0.3), 3, side, plan)
+    with pytest.raises(EngineFailure, match="game, seed 1, trl, 1 thread: reported 2 steps in place of 3"):
+        check_steps(report_of(0.1, 0.2), 3, side, plan)
+
+
 def test_ratios_are_those_of_the_medians_over_the_seeds() -> None:
     ours = [{"step_s": value, "goal_s": 2.0, "last_reward": 0.5} for value in (1.0, 2.0, 9.0)]
     theirs = [{"step_s": 4.0, "last_reward": 0.5}, *({"step_s": 4.0, "goal_s": 1.0, "last_reward": 0.5},) * 2]
@@ -217,7 +257,7 @@ def test_the_peak_of_memory_is_read_of_any_process() -> None:
 
 def test_a_side_that_fails_is_named_with_what_it_said() -> None:
     failing = Plan("reverse", seed=0, threads=1, steps=0)
-    with pytest.raises(EngineFailure, match="reverse, seed 0: .*greater than or equal to 1"):
+    with pytest.raises(EngineFailure, match=r"reverse, seed 0: .*greater than or equal to 1"):
         train_with_service(failing)
 
 
@@ -249,9 +289,15 @@ def test_without_trl_a_run_of_all_benchmarks_leaves_it_out(
     assert all_that_can_run() == list(Benchmark)
 
 
+needs_trl = pytest.mark.skipif(
+    not os.environ.get(peers.TRL_PYTHON),
+    reason="SWARM_TRL_PYTHON names no interpreter with TRL: run scripts/install_trl.sh",
+)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not os.environ.get(peers.TRL_PYTHON), reason="SWARM_TRL_PYTHON names no interpreter with TRL")
+@needs_trl
 @pytest.mark.parametrize("case", CASES)
 def test_both_sides_make_two_steps_of_each_case(case: str) -> None:
     for side in sides_of(1):
@@ -260,3 +306,24 @@ def test_both_sides_make_two_steps_of_each_case(case: str) -> None:
         assert all(step.tokens > TASKS * REPEATS and step.rollout_s > 0 and step.train_s > 0 for step in report.steps)
         assert all(0.0 <= step.reward <= 1.0 for step in report.steps)
         assert set(report.memory_mb) == ({"trl"} if side.name == "trl" else {"client", "server", "worker"})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_trl
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_prompt_has_the_same_tokens_on_both_sides(case: str) -> None:
+    plan, family = Plan(case, seed=0, threads=1, steps=1), CASES[case].family
+    done = subprocess.run(
+        [os.environ[peers.TRL_PYTHON], "-m", "bench.peers.trl_side", json.dumps(asdict(plan))],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    messages = [{"role": "user", "content": tasks_of(plan)[0].main_query}]
+    assert json.loads(done.stdout.splitlines()[-2]) == list(
+        Codec.load(BUNDLED_DIRECTORY).render(messages, family.tools)
+    )

@@ -209,7 +209,7 @@ def test_steps_of_the_service_are_read_from_the_moves_of_its_engine() -> None:
 def test_a_run_reports_its_last_step_although_a_checkpoint_follows_it(tmp_path: Path) -> None:
     # A step is done before its checkpoint is written; the first step of a run always has one.
     with start_server(tmp_path) as (url, _), SwarmClient(url, client_id="bench") as client:
-        job = TrainJob(engine="fake", project_name="bench", batch_size=1, num_repeat=2, total_steps=1)
+        job = TrainJob(engine="local", project_name="bench", batch_size=1, num_repeat=2, total_steps=1)
         client.auto_sync_train_config_and_start_engine(job)
         began = time.time()
         for reward in (0.0, 1.0):

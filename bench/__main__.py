@@ -48,6 +48,7 @@ class Benchmark(StrEnum):
     SCALE = "scale"
     JUDGE = "judge"
     RECORD = "record"
+    PEERS = "peers"
 
 
 def main(
@@ -62,8 +63,18 @@ def main(
         raise typer.BadParameter("only scale has a live part: name it as well", param_hint="--live")
     # A benchmark ends its child processes on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    finished = [_measure(name, seconds, results, as_json=as_json, live=live) for name in names or list(Benchmark)]
+    chosen = names or all_that_can_run()
+    finished = [_measure(name, seconds, results, as_json=as_json, live=live) for name in chosen]
     raise typer.Exit(0 if all(finished) else 1)
+
+
+def all_that_can_run() -> list[Benchmark]:
+    """Every benchmark; what is left out because something is not installed is named in a line."""
+    reason = importlib.import_module(f"bench.{Benchmark.PEERS}").reason_to_skip()
+    if reason is None:
+        return list(Benchmark)
+    typer.echo(f"bench: {Benchmark.PEERS} is skipped: {reason}", err=True)
+    return [name for name in Benchmark if name is not Benchmark.PEERS]
 
 
 def _measure(name: Benchmark, seconds: float, results: Path, *, as_json: bool, live: bool) -> bool:

@@ -1,0 +1,170 @@
+"""Runs both sides one after the other, seed by seed, and sums up what they report.
+
+Place in the flow: called by `run` of this package. It starts a server for each run of the service's side and reads the
+memory of its processes; TRL's side is a process of TRL's own interpreter. It knows neither library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bench.control_plane import start_server
+from bench.peers import TRL_PYTHON, reason_to_skip
+from bench.peers.report import Report, peak_mb, summarize
+from bench.peers.workload import CASES, Plan
+from bench.process_tree import descendants
+from bench.results import Result
+from swarm.errors import EngineFailure
+from swarm.processes.cores import usable_cores
+
+BENCHMARK: Final = "peers"
+SEEDS: Final = (0, 1, 2)
+ROOT: Final = Path(__file__).parents[2]
+RUN_LIMIT_S: Final = 1200.0
+UNITS: Final[Mapping[str, str]] = {
+    "steps": "steps",
+    "step_s": "s",
+    "rollout_s": "s",
+    "train_s": "s",
+    "tokens_per_second": "tokens/s",
+    "steps_to_goal": "steps",
+    "goal_s": "s",
+    "last_reward": "",
+}
+"""Of every other figure the unit is MB."""
+COMPARED: Final = ("step_s", "goal_s", "tokens_per_second", "last_reward", "peak_rss")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Who trains, with how many torch threads."""
+
+    name: str
+    threads: int
+    train: Callable[[Plan], Report]
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+def compare(seconds: float) -> list[Result]:
+    """Every case. The first run of a case trains for `seconds`, within the bounds of the case; all others make as many
+    steps as that one. Raises EngineFailure where TRL is missing or a side fails."""
+    if reason := reason_to_skip():
+        raise EngineFailure(reason)
+    return [result for case in CASES for result in _compare(case, seconds, sides_of(usable_cores()))]
+
+
+def sides_of(cores: int) -> list[Side]:
+    """TRL and the service with a thread each; and TRL with all cores, which the service's processes use anyway."""
+    sides = [Side("trl", 1, train_with_trl), Side("service", 1, train_with_service)]
+    return [*sides, Side("trl", cores, train_with_trl)] if cores > 1 else sides
+
+
+def _compare(case: str, seconds: float, sides: Sequence[Side]) -> list[Result]:
+    figures: dict[str, list[dict[str, float]]] = {str(side): [] for side in sides}
+    steps = 0
+    for seed in SEEDS:
+        for side in sides:
+            plan = Plan(case, seed, side.threads, steps or CASES[case].most_steps)
+            report = side.train(plan if steps else replace(plan, seconds=seconds))
+            steps = steps or len(report.steps)
+            check_steps(report, steps, side, plan)
+            figures[str(side)].append(summarize(report, CASES[case].goal))
+    return results_of(case, steps, figures)
+
+
+def check_steps(report: Report, steps: int, side: Side, plan: Plan) -> None:
+    """Raises EngineFailure if a run has another number of steps than the one before: figures would not compare."""
+    if len(report.steps) != steps:
+        raise EngineFailure(
+            f"{plan.case}, seed {plan.seed}, {side}: reported {len(report.steps)} steps in place of {steps}"
+        )
+
+
+def results_of(case: str, steps: int, figures: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Result]:
+    """Medians over the seeds for each side, then what the service's are of each other side's.
+
+    A figure that a side has for some seeds only, as a goal that it did not reach, is not shown.
+    """
+    medians = {side: _medians(rows) for side, rows in figures.items()}
+    results = [
+        Result(BENCHMARK, f"{case}, {side}", name, value, UNITS.get(name, "MB"))
+        for side, values in medians.items()
+        for name, value in {"steps": float(steps), **values}.items()
+    ]
+    ours = next(side for side in medians if side.startswith("service"))
+    for side, values in medians.items():
+        if side == ours:
+            continue
+        results += [
+            Result(BENCHMARK, f"{case}, {ours} / {side}", name, medians[ours][name] / values[name], "x")
+            for name in COMPARED
+            if values.get(name) and name in medians[ours]
+        ]
+    return results
+
+
+def _medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: median(row[name] for row in rows) for name in rows[0] if all(name in row for row in rows)}
+
+
+def train_with_trl(plan: Plan) -> Report:
+    """Raises EngineFailure."""
+    return _run([os.environ[TRL_PYTHON], "-m", "bench.peers.trl_side", _told(plan)], plan)
+
+
+def train_with_service(plan: Plan) -> Report:
+    """On a server of its own, with an empty record. Raises EngineFailure."""
+    with (
+        _environment({"SWARM_TORCH_THREADS": str(plan.threads)}),
+        tempfile.TemporaryDirectory(prefix="bench-peers-") as directory,
+        start_server(Path(directory)) as (url, pid),
+    ):
+        report = _run([sys.executable, "-m", "bench.peers.service_side", url, _told(plan)], plan)
+        memory = {**report.memory_mb, "server": peak_mb(pid)}
+        memory["worker"] = sum(peak_mb(child.pid) for child in descendants(pid))
+    return replace(report, memory_mb=memory)
+
+
+def _told(plan: Plan) -> str:
+    return json.dumps(asdict(plan))
+
+
+def _run(command: Sequence[str], plan: Plan) -> Report:
+    threads = {"OMP_NUM_THREADS": str(plan.threads), "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=RUN_LIMIT_S, cwd=ROOT, env={**os.environ, **threads}
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineFailure(f"{plan.case}, seed {plan.seed}: not done within {RUN_LIMIT_S:.0f} s") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise EngineFailure(f"{plan.case}, seed {plan.seed}: {said[-1] if said else 'it said nothing'}")
+    return Report.from_json(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Variables of this process, which the server inherits, as long as the block lasts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

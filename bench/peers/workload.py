@@ -1,0 +1,109 @@
+"""What both sides train on: three cases, the order of their tasks, and the settings that are the same.
+
+Place in the flow: read by trl_side.py and service_side.py. It needs the standard library and `swarm.tasks`, which needs
+no more than that itself, so that TRL's interpreter can import it. It knows neither TRL nor the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from swarm.tasks.base import Exchange, Problem, TaskFamily, text_of, user_message
+from swarm.tasks.registry import task_family
+from swarm.tasks.single import draw_word
+from swarm.types import Message, Task
+
+TASKS, REPEATS = 16, 8
+"""Each step trains on so many tasks, with so many episodes of each."""
+TEMPERATURE, CLIP, GRAD_CLIP, BETAS = 1.0, 0.2, 1.0, (0.9, 0.95)
+GAME_TURNS, LARGEST = 16, 12
+NUMBERS = frozenset(str(number) for number in range(1, LARGEST + 1))
+
+
+class GameExchange(Exchange):
+    """Asks again whatever the reply was; the reward is the mean over the turns of how close the guesses came."""
+
+    def __init__(self, task: Task, max_turns: int) -> None:
+        super().__init__(task, max_turns)
+        self._closeness = 0.0
+
+    def respond(self, message: Message) -> tuple[Message, ...] | None:
+        secret: int = self.task.metadata["secret"]
+        text = text_of(message)
+        guess = int(text) if text in NUMBERS else None
+        if guess is not None:
+            self._closeness += 1 - abs(guess - secret) / (LARGEST - 1)
+        if self.turns == GAME_TURNS:
+            self.reward = self._closeness / GAME_TURNS
+        return (user_message("right" if guess == secret else "lower" if (guess or 0) > secret else "higher"),)
+
+
+class Game(TaskFamily):
+    """A secret number and a hint after each guess. An episode has sixteen turns whatever the model says."""
+
+    name = "game"
+    description = "Guess a secret number in each of sixteen turns, from the hints higher, lower and right."
+    max_turns = GAME_TURNS
+    max_tokens = 4
+
+    def draw(self, rng: Random) -> Problem:
+        code, secret = draw_word(rng, 3, 3), rng.randint(1, LARGEST)
+        query = f"Round {code}: guess my number from 1 to {LARGEST}."
+        return Problem(f"{code} {secret}", query, {"secret": secret})
+
+    def start(self, task: Task) -> Exchange:
+        return GameExchange(task, self.max_turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One comparison. `completion_tokens` is what TRL may spend on a whole conversation, its tools' results included.
+
+    A run has at least `least_steps` and at most `most_steps`; how many depends on the time that is given. Where
+    `goal` is set, the first step is looked for at which the mean reward of three steps reaches it.
+    """
+
+    family: TaskFamily
+    lr: float
+    completion_tokens: int
+    least_steps: int
+    most_steps: int
+    goal: float | None = None
+
+
+CASES: Mapping[str, Case] = MappingProxyType(
+    {
+        "reverse": Case(task_family("reverse"), 3e-3, 12, least_steps=25, most_steps=40, goal=0.9),
+        "calc": Case(task_family("calc"), 1e-3, 72, least_steps=8, most_steps=30),
+        "game": Case(Game(), 3e-3, 1024, least_steps=8, most_steps=30),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run of one side. `seconds` None: exactly `steps`; else as many as fit, within the bounds of the case."""
+
+    case: str
+    seed: int
+    threads: int
+    steps: int
+    seconds: float | None = None
+
+
+def tasks_of(plan: Plan) -> list[Task]:
+    """The tasks in the order in which both sides take them, `TASKS` for each step."""
+    return CASES[plan.case].family.tasks("train", TASKS * plan.steps, seed=plan.seed)
+
+
+def reward_of(family: TaskFamily, task: Task, replies: Sequence[Mapping[str, Any]]) -> float:
+    """The reward of an attempt whose assistant messages are known, by the exchange that the service's agents use."""
+    exchange = family.open(task)
+    for reply in replies:
+        if exchange.reply(dict(reply)) is None:
+            break
+    return exchange.reward

@@ -1,0 +1,329 @@
+"""What both sides of bench peers share, and how their reports become figures: all that needs no TRL."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bench import peers
+from bench.control_plane import start_server
+from bench.peers.comparison import UNITS, check_steps, results_of, sides_of, train_with_service
+from bench.peers.report import Report, Step, peak_mb, steps_to, summarize
+from bench.peers.service_side import events_until_complete, job_of, read_steps
+from bench.peers.workload import CASES, GAME_TURNS, REPEATS, TASKS, Plan, reward_of, tasks_of
+from swarm import Credentials, SwarmClient, TrainJob, WorkflowOutput
+from swarm.errors import EngineFailure
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.schemas import EventView, MetricPointView
+from swarm.tracker.codec import Codec
+from swarm.types import Task
+
+ROOT = Path(__file__).parents[3]
+SHARED = ("workload", "report")
+
+
+@pytest.fixture(params=CASES)
+def plan(request: pytest.FixtureRequest) -> Plan:
+    return Plan(request.param, seed=1, threads=1, steps=3)
+
+
+@pytest.fixture
+def game() -> Task:
+    return tasks_of(Plan("game", seed=0, threads=1, steps=1))[0]
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def ask(credentials: Credentials, task: Task) -> None:
+    httpx.post(
+        f"{credentials.base_url}/chat/completions",
+        headers={"authorization": f"Bearer {credentials.api_key}"},
+        json={"model": "default", "messages": [{"role": "user", "content": task.main_query}], "max_tokens": 8},
+        timeout=60,
+    ).raise_for_status()
+
+
+def report_of(*rewards: float) -> Report:
+    """A run whose steps take 1 s, 2 s, 3 s and so on."""
+    steps = [
+        Step(sum(range(number + 2)), 0.25 * (number + 1), 0.75 * (number + 1), reward, 10 * (number + 1))
+        for number, reward in enumerate(rewards)
+    ]
+    return Report(steps, {"client": 1.0, "server": 2.0})
+
+
+def event(at: float, state: str) -> EventView:
+    return EventView(event_id=1, kind="engine.state", detail={"state": state, "reason": None}, at=at)
+
+
+def point(step: int, reward: float) -> MetricPointView:
+    metrics = {"critic/score/mean": reward, "rollout/trained_tokens": 640.0}
+    return MetricPointView(step=step, at=0.0, metrics=metrics)
+
+
+# The bare interpreter has no packages, as TRL's has not those of the service.
+@pytest.mark.parametrize("module", SHARED)
+def test_what_both_sides_import_needs_the_standard_library_only(module: str) -> None:
+    command = [sys.executable, "-S", "-c", f"import bench.peers.{module}"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    subprocess.run(command, check=True, timeout=60, env=environment)
+
+
+def test_both_sides_take_the_same_tasks_in_the_same_order(plan: Plan) -> None:
+    order = [task.task_id for task in tasks_of(plan)]
+    program = (
+        "import sys, json; from bench.peers.workload import Plan, tasks_of\n"
+        "print(json.dumps([task.task_id for task in tasks_of(Plan(**json.loads(sys.argv[1])))]))"
+    )
+    told = json.dumps({"case": plan.case, "seed": plan.seed, "threads": 1, "steps": plan.steps})
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program, told],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+    )
+    assert json.loads(done.stdout) == order
+    assert len(order) == TASKS * plan.steps
+
+
+def test_a_longer_run_begins_with_the_tasks_of_a_shorter_one(plan: Plan) -> None:
+    longer = Plan(plan.case, plan.seed, plan.threads, plan.steps + 2)
+    assert tasks_of(longer)[: TASKS * plan.steps] == tasks_of(plan)
+
+
+def test_another_seed_has_another_order(plan: Plan) -> None:
+    assert tasks_of(Plan(plan.case, 2, 1, plan.steps)) != tasks_of(plan)
+
+
+@pytest.mark.parametrize("answer", ["right", "wrong"])
+def test_replies_known_at_the_end_earn_what_an_attempt_earns_turn_by_turn(answer: str) -> None:
+    family = CASES["calc"].family
+    task = tasks_of(Plan("calc", 0, 1, 1))[0]
+    call = {"function": {"name": "calculator", "arguments": {"expression": task.metadata["expression"]}}}
+    last = said(str(task.metadata["answer"]) if answer == "right" else "1")
+    replies = [{"role": "assistant", "content": "", "tool_calls": [call]}, last]
+    exchange = family.open(task)
+    following = exchange.reply(replies[0])
+    assert following is not None and following[0]["content"] == task.metadata["answer"]
+    exchange.reply(last)
+    assert reward_of(family, task, replies) == exchange.reward == float(answer == "right")
+
+
+def test_an_attempt_that_breaks_off_before_its_answer_earns_nothing() -> None:
+    task = tasks_of(Plan("calc", 0, 1, 1))[0]
+    call = {"function": {"name": "calculator", "arguments": {"expression": task.metadata["expression"]}}}
+    assert reward_of(CASES["calc"].family, task, [{"role": "assistant", "tool_calls": [call]}]) == 0.0
+
+
+@pytest.mark.parametrize("text", ["", "higher", "7", "99", "0", "²", "-3"])
+def test_the_game_lasts_sixteen_turns_whatever_is_said(text: str, game: Task) -> None:
+    exchange = CASES["game"].family.open(game)
+    answers = [exchange.reply(said(text)) for _ in range(GAME_TURNS)]
+    assert all(answers[:-1]) and answers[-1] is None
+    assert 0.0 <= exchange.reward <= 1.0
+
+
+def test_the_game_pays_for_guesses_that_come_close(game: Task) -> None:
+    family, secret = CASES["game"].family, int(game.metadata["secret"])
+    near = secret + 1 if secret < 12 else secret - 1
+    exact, close, none = (
+        reward_of(family, game, [said(text)] * GAME_TURNS) for text in (str(secret), str(near), "a word")
+    )
+    assert exact == 1.0
+    assert close == pytest.approx(10 / 11)
+    assert none == 0.0
+
+
+def test_the_game_says_where_the_secret_is(game: Task) -> None:
+    secret = int(game.metadata["secret"])
+    hints: list[str] = []
+    for guess in range(1, 13):
+        following = CASES["game"].family.open(game).reply(said(str(guess)))
+        assert following is not None
+        hints.append(following[0]["content"])
+    assert hints == ["higher"] * (secret - 1) + ["right"] + ["lower"] * (12 - secret)
+
+
+def test_the_service_trains_with_the_numbers_of_the_case(plan: Plan) -> None:
+    job = job_of(plan).resolve()
+    assert (job.batch_size, job.num_repeat, job.total_steps) == (TASKS, REPEATS, plan.steps)
+    assert (job.lr, job.clip_ratio, job.temperature, job.seed) == (CASES[plan.case].lr, 0.2, 1.0, plan.seed)
+    assert (job.ppo_epochs, job.mini_batch_num, job.use_kl_loss, job.max_staleness) == (1, 1, False, 0)
+
+
+def test_a_report_survives_its_way_between_the_processes() -> None:
+    report = report_of(0.1, 0.2)
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_medians_leave_out_the_first_three_steps() -> None:
+    figures = summarize(report_of(0.0, 0.0, 0.0, 0.1, 0.2, 0.3), goal=None)
+    assert (figures["step_s"], figures["rollout_s"], figures["train_s"]) == (5.0, 1.25, 3.75)
+    assert figures["tokens_per_second"] == pytest.approx((40 + 50 + 60) / (4 + 5 + 6))
+    assert figures["last_reward"] == pytest.approx(0.12)
+    assert figures["peak_rss"] == figures["peak_rss_client"] + figures["peak_rss_server"] == 3.0
+    assert "goal_s" not in figures
+
+
+def test_a_run_of_few_steps_has_figures_of_all_of_them() -> None:
+    assert summarize(report_of(0.0, 0.5), goal=None)["step_s"] == 1.5
+
+
+def test_the_goal_is_reached_with_the_third_of_three_steps_whose_mean_is_as_high() -> None:
+    assert steps_to(0.9, [0.5, 0.95, 0.85, 0.9, 1.0]) == 4
+    assert steps_to(0.9, [1.0, 1.0]) is None
+    figures = summarize(report_of(0.5, 0.95, 0.85, 0.9, 1.0), goal=0.9)
+    assert (figures["steps_to_goal"], figures["goal_s"]) == (4, 10)
+
+
+def test_steps_of_the_service_are_read_from_the_moves_of_its_engine() -> None:
+    events = [
+        event(90.0, "ROLLING"),
+        event(102.0, "DRAINING"),
+        event(102.5, "TRAINING"),
+        event(103.0, "ROLLING"),
+        event(104.0, "DRAINING"),
+        event(104.5, "TRAINING"),
+        event(105.0, "EXPORTING"),
+        event(106.0, "COMPLETE"),
+    ]
+    assert read_steps(100.0, events, [point(2, 0.75), point(1, 0.5)]) == [
+        Step(3.0, 2.0, 1.0, 0.5, 640),
+        Step(6.0, 1.0, 2.0, 0.75, 640),
+    ]
+
+
+def test_a_run_reports_its_last_step_although_a_checkpoint_follows_it(tmp_path: Path) -> None:
+    # A step is done before its checkpoint is written; the first step of a run always has one.
+    with start_server(tmp_path) as (url, _), SwarmClient(url, client_id="bench") as client:
+        job = TrainJob(engine="local", project_name="bench", batch_size=1, num_repeat=2, total_steps=1)
+        client.auto_sync_train_config_and_start_engine(job)
+        began = time.time()
+        for reward in (0.0, 1.0):
+            task = Task("Reverse: ABC", "task-0")
+            with client.open_episode(task) as episode:
+                ask(episode.credentials, task)
+                episode.output = WorkflowOutput(reward=reward)
+        while client.status().step < 1:
+            pass
+        steps = read_steps(began, events_until_complete(client), client.metrics())
+    assert [step.reward for step in steps] == [0.5]
+
+
+def test_a_run_of_another_number_of_steps_is_not_compared() -> None:
+    side, plan = sides_of(1)[0], Plan("game", seed=1, threads=1, steps=3)
+    check_steps(report_of(0.1, 0.2, 0.3), 3, side, plan)
+    with pytest.raises(EngineFailure, match="game, seed 1, trl, 1 thread: reported 2 steps in place of 3"):
+        check_steps(report_of(0.1, 0.2), 3, side, plan)
+
+
+def test_ratios_are_those_of_the_medians_over_the_seeds() -> None:
+    ours = [{"step_s": value, "goal_s": 2.0, "last_reward": 0.5} for value in (1.0, 2.0, 9.0)]
+    theirs = [{"step_s": 4.0, "last_reward": 0.5}, *({"step_s": 4.0, "goal_s": 1.0, "last_reward": 0.5},) * 2]
+    results = results_of("reverse", 25, {"trl, 1 thread": theirs, "service, 1 thread": ours})
+    figures = {(result.case, result.metric): (result.value, result.unit) for result in results}
+    assert figures["reverse, service, 1 thread", "step_s"] == (2.0, "s")
+    assert figures["reverse, trl, 1 thread", "steps"] == (25.0, "steps")
+    ratio = "reverse, service, 1 thread / trl, 1 thread"
+    assert figures[ratio, "step_s"] == (0.5, "x")
+    assert figures[ratio, "last_reward"] == (1.0, "x")
+    # One run of the other side did not reach the goal.
+    assert ("reverse, trl, 1 thread", "goal_s") not in figures and (ratio, "goal_s") not in figures
+    assert {*UNITS} <= {*summarize(report_of(*[1.0] * 5), 0.9), "steps"}
+
+
+def test_trl_also_gets_all_cores_where_there_are_several() -> None:
+    assert [str(side) for side in sides_of(1)] == ["trl, 1 thread", "service, 1 thread"]
+    assert [str(side) for side in sides_of(4)] == ["trl, 1 thread", "service, 1 thread", "trl, 4 threads"]
+
+
+def test_the_peak_of_memory_is_read_of_any_process() -> None:
+    assert peak_mb() == pytest.approx(peak_mb(os.getpid()), rel=0.1)
+    assert peak_mb() > 1
+
+
+def test_a_side_that_fails_is_named_with_what_it_said() -> None:
+    failing = Plan("reverse", seed=0, threads=1, steps=0)
+    with pytest.raises(EngineFailure, match=r"reverse, seed 0: .*greater than or equal to 1"):
+        train_with_service(failing)
+
+
+def test_without_trl_the_benchmark_says_in_one_line_what_to_do(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != peers.TRL_PYTHON}
+    results = tmp_path / "results.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "peers", "--results", str(results)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("bench: peers failed: SWARM_TRL_PYTHON is not set: run scripts/")
+    assert not results.exists()
+
+
+def test_without_trl_a_run_of_all_benchmarks_leaves_it_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bench.__main__ import Benchmark, all_that_can_run
+
+    monkeypatch.delenv(peers.TRL_PYTHON, raising=False)
+    assert set(Benchmark) - set(all_that_can_run()) == {Benchmark.PEERS}
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setenv(peers.TRL_PYTHON, sys.executable)
+    assert all_that_can_run() == list(Benchmark)
+
+
+needs_trl = pytest.mark.skipif(
+    not os.environ.get(peers.TRL_PYTHON),
+    reason="SWARM_TRL_PYTHON names no interpreter with TRL: run scripts/install_trl.sh",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_trl
+@pytest.mark.parametrize("case", CASES)
+def test_both_sides_make_two_steps_of_each_case(case: str) -> None:
+    for side in sides_of(1):
+        report = side.train(Plan(case, seed=0, threads=1, steps=2))
+        assert len(report.steps) == 2
+        assert all(step.tokens > TASKS * REPEATS and step.rollout_s > 0 and step.train_s > 0 for step in report.steps)
+        assert all(0.0 <= step.reward <= 1.0 for step in report.steps)
+        assert set(report.memory_mb) == ({"trl"} if side.name == "trl" else {"client", "server", "worker"})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_trl
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_prompt_has_the_same_tokens_on_both_sides(case: str) -> None:
+    plan, family = Plan(case, seed=0, threads=1, steps=1), CASES[case].family
+    done = subprocess.run(
+        [os.environ[peers.TRL_PYTHON], "-m", "bench.peers.trl_side", json.dumps(asdict(plan))],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    messages = [{"role": "user", "content": tasks_of(plan)[0].main_query}]
+    assert json.loads(done.stdout.splitlines()[-2]) == list(
+        Codec.load(BUNDLED_DIRECTORY).render(messages, family.tools)
+    )

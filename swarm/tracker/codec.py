@@ -23,7 +23,7 @@ from jinja2 import TemplateError
 
 from swarm.errors import BadRequest, JobInvalid
 from swarm.job import ReasoningParser, ToolParser
-from swarm.tracker.conversation import canonical_message, prefix_fingerprints, same_tools
+from swarm.tracker.conversation import canonical_message, same_tools
 from swarm.tracker.rendered import RenderedTexts
 from swarm.tracker.reply import ReplyRules, ReplyStream, ReplySyntax
 from swarm.tracker.template import template_options
@@ -166,13 +166,10 @@ class Codec:
         tools: Sequence[ToolSpec] = (),
         template_options: TemplateOptions = _NO_OPTIONS,
     ) -> Extension:
-        """The prompt for `messages` that begins with the exact ids of `previous`, if they go on from its reply.
+        """The prompt for `messages`, which go on from the reply of `previous`, that begins with its exact ids.
 
         Raises BadRequest if the template refuses the messages.
         """
-        history = prefix_fingerprints([*previous.messages, previous.reply])
-        if prefix_fingerprints(messages)[: len(history)] != history:
-            return Extension(None, ForkReason.EDITED_HISTORY)
         added = self._added_text(previous, messages, tools, template_options)
         if added is None:
             changed = not same_tools(previous.tools, tools)

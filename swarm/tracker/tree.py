@@ -74,13 +74,14 @@ class EpisodeTree:
     ) -> Prompt:
         """What `locate` would return, without a place being taken."""
         reason: ForkReason | None = None
-        for candidate in self._candidates(messages):
+        prefixes = prefix_fingerprints(messages)
+        for candidate in self._candidates(prefixes):
             extension = codec.extend(candidate, messages, tools, template_options)
             if extension.prompt_ids is not None:
                 return Prompt(self._next_index, extension.prompt_ids, candidate.index, None)
             reason = reason or extension.reason
         prompt_ids = codec.render(messages, tools, template_options)
-        return Prompt(self._next_index, prompt_ids, None, reason or self._reason_without_candidate(messages))
+        return Prompt(self._next_index, prompt_ids, None, reason or self._reason_without_candidate(messages, prefixes))
 
     def locate_raw(self, text: str | None, token_ids: Sequence[int] | None, codec: Codec) -> Prompt:
         """The prompt of a request that brings its own text or ids, behind the longest earlier turn it begins with.
@@ -113,20 +114,21 @@ class EpisodeTree:
         self._next_index = max(self._next_index, turn.index + 1)
         history = prefix_fingerprints([*turn.messages, turn.reply])
         self._by_history.setdefault(history[-1], []).append(turn.index)
-        self._openings.add(_opening(turn.messages))
+        self._openings.add(_opening(turn.messages, history))
         self._replies.add(fingerprint(turn.reply))
 
-    def _candidates(self, messages: Sequence[Message]) -> list[Turn]:
-        """Turns whose messages and reply begin `messages`: the longest first, of equals the latest."""
+    def _candidates(self, prefixes: Sequence[str]) -> list[Turn]:
+        """Turns whose messages and reply are a beginning with one of these fingerprints: the longest first, of equals
+        the latest."""
         found: list[Turn] = []
-        for prefix in reversed(prefix_fingerprints(messages)):
+        for prefix in reversed(prefixes):
             found.extend(self._turns[index] for index in reversed(self._by_history.get(prefix, ())))
         return found
 
-    def _reason_without_candidate(self, messages: Sequence[Message]) -> ForkReason:
+    def _reason_without_candidate(self, messages: Sequence[Message], prefixes: Sequence[str]) -> ForkReason:
         """Edited, if the request shows a reply and began like an earlier turn or quotes an earlier turn's reply."""
         replies = {fingerprint(message) for message in messages if message.get("role") == "assistant"}
-        if replies and (_opening(messages) in self._openings or replies & self._replies):
+        if replies and (_opening(messages, prefixes) in self._openings or replies & self._replies):
             return ForkReason.EDITED_HISTORY
         return ForkReason.NEW_CONVERSATION
 
@@ -135,10 +137,11 @@ class EpisodeTree:
         return index
 
 
-def _opening(messages: Sequence[Message]) -> str:
-    """Identifies the messages up to the first that is no instruction."""
-    prefixes = prefix_fingerprints(messages)
-    for message, prefix in zip(messages, prefixes, strict=True):
+def _opening(messages: Sequence[Message], prefixes: Sequence[str]) -> str:
+    """Identifies the messages up to the first that is no instruction. `prefixes` begin with the messages' own."""
+    opening = ""
+    for message, prefix in zip(messages, prefixes, strict=False):
+        opening = prefix
         if message.get("role") not in {"system", "developer"}:
-            return prefix
-    return prefixes[-1] if prefixes else ""
+            break
+    return opening

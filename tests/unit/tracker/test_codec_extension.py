@@ -12,6 +12,7 @@ from tests_support import examples
 
 from swarm.errors import BadRequest, JobInvalid
 from swarm.tracker.codec import Codec
+from swarm.tracker.conversation import prefix_fingerprints
 from swarm.types import FinishReason, ForkReason
 
 STYLES = ("chatml", "llama3", "mistral", "zephyr", "qwen3", "plain")
@@ -197,16 +198,18 @@ def test_changed_tools_that_the_template_does_not_show_extend(codecs, make_turn)
 def test_an_echoed_reply_is_recognised_in_any_spelling(chatml, make_turn, reply):
     turn = make_turn(chatml, QUESTION, _ids(chatml, "sunny<|im_end|>"))
 
+    assert prefix_fingerprints([*QUESTION, reply]) == prefix_fingerprints([*QUESTION, turn.reply])
     assert chatml.extend(turn, [*QUESTION, reply, FOLLOW_UP]).reason is None
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_an_edited_history_is_not_extended(chatml, make_turn, position):
+def test_an_edited_history_has_another_fingerprint(chatml, make_turn, position):
     turn = make_turn(chatml, QUESTION, _ids(chatml, "sunny<|im_end|>"))
     messages = _continued(turn, FOLLOW_UP)
     messages[position] = {**messages[position], "content": "edited"}
 
-    assert chatml.extend(turn, messages).reason is ForkReason.EDITED_HISTORY
+    history = [*turn.messages, turn.reply]
+    assert prefix_fingerprints(messages)[len(history) - 1] != prefix_fingerprints(history)[-1]
 
 
 def test_a_refusal_of_the_template_is_a_bad_request(codecs):

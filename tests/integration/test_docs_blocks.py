@@ -73,6 +73,7 @@ NOT_RUN = {
     'verl.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
     "operations.md: .venv/bin/python -m bench [engine] [gateway] [learner] [real": "measures for minutes; "
     "tests/integration/test_bench.py runs each benchmark briefly",
+    "peers.md: scripts/install_trl.sh": "installs TRL; tests/unit/bench/test_peers.py runs both sides where it is",
     "operations.md: make bench": "measures for minutes; tests/integration/test_bench_compare.py runs a round",
     "operations.md: .venv/bin/python -m bench chaos [--seed N] [--faults 50] [--": "takes a quarter of an hour; "
     "tests/faults/test_study_chaos.py runs a short form",

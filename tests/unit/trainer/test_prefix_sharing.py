@@ -114,8 +114,11 @@ def assert_equal(shared: Gradients, apart: Gradients) -> None:
 
 
 def tokens_differ(rows: Sequence[Row]) -> bool:
-    """Whether no two trained tokens have token and context in common. Losses that choose the tokens of the largest
-    covariance take any of two such tokens, as rounding has it."""
+    """Whether no two trained tokens have token and context in common, nor are forced by a grammar: a forced token's
+    log-probability is 0. Losses that choose the tokens of the largest covariance take any of two tokens of equal
+    log-probability, as rounding has it."""
+    if sum(int((row.rollout_logprobs_L == 0).sum()) for row in rows) > 1:
+        return False
     trained = [
         tuple(sample.token_ids_T[: position + 1].tolist())
         for row in rows

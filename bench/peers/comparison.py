@@ -41,7 +41,7 @@ UNITS: Final[Mapping[str, str]] = {
     "goal_s": "s",
     "last_reward": "",
 }
-"""Of every other figure the unit is MB."""
+"""Every other figure is in MB."""
 COMPARED: Final = ("step_s", "goal_s", "tokens_per_second", "last_reward", "peak_rss")
 
 

@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from swarm.types import Message, ToolSpec
 
-MAX_CHARS = 16 * 2**20
+MAX_CHARS = 4 * 2**20
 """All remembered texts together have at most so many characters."""
 
 

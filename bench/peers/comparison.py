@@ -66,9 +66,12 @@ def compare(seconds: float) -> list[Result]:
 
 
 def sides_of(cores: int) -> list[Side]:
-    """TRL and the service with a thread each; and TRL with all cores, which the service's processes use anyway."""
-    sides = [Side("trl", 1, train_with_trl), Side("service", 1, train_with_service)]
-    return [*sides, Side("trl", cores, train_with_trl)] if cores > 1 else sides
+    """Both with a thread each, then both with as many threads as there are cores."""
+    return [
+        Side(name, threads, train)
+        for threads in sorted({1, cores})
+        for name, train in (("trl", train_with_trl), ("service", train_with_service))
+    ]
 
 
 def _compare(case: str, seconds: float, sides: Sequence[Side]) -> list[Result]:
@@ -93,7 +96,7 @@ def check_steps(report: Report, steps: int, side: Side, plan: Plan) -> None:
 
 
 def results_of(case: str, steps: int, figures: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Result]:
-    """Medians over the seeds for each side, then what the service's are of each other side's.
+    """Medians over the seeds for each side, then what the service's are of those of TRL with as many threads.
 
     A figure that a side has for some seeds only, as a goal that it did not reach, is not shown.
     """
@@ -103,14 +106,14 @@ def results_of(case: str, steps: int, figures: Mapping[str, Sequence[Mapping[str
         for side, values in medians.items()
         for name, value in {"steps": float(steps), **values}.items()
     ]
-    ours = next(side for side in medians if side.startswith("service"))
-    for side, values in medians.items():
-        if side == ours:
+    for ours, values in medians.items():
+        theirs = ours.replace("service", "trl")
+        if theirs == ours:
             continue
         results += [
-            Result(BENCHMARK, f"{case}, {ours} / {side}", name, medians[ours][name] / values[name], "x")
+            Result(BENCHMARK, f"{case}, {ours} / {theirs}", name, values[name] / medians[theirs][name], "x")
             for name in COMPARED
-            if values.get(name) and name in medians[ours]
+            if medians[theirs].get(name) and name in values
         ]
     return results
 
@@ -125,9 +128,12 @@ def train_with_trl(plan: Plan) -> Report:
 
 
 def train_with_service(plan: Plan) -> Report:
-    """On a server of its own, with an empty record. Raises EngineFailure."""
+    """On a server of its own, with an empty record, which takes what threads suit it up to those of the plan.
+
+    Raises EngineFailure.
+    """
     with (
-        _environment({"SWARM_TORCH_THREADS": str(plan.threads)}),
+        _environment({"SWARM_MAX_TORCH_THREADS": str(plan.threads)}),
         tempfile.TemporaryDirectory(prefix="bench-peers-") as directory,
         start_server(Path(directory)) as (url, pid),
     ):

@@ -79,7 +79,14 @@ def train(url: str, plan: Plan) -> Report:
 
         client.auto_sync_train_config_and_start_engine(job, boot_timeout=BOOT_LIMIT_S)
         tasks, began = tasks_of(plan), time.time()
-        runs = run_episodes_until_all_complete(tasks, attempt, client=client, num_repeat=REPEATS)
+        runs = run_episodes_until_all_complete(
+            tasks,
+            attempt,
+            client=client,
+            num_repeat=REPEATS,
+            # All episodes of a step at once, as on the other side.
+            max_workers=TASKS * REPEATS,
+        )
         if runs.failures:
             raise runs.failures[0].error
         client.wait_until_step(plan.steps, timeout=STEP_LIMIT_S)

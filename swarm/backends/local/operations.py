@@ -13,7 +13,7 @@ import gc
 import importlib
 import logging
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,37 +21,49 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from swarm.backends.local.decoding.batching import BatchSampler, Limits, Sampled
+from swarm.backends.local.decoding.batching import BatchSampler, Limits
 from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.backends.local.delivery import TokenDelivery
 from swarm.backends.local.model import LoadedModel, load_model
-from swarm.backends.local.precision import choose_threads
+from swarm.backends.local.precision import choose_threads, choose_training_threads, computing_with
 from swarm.backends.local.wire import Message, pack_error, unpack_batch
 from swarm.backends.pipes import Inbox
 from swarm.errors import EngineFailure, SwarmError
 from swarm.job import TrainJob
 from swarm.processes.imports import collector_paused
 from swarm.sampler import EngineInfo
-from swarm.types import FinishReason, SamplingParams
+from swarm.types import SamplingParams, TrainBatch
 
 if TYPE_CHECKING:
     from swarm.backends.local.learning.learner import Learner
 
 logger = logging.getLogger(__name__)
 
+GENERATION = frozenset({"generate", "abort"})
+"""Operations that are carried out while others sample, and are not answered."""
 IDLE_S = 0.5
 """After so long without work, the libraries of the learner are imported: they take seconds, once."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """One loaded model. The learner is built when first needed: sampling must not wait for its libraries."""
+    """One loaded model. The learner is built when first needed: sampling must not wait for its libraries.
+
+    `threads` is what the server was told to compute with, None for what suits; `most_threads` bounds that.
+    """
 
     job: TrainJob
     model: LoadedModel
     sampler: BatchSampler
     grammars: GrammarCompiler
+    threads: int | None = None
+    most_threads: int | None = None
     step: int = 0
     learner: Learner | None = None
+
+    def training_threads(self, batch: TrainBatch) -> int:
+        tokens = sum(len(sample.token_ids_T) for episode in batch.episodes for sample in episode.samples)
+        return self.threads or choose_training_threads(self.model.parameters, tokens, self.most_threads)
 
 
 class Worker:
@@ -60,6 +72,7 @@ class Worker:
     def __init__(self, inbox: Inbox, send: Callable[[Message], None]) -> None:
         self._inbox = inbox
         self._send = send
+        self._delivery = TokenDelivery(send)
         self._session: _Session | None = None
         self._learner_imported = False
         self._operations: dict[str, Callable[[int, Any], Any]] = {
@@ -98,6 +111,9 @@ class Worker:
 
     def _carry_out(self, message: Message) -> None:
         call_id: int = message["id"]
+        if message["op"] not in GENERATION:
+            # It may take long, or change the weights.
+            self._delivery.flush()
         try:
             result = self._operations[message["op"]](call_id, message["args"])
         except SwarmError as error:
@@ -108,7 +124,7 @@ class Worker:
             failure = EngineFailure(f"{message['op']} failed: {type(error).__name__}: {error}")
             self._send({"id": call_id, "error": pack_error(failure)})
         else:
-            if message["op"] not in {"generate", "abort"}:
+            if message["op"] not in GENERATION:
                 self._send({"id": call_id, "result": result})
 
     def _sample(self, sampler: BatchSampler) -> None:
@@ -117,19 +133,9 @@ class Worker:
         except Exception as error:
             logger.exception("sampling failed")
             failure = EngineFailure(f"sampling failed: {type(error).__name__}: {error}")
-            for handle in sampler.abort_all():
-                self._send({"id": handle, "error": pack_error(failure)})
+            self._delivery.fail(sampler.abort_all(), pack_error(failure))
             return
-        if results:
-            self._report(results, sampler.weight_version)
-
-    def _report(self, results: Sequence[Sampled], weight_version: int) -> None:
-        tokens = [_pack_sampled(each) for each in results if each.error is None]
-        if tokens:
-            self._send({"tokens": tokens, "version": weight_version})
-        for each in results:
-            if each.error is not None:
-                self._send({"id": each.handle, "error": pack_error(each.error)})
+        self._delivery.add(results, sampler.weight_version)
 
     def _load(self, call_id: int, args: Any) -> EngineInfo:
         self._unload(call_id, None)
@@ -144,7 +150,8 @@ class Worker:
             dtype=job.dtype,
             lora=job if job.lora_rank else None,
         )
-        torch.set_num_threads(limits["torch_threads"] or choose_threads(model.parameters, limits["max_torch_threads"]))
+        asked, at_most = limits["torch_threads"], limits["max_torch_threads"]
+        torch.set_num_threads(asked or choose_threads(model.parameters, at_most))
         grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
         sampler = BatchSampler(
             model.module,
@@ -154,15 +161,13 @@ class Worker:
             seed=args["sampling_seed"],
             grammars=grammars,
         )
-        self._session = _Session(job, model, sampler, grammars)
+        self._session = _Session(job, model, sampler, grammars, threads=asked, most_threads=at_most)
         return EngineInfo(job.model, str(model.directory), model.context_length, model.parameters, model.device)
 
     def _unload(self, call_id: int, args: Any) -> None:
         if self._session is None:
             return
-        handles = self._session.sampler.abort_all()
-        aborted = [[handle, None, 0.0, FinishReason.ABORT] for handle in handles]
-        self._send({"tokens": aborted, "version": 0})
+        self._delivery.abort(self._session.sampler.abort_all())
         self._session = None
         gc.collect()
 
@@ -173,11 +178,13 @@ class Worker:
     def _abort(self, call_id: int, args: Any) -> None:
         if self._session is not None:
             self._session.sampler.abort(call_id)
+            self._delivery.forget(call_id)
 
     def _train(self, call_id: int, args: bytes) -> dict[str, Any]:
         session = self._require_session()
         batch = unpack_batch(args)
-        report = self._learner_of(session).step(batch, weight_version=session.sampler.weight_version)
+        with computing_with(session.training_threads(batch)):
+            report = self._learner_of(session).step(batch, weight_version=session.sampler.weight_version)
         session.step = batch.step
         self._publish(session, session.sampler.weight_version + 1)
         return {
@@ -244,8 +251,3 @@ class Worker:
         except Exception:
             # Sampling works without it; the first training step will fail with the same reason.
             logger.exception("the learner cannot be imported")
-
-
-def _pack_sampled(sampled: Sampled) -> list[Any]:
-    packed = [sampled.handle, sampled.token_id, sampled.logprob, sampled.finish_reason]
-    return packed if sampled.likeliest is None else [*packed, sampled.likeliest]

@@ -1,12 +1,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Chooses the number format that a model is loaded in, and how many threads compute it.
 
-Place in the flow: model.py asks for the format before it loads a model, operations.py for the threads after that.
+Place in the flow: model.py asks for the format before it loads a model, operations.py for the threads after that
+and before each training step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ _MULTIPLY_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
 """What torch calls the instructions of processors, x86 and ARM, that multiply bfloat16 numbers themselves."""
 
 THREADED_PARAMETERS = 30_000_000
-"""Below, threads wait for each other longer than they save."""
+"""Below, threads wait for each other longer than they save when they sample a token."""
+THREADED_WORK = 5_000_000_000
+"""The same for a training step, in parameters times tokens."""
 
 
 def choose_dtype(directory: Path, *, wanted: str, device: str) -> torch.dtype:
@@ -43,7 +47,29 @@ def multiplies_bfloat16() -> bool:
 
 def choose_threads(parameters: int, at_most: int | None = None) -> int:
     """One for a small model; else as many as there are cores that this process may use, up to a limit."""
-    if parameters < THREADED_PARAMETERS:
-        return 1
+    return 1 if parameters < THREADED_PARAMETERS else _cores(at_most)
+
+
+def choose_training_threads(parameters: int, tokens: int, at_most: int | None = None) -> int:
+    """For a training step on so many tokens: also a small model is trained by all cores if the batch is large.
+
+    The same batch has the same number whatever else the machine does, so that a step that is made again gives the same
+    weights to the bit.
+    """
+    return _cores(at_most) if parameters * tokens >= THREADED_WORK else choose_threads(parameters, at_most)
+
+
+@contextmanager
+def computing_with(threads: int) -> Iterator[None]:
+    """torch computes with so many threads inside the block, and with as many as before behind it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _cores(at_most: int | None) -> int:
     usable = usable_cores()
     return min(usable, int(torch.cpu.get_capabilities().get("num_physical_cores", usable)), at_most or usable)

@@ -6,8 +6,8 @@ A message is a map behind its length; nothing is pickled.
 Parent to worker: `{"op": name, "id": int, "args": ...}`. Worker to parent, one of
     {"id": int, "result": ...}                  the answer to a call
     {"id": int, "error": [code, message, param]}    a call or a generation failed
-    {"tokens": [[id, token | None, logprob, finish | None], ...], "version": int}     one decoding step
-An entry of a request that asked for the likeliest tokens ends with them: [[token, logprob], ...].
+    {"tokens": [[id, [token, ...], [logprob, ...], finish | None], ...], "version": int}    what was sampled since
+An entry of a request that asked for the likeliest tokens ends with those of each token: [[[token, logprob], ...], ...].
 """
 
 from __future__ import annotations
@@ -79,12 +79,15 @@ def unpack_batch(packed: bytes) -> TrainBatch:
 
 def unpack_delta(packed: list[Any], weight_version: int) -> TokenDelta:
     """`packed` is an entry of "tokens" without its id."""
-    token_id, logprob, finish, *likeliest = packed
-    reason = None if finish is None else FinishReason(finish)
-    if token_id is None:
-        return TokenDelta((), (), (), reason)
-    top = (tuple((token, value) for token, value in likeliest[0]),) if likeliest else None
-    return TokenDelta((token_id,), (logprob,), (weight_version,), reason, top)
+    token_ids, logprobs, finish, *likeliest = packed
+    tops = tuple(tuple((token, value) for token, value in each) for each in likeliest[0]) if likeliest else None
+    return TokenDelta(
+        tuple(token_ids),
+        tuple(logprobs),
+        (weight_version,) * len(token_ids),
+        None if finish is None else FinishReason(finish),
+        tops,
+    )
 
 
 def join_deltas(pieces: Sequence[TokenDelta]) -> TokenDelta:

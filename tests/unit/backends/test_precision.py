@@ -13,8 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from swarm.backends.local.model import load_model
 from swarm.backends.local.precision import (
     THREADED_PARAMETERS,
+    THREADED_WORK,
     choose_dtype,
     choose_threads,
+    choose_training_threads,
+    computing_with,
     multiplies_bfloat16,
 )
 from swarm.backends.stored_dtype import stored_dtype
@@ -81,6 +84,22 @@ def test_a_small_model_has_one_thread_and_a_large_one_no_more_than_the_process_m
     assert choose_threads(THREADED_PARAMETERS - 1) == 1
     assert 1 <= choose_threads(THREADED_PARAMETERS) <= len(os.sched_getaffinity(0))
     assert choose_threads(THREADED_PARAMETERS, 1) == 1
+
+
+def test_a_large_batch_of_a_small_model_is_trained_by_as_many_threads_as_a_large_model() -> None:
+    small, most = 1000, choose_threads(THREADED_PARAMETERS)
+    assert choose_training_threads(small, THREADED_WORK // small - 1) == 1
+    assert choose_training_threads(small, THREADED_WORK // small) == most
+    assert choose_training_threads(THREADED_PARAMETERS, 1) == most
+    assert choose_training_threads(THREADED_PARAMETERS, THREADED_WORK, 1) == 1
+
+
+def test_threads_of_a_training_step_are_given_back_behind_it_also_if_it_fails() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(EngineFailure), computing_with(before + 1):
+        assert torch.get_num_threads() == before + 1
+        raise EngineFailure("the step failed")
+    assert torch.get_num_threads() == before
 
 
 def test_the_base_of_adapters_is_the_pages_of_its_file_which_all_processes_share() -> None:

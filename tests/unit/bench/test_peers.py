@@ -245,9 +245,16 @@ def test_ratios_are_those_of_the_medians_over_the_seeds() -> None:
     assert {*UNITS} <= {*summarize(report_of(*[1.0] * 5), 0.9), "steps"}
 
 
-def test_trl_also_gets_all_cores_where_there_are_several() -> None:
-    assert [str(side) for side in sides_of(1)] == ["trl, 1 thread", "service, 1 thread"]
-    assert [str(side) for side in sides_of(4)] == ["trl, 1 thread", "service, 1 thread", "trl, 4 threads"]
+def test_both_sides_run_with_one_thread_and_with_one_for_each_core() -> None:
+    alone = ["trl, 1 thread", "service, 1 thread"]
+    assert [str(side) for side in sides_of(1)] == alone
+    assert [str(side) for side in sides_of(4)] == [*alone, "trl, 4 threads", "service, 4 threads"]
+
+
+def test_only_sides_with_as_many_threads_are_compared() -> None:
+    results = results_of("calc", 8, {str(side): [{"step_s": float(side.threads)}] for side in sides_of(2)})
+    ratios = [result.case for result in results if " / " in result.case]
+    assert ratios == ["calc, service, 1 thread / trl, 1 thread", "calc, service, 2 threads / trl, 2 threads"]
 
 
 def test_the_peak_of_memory_is_read_of_any_process() -> None:

@@ -1,0 +1,106 @@
+"""Sampled tokens on their way out of the worker process: the first of a completion at once, the rest some at a time.
+
+Place in the flow: operations.py hands over the results of each decoding step; what is due goes to the parent in one
+message. For each message the server wakes a task and moves the tokens through several hands, which costs as much for
+one token as for twenty: token by token, a hundred fast completions keep a core of the server busy. This module knows
+nothing of models or of pipes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarm.backends.local.decoding.batching import Sampled
+from swarm.backends.local.wire import Message, pack_error
+from swarm.types import FinishReason, TokenLogprobs
+
+LONGEST_HOLD_S = 0.05
+"""How old a token may become before it goes on its way. A reader sees no difference."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """Tokens of one completion that have not left; `has_begun` says that earlier ones have."""
+
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    likeliest: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    has_begun: bool = False
+
+
+class TokenDelivery:
+    """The tokens of all running completions, of one weight version at a time: `flush` before weights change."""
+
+    def __init__(self, send: Callable[[Message], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._send = send
+        self._clock = clock
+        self._held: dict[int, _Held] = {}
+        self._version = 0
+        self._flushed_at = clock()
+
+    def add(self, results: Sequence[Sampled], weight_version: int) -> None:
+        """Take the results of one step, and send what is due: beginnings, ends, and all that is old."""
+        self._version = weight_version
+        due: list[list[Any]] = []
+        for each in results:
+            held = self._held.setdefault(each.handle, _Held())
+            if each.token_id is not None:
+                held.token_ids.append(each.token_id)
+                held.logprobs.append(each.logprob)
+                if each.likeliest is not None:
+                    held.likeliest.append(each.likeliest)
+            if each.finish_reason is not None:
+                del self._held[each.handle]
+                due.append(_entry(each.handle, held, each.finish_reason))
+            elif each.error is not None:
+                del self._held[each.handle]
+                due += [_entry(each.handle, held, None)] if held.token_ids else []
+            elif not held.has_begun:
+                due.append(self._release(each.handle, held))
+        if self._clock() - self._flushed_at >= LONGEST_HOLD_S:
+            due += self._release_all()
+        self._post(due)
+        for each in results:
+            if each.error is not None:
+                self._send({"id": each.handle, "error": pack_error(each.error)})
+
+    def flush(self) -> None:
+        """Send all that is held."""
+        self._post(self._release_all())
+
+    def forget(self, handle: int) -> None:
+        """Drop what is held of a completion that nobody waits for."""
+        self._held.pop(handle, None)
+
+    def abort(self, handles: Sequence[int]) -> None:
+        """Send all that is held, and end these completions with finish reason `abort`."""
+        self.flush()
+        self._held.clear()
+        self._post([_entry(handle, _Held(), FinishReason.ABORT) for handle in handles])
+
+    def fail(self, handles: Sequence[int], error: list[str | None]) -> None:
+        """As `abort`, with an error in place of a finish reason."""
+        self.flush()
+        self._held.clear()
+        for handle in handles:
+            self._send({"id": handle, "error": error})
+
+    def _release_all(self) -> list[list[Any]]:
+        self._flushed_at = self._clock()
+        return [self._release(handle, held) for handle, held in self._held.items() if held.token_ids]
+
+    def _release(self, handle: int, held: _Held) -> list[Any]:
+        self._held[handle] = _Held(has_begun=True)
+        return _entry(handle, held, None)
+
+    def _post(self, entries: Sequence[list[Any]]) -> None:
+        if entries:
+            self._send({"tokens": entries, "version": self._version})
+
+
+def _entry(handle: int, held: _Held, finish_reason: FinishReason | None) -> list[Any]:
+    entry = [handle, held.token_ids, held.logprobs, finish_reason]
+    return [*entry, held.likeliest] if held.likeliest else entry

@@ -42,6 +42,7 @@ class Benchmark(StrEnum):
     GATEWAY = "gateway"
     LEARNER = "learner"
     REAL_SIZE = "real_size"
+    REAL_STEP = "real_step"
     MERGING = "merging"
     CONTROL_PLANE = "control_plane"
     OPEN_EPISODES = "open_episodes"

@@ -41,8 +41,9 @@ class ServerConfig(BaseModel):
     max_running_requests: int = Field(default=128, ge=1, le=4096)
     """Model calls that the local engine samples at the same time; further ones wait."""
     torch_threads: int | None = Field(default=None, ge=1)
-    """CPU threads of an engine's process. Default: one; with engine local and a model of 30 million parameters or more,
-    as many as there are cores that the process may use, up to `max_torch_threads`."""
+    """CPU threads of an engine's process. Default with engine local, or vLLM as its sampler: one, and as many as there
+    are cores that the process may use, up to `max_torch_threads`, for a model of 30 million parameters or more and for
+    a training step on a large batch. Default with engine verl: one."""
     max_torch_threads: int | None = Field(default=None, ge=1)
     """See `torch_threads`. Set it where several servers share a machine: threads that wait for a core cost more than
     they bring. Default: no limit."""

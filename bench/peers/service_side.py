@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import httpx
 
 from bench.peers.report import Report, Step, peak_mb
-from bench.peers.workload import BETAS, CASES, CLIP, GRAD_CLIP, REPEATS, TASKS, TEMPERATURE, Plan, tasks_of
+from bench.peers.workload import BETAS, CLIP, EVERY_CASE, GRAD_CLIP, TASKS, TEMPERATURE, Plan, tasks_of
 from swarm import (
     ConnectionStack,
     Credentials,
@@ -31,22 +31,24 @@ from swarm import (
 from swarm.schemas import EngineState, EventView, MetricPointView
 from swarm.tasks import run_agent
 
-BOOT_LIMIT_S, STEP_LIMIT_S = 120.0, 120.0
+BOOT_LIMIT_S, STEP_LIMIT_S = 300.0, 300.0
 POLL_S = 0.1
 STATE_EVENT = "engine.state"
 
 
 def job_of(plan: Plan) -> TrainJob:
     """The settings of the other side, by this side's names."""
-    case = CASES[plan.case]
+    case = EVERY_CASE[plan.case]
     return TrainJob(
         engine="local",
-        model="nano",
+        model=plan.model or "nano",
+        sampler="vllm" if plan.sampler == "vllm" else "local",
         project_name="bench",
         experiment_name=f"peers-{plan.case}-{plan.seed}",
         seed=plan.seed,
         batch_size=TASKS,
-        num_repeat=REPEATS,
+        num_repeat=case.repeats,
+        ppo_max_token_len=case.tokens_at_once,
         total_steps=plan.steps,
         lr=case.lr,
         betas=BETAS,
@@ -61,7 +63,7 @@ def job_of(plan: Plan) -> TrainJob:
 
 def train(url: str, plan: Plan) -> Report:
     """Raises SwarmError if a call fails, or an episode does for good."""
-    case, job = CASES[plan.case], job_of(plan)
+    case, job = EVERY_CASE[plan.case], job_of(plan)
     with (
         SwarmClient(url, client_id="bench") as client,
         httpx.Client(timeout=STEP_LIMIT_S, transport=ConnectionStack()) as http,
@@ -83,9 +85,9 @@ def train(url: str, plan: Plan) -> Report:
             tasks,
             attempt,
             client=client,
-            num_repeat=REPEATS,
+            num_repeat=case.repeats,
             # All episodes of a step at once, as on the other side.
-            max_workers=TASKS * REPEATS,
+            max_workers=case.episodes,
         )
         if runs.failures:
             raise runs.failures[0].error

@@ -30,11 +30,9 @@ from bench.peers.report import Report, Step, peak_mb
 from bench.peers.trl_game import GameRollout
 from bench.peers.workload import (
     BETAS,
-    CASES,
     CLIP,
+    EVERY_CASE,
     GRAD_CLIP,
-    REPEATS,
-    TASKS,
     TEMPERATURE,
     Plan,
     reward_of,
@@ -113,16 +111,17 @@ class Clock(TrainerCallback):
         self._step_began = now
         limit_s = self._plan.seconds
         if limit_s is not None and now - self._began > limit_s:
-            control.should_training_stop = len(self.steps) >= CASES[self._plan.case].least_steps
+            control.should_training_stop = len(self.steps) >= EVERY_CASE[self._plan.case].least_steps
 
 
 def train(plan: Plan) -> tuple[Report, list[int]]:
     """The report of the run, and the token ids of its first prompt."""
-    case, tasks = CASES[plan.case], tasks_of(plan)
+    case, tasks = EVERY_CASE[plan.case], tasks_of(plan)
     torch.set_num_threads(plan.threads)
     torch.manual_seed(plan.seed)
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    directory = plan.model or MODEL
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, case.dtype))
+    tokenizer = AutoTokenizer.from_pretrained(directory)
     rewards: list[float] = []
     clock = Clock(plan, rewards)
     given: dict[str, Any] = {}
@@ -132,12 +131,12 @@ def train(plan: Plan) -> tuple[Report, list[int]]:
         given["tools"] = [calculator]
     if plan.case == "game":
         given["rollout_func"] = GameRollout(case.family, tasks)
-    with TemporaryDirectory(prefix="bench-trl-") as directory:
+    with TemporaryDirectory(prefix="bench-trl-") as output:
         trainer = TimedTrainer(
             model=model,
             processing_class=tokenizer,
             reward_funcs=score_by(plan, tasks, rewards),
-            args=settings(plan, directory),
+            args=settings(plan, output),
             train_dataset=dataset_of(tasks),
             callbacks=[clock],
             **given,
@@ -148,7 +147,7 @@ def train(plan: Plan) -> tuple[Report, list[int]]:
 
 
 def settings(plan: Plan, directory: str) -> GRPOConfig:
-    case = CASES[plan.case]
+    case = EVERY_CASE[plan.case]
     return GRPOConfig(
         output_dir=directory,
         seed=plan.seed,
@@ -159,9 +158,9 @@ def settings(plan: Plan, directory: str) -> GRPOConfig:
         adam_beta2=BETAS[1],
         weight_decay=0.0,
         max_grad_norm=GRAD_CLIP,
-        per_device_train_batch_size=TASKS * REPEATS,
-        gradient_accumulation_steps=1,
-        num_generations=REPEATS,
+        per_device_train_batch_size=case.episodes // case.passes,
+        gradient_accumulation_steps=case.passes,
+        num_generations=case.repeats,
         max_completion_length=case.completion_tokens,
         max_tool_calling_iterations=case.family.max_turns - 1,
         temperature=TEMPERATURE,
@@ -194,7 +193,7 @@ def dataset_of(tasks: list[Task]) -> Dataset:
 
 def score_by(plan: Plan, tasks: list[Task], rewards: list[float]) -> Any:
     """The reward function; it notes the mean of every batch."""
-    family = CASES[plan.case].family
+    family = EVERY_CASE[plan.case].family
 
     def score(completions: list[list[dict[str, Any]]], number: list[int], **given: Any) -> list[float]:
         # The game's rewards are known when its rollout ends.

@@ -1,4 +1,4 @@
-"""What both sides train on: three cases, the order of their tasks, and the settings that are the same.
+"""What both sides train on: three cases, a fourth for a model of real size, and the settings that are the same.
 
 Place in the flow: read by trl_side.py and service_side.py. It needs the standard library and `swarm.tasks`, which needs
 no more than that itself, so that TRL's interpreter can import it. It knows neither TRL nor the service.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from string import ascii_uppercase
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +19,7 @@ from swarm.tasks.single import draw_word
 from swarm.types import Message, Task
 
 TASKS, REPEATS = 16, 8
-"""Each step trains on so many tasks, with so many episodes of each."""
+"""Each step trains on so many tasks, with so many episodes of each, if the case says nothing else."""
 TEMPERATURE, CLIP, GRAD_CLIP, BETAS = 1.0, 0.2, 1.0, (0.9, 0.95)
 GAME_TURNS, LARGEST = 16, 12
 NUMBERS = frozenset(str(number) for number in range(1, LARGEST + 1))
@@ -59,12 +60,38 @@ class Game(TaskFamily):
         return GameExchange(task, self.max_turns)
 
 
+class LowerCaseExchange(Exchange):
+    """One reply; the reward is the share of its characters that are lower-case letters."""
+
+    def respond(self, message: Message) -> tuple[Message, ...] | None:
+        text = text_of(message)
+        self.reward = sum(character.islower() for character in text) / max(len(text), 1)
+        return None
+
+
+class LowerCase(TaskFamily):
+    """Random letters to be repeated in lower case. A random model earns something else at each attempt."""
+
+    name = "lower_case"
+    description = "Repeat letters in lower case."
+    max_tokens = 48
+
+    def draw(self, rng: Random) -> Problem:
+        letters = "".join(rng.choices(ascii_uppercase, k=60))
+        return Problem(letters, f"Repeat this in lower case: {letters}", {})
+
+    def start(self, task: Task) -> Exchange:
+        return LowerCaseExchange(task, self.max_turns)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One comparison. `completion_tokens` is what TRL may spend on a whole conversation, its tools' results included.
 
-    A run has at least `least_steps` and at most `most_steps`; how many depends on the time that is given. Where
-    `goal` is set, the first step is looked for at which the mean reward of three steps reaches it.
+    Each step has `repeats` episodes of each task; on TRL's side they go through the model in so many `passes`, on the
+    service's in passes of `tokens_at_once`. `dtype` is the number format of the model. A run has at least `least_steps`
+    and at most `most_steps`; how many depends on the time that is given. Where `goal` is set, the first step is looked
+    for at which the mean reward of three steps reaches it.
     """
 
     family: TaskFamily
@@ -73,6 +100,15 @@ class Case:
     least_steps: int
     most_steps: int
     goal: float | None = None
+    repeats: int = REPEATS
+    passes: int = 1
+    tokens_at_once: int = 16_384
+    dtype: str = "float32"
+
+    @property
+    def episodes(self) -> int:
+        """Of a step."""
+        return TASKS * self.repeats
 
 
 CASES: Mapping[str, Case] = MappingProxyType(
@@ -82,22 +118,32 @@ CASES: Mapping[str, Case] = MappingProxyType(
         "game": Case(Game(), 3e-3, 1024, least_steps=8, most_steps=30),
     }
 )
+"""Those of the bundled model."""
+LARGE = "large"
+EVERY_CASE: Mapping[str, Case] = MappingProxyType(
+    {**CASES, LARGE: Case(LowerCase(), 1e-6, 48, 3, 3, repeats=4, passes=4, tokens_at_once=2400, dtype="bfloat16")}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run of one side. `seconds` None: exactly `steps`; else as many as fit, within the bounds of the case."""
+    """One run of one side. `seconds` None: exactly `steps`; else as many as fit, within the bounds of the case.
+
+    `model` is a directory, None the bundled model; `sampler` is the service's.
+    """
 
     case: str
     seed: int
     threads: int
     steps: int
     seconds: float | None = None
+    model: str | None = None
+    sampler: str = "local"
 
 
 def tasks_of(plan: Plan) -> list[Task]:
     """The tasks in the order in which both sides take them, `TASKS` for each step."""
-    return CASES[plan.case].family.tasks("train", TASKS * plan.steps, seed=plan.seed)
+    return EVERY_CASE[plan.case].family.tasks("train", TASKS * plan.steps, seed=plan.seed)
 
 
 def reward_of(family: TaskFamily, task: Task, replies: Sequence[Mapping[str, Any]]) -> float:

@@ -25,9 +25,10 @@ from swarm.backends.local.decoding.batching import BatchSampler, Limits
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.delivery import TokenDelivery
 from swarm.backends.local.model import LoadedModel, load_model
-from swarm.backends.local.precision import choose_threads, choose_training_threads, computing_with
+from swarm.backends.local.precision import computing_with
 from swarm.backends.local.wire import Message, pack_error, unpack_batch
 from swarm.backends.pipes import Inbox
+from swarm.backends.threads import choose_threads, choose_training_threads
 from swarm.errors import EngineFailure, SwarmError
 from swarm.job import TrainJob
 from swarm.processes.imports import collector_paused
@@ -183,6 +184,7 @@ class Worker:
     def _train(self, call_id: int, args: bytes) -> dict[str, Any]:
         session = self._require_session()
         batch = unpack_batch(args)
+        session.sampler.pause()
         with computing_with(session.training_threads(batch)):
             report = self._learner_of(session).step(batch, weight_version=session.sampler.weight_version)
         session.step = batch.step

@@ -20,7 +20,8 @@ from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local
 from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.pairing import first_death, start_in_turns, start_together
-from swarm.backends.stored_dtype import stored_dtype
+from swarm.backends.stored_weights import stored_dtype, stored_parameters
+from swarm.backends.threads import choose_threads
 from swarm.backends.vllm.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
 from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
 from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
@@ -121,11 +122,12 @@ def build_pair(
     """The pair of a resolved job, not yet started. Raises CheckpointError for weights whose file is damaged."""
     exact = job.model_copy(update={"dtype": _dtype(job, model_directory)})
     settings = sampler_settings(exact, model_directory, max_running=config.max_running_requests)
+    threads = config.torch_threads or choose_threads(stored_parameters(model_directory), config.max_torch_threads)
     sampler = VllmEngine(
         settings,
         python=config.vllm_python or Path(sys.executable),
         log_directory=log_directory,
-        limits=SamplerLimits(boot_timeout_s=config.boot_limit_s(BOOT_LIMIT_OF), threads=config.torch_threads or 1),
+        limits=SamplerLimits(boot_timeout_s=config.boot_limit_s(BOOT_LIMIT_OF), threads=threads),
         sampling_seed=sampling_seed,
     )
     loaded, local = build_local(exact, config, worker, sampling_seed=lambda: [job.seed])

@@ -11,16 +11,9 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm.backends.local.model import load_model
-from swarm.backends.local.precision import (
-    THREADED_PARAMETERS,
-    THREADED_WORK,
-    choose_dtype,
-    choose_threads,
-    choose_training_threads,
-    computing_with,
-    multiplies_bfloat16,
-)
-from swarm.backends.stored_dtype import stored_dtype
+from swarm.backends.local.precision import choose_dtype, computing_with, multiplies_bfloat16
+from swarm.backends.stored_weights import stored_dtype, stored_parameters
+from swarm.backends.threads import THREADED_PARAMETERS, THREADED_WORK, choose_threads, choose_training_threads
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
@@ -41,6 +34,13 @@ def test_format_of_a_checkpoint_is_that_of_its_weights(tmp_path: Path, dtype: to
         tmp_path / "model.safetensors",
     )
     assert stored_dtype(tmp_path) == str(dtype).removeprefix("torch.")
+
+
+def test_weights_are_counted_without_being_read(tmp_path: Path) -> None:
+    assert stored_parameters(tmp_path) == 0
+    save_file({"a": torch.zeros(2, 3), "b": torch.zeros(5)}, tmp_path / "model.safetensors")
+    save_file({"c": torch.zeros(4, dtype=torch.bfloat16)}, tmp_path / "more.safetensors")
+    assert stored_parameters(tmp_path) == 15
 
 
 def test_a_folder_without_weights_has_no_format_and_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -170,6 +170,10 @@ class BatchSampler:
         self._partial = False
         return handles
 
+    def pause(self) -> None:
+        """Leave the memory of the copied weights to whoever changes the weights now."""
+        self._forward.release()
+
     def publish(self, weight_version: int) -> None:
         """Sample with changed weights from now on.
 

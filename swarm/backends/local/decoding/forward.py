@@ -23,6 +23,7 @@ from torch import Tensor
 
 from swarm.backends.local.attention_choice import PLAIN_ATTENTION, attention_by, attention_configs
 from swarm.backends.local.decoding.attention import GROUPED_ATTENTION, attend
+from swarm.backends.local.decoding.packed_linear import PackedLinears
 from swarm.errors import EngineFailure
 
 ROW_STEP = 16
@@ -234,7 +235,7 @@ class Piece:
 
 
 class SlotForward:
-    """Fills and reads the rows of a slot cache through the model."""
+    """Fills and reads the rows of a slot cache through the model, whose weights must not change meanwhile."""
 
     def __init__(self, module: torch.nn.Module, context_length: int) -> None:
         config: Any = getattr(module.config, "get_text_config", lambda: module.config)()
@@ -247,8 +248,13 @@ class SlotForward:
         self._kinds = _attention_kinds(config, self._window)
         self._additive = getattr(config, "_attn_implementation", "sdpa") != "sdpa"
         self._columns = torch.arange(context_length, device=self._device)
+        self._linears: PackedLinears | None = None
         # A model that names another function may need more than masked softmax, and keeps it.
         self._plain = [each for each in attention_configs(module) if each._attn_implementation == PLAIN_ATTENTION]
+
+    def release(self) -> None:
+        """Give up the copies of weights, which the next pass makes anew."""
+        self._linears = None
 
     def fill(self, first_row: int, pieces: Sequence[Piece]) -> None:
         """Compute keys and values of pieces, one per row from `first_row` on, padded to one width."""
@@ -273,14 +279,16 @@ class SlotForward:
             return self._run(self._module, ids, places, length).logits[:, -1]
 
     def _run(self, module: Any, ids: Tensor, positions: Tensor, length: int) -> Any:
-        return module(
-            input_ids=ids,
-            # Padding may lie beyond the last position a model knows; what is computed there is never read.
-            position_ids=positions.clamp(max=self._context_length - 1),
-            attention_mask=self._masks(positions, length),
-            past_key_values=self.cache,
-            use_cache=True,
-        )
+        self._linears = self._linears or PackedLinears(self._module)
+        with self._linears.applied():
+            return module(
+                input_ids=ids,
+                # Padding may lie beyond the last position a model knows; what is computed there is never read.
+                position_ids=positions.clamp(max=self._context_length - 1),
+                attention_mask=self._masks(positions, length),
+                past_key_values=self.cache,
+                use_cache=True,
+            )
 
     def _masks(self, positions: Tensor, length: int) -> Tensor | dict[str, Tensor]:
         """Which columns each token sees, (b, 1, t, length); by kind of layer for models that mix kinds."""

@@ -1,0 +1,114 @@
+"""Linear layers computed from copied weights give what the model's own give, and are used for sampling alone."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.forward import Piece, SlotForward
+from swarm.backends.local.decoding.packed_linear import LEAST_PRODUCTS, PackedLinears
+from swarm.backends.local.precision import multiplies_bfloat16
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.types import SamplingParams
+
+needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this processor does not multiply bfloat16")
+FORMATS = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
+WIDE = 2048
+
+
+def layers_of(module: torch.nn.Module) -> list[torch.nn.Linear]:
+    return [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (2, 5), (700,)])
+def test_copies_compute_what_the_layer_computes(dtype: torch.dtype, bias: bool, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(WIDE, 384, bias=bias, dtype=dtype)
+    given = torch.randn(*shape, WIDE, dtype=dtype)
+    assert given.numel() * layer.out_features >= LEAST_PRODUCTS
+    strided = torch.randn(*shape, 2 * WIDE, dtype=dtype)[..., ::2]
+    packed = PackedLinears(layer)
+    with torch.inference_mode():
+        expected = [layer(each) for each in (given, strided)]
+        with packed.applied():
+            found = [layer(each) for each in (given, strided)]
+            assert "forward" in layer.__dict__
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        assert torch.allclose(one, other, atol=1e-5 if dtype == torch.float32 else 1e-2, rtol=1e-2)
+
+
+def test_a_module_is_as_it_was_behind_the_block_also_if_a_pass_fails() -> None:
+    layer = torch.nn.Linear(WIDE, 384)
+    packed = PackedLinears(layer)
+    with pytest.raises(RuntimeError), torch.inference_mode(), packed.applied():
+        layer(torch.zeros(WIDE - 1))
+    assert "forward" not in layer.__dict__
+    given = torch.randn(8, WIDE, requires_grad=True)
+    layer(given).sum().backward()
+    assert given.grad is not None and layer.weight.grad is not None
+
+
+def test_layers_that_may_compute_something_else_are_left_alone() -> None:
+    class Doubled(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(input)
+
+    changed = torch.nn.Linear(WIDE, 384)
+    changed.__dict__["forward"] = lambda given: 3 * torch.nn.functional.linear(given, changed.weight)  # type: ignore[assignment]
+    module = torch.nn.ModuleList([Doubled(WIDE, 384), changed, torch.nn.Linear(WIDE, 384, dtype=torch.float64)])
+    given = torch.randn(8, WIDE)
+    with torch.inference_mode(), PackedLinears(module).applied():
+        assert torch.equal(module[0](given), 2 * torch.nn.functional.linear(given, module[0].weight, module[0].bias))  # type: ignore[arg-type]
+        assert torch.equal(changed(given), 3 * torch.nn.functional.linear(given, changed.weight))
+    assert "forward" in changed.__dict__
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_model_samples_from_copies_and_a_copy_of_the_model_does_not(dtype: torch.dtype) -> None:
+    module: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=dtype).eval()
+    rows = [[(7 + 3 * row + place) % 384 for place in range(20)] for row in range(40)]
+    with torch.inference_mode():
+        forward = SlotForward(module, 64)
+        forward.fill(0, [Piece(0, row[:-1]) for row in rows])
+        served = forward.decode([row[-1] for row in rows], [19] * len(rows))
+        plain = module(input_ids=torch.tensor(rows)).logits[:, -1]
+    tolerance = 1e-4 if dtype == torch.float32 else 0.3
+    assert (torch.log_softmax(served.float(), -1) - torch.log_softmax(plain.float(), -1)).abs().max() < tolerance
+    assert not any("forward" in layer.__dict__ for layer in layers_of(module))
+    assert not any("forward" in layer.__dict__ for layer in layers_of(deepcopy(module)))
+
+
+def test_changed_weights_are_sampled_from_once_they_are_published() -> None:
+    module: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=torch.float32).eval()
+    sampler = BatchSampler(module, Limits(2048, 384, 64), [2], str)
+    greedy = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+
+    def sampled() -> list[list[int]]:
+        tokens: dict[int, list[int]] = {}
+        for handle in range(40):
+            sampler.submit(handle, [7 + handle, *range(20, 60)], greedy)
+        while not sampler.idle:
+            for each in sampler.step():
+                assert each.token_id is not None
+                tokens.setdefault(each.handle, []).append(each.token_id)
+        return [tokens[handle] for handle in range(40)]
+
+    before = sampled()
+    sampler.pause()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    sampler.publish(1)
+    after = sampled()
+    assert after != before
+    fresh = BatchSampler(deepcopy(module), Limits(2048, 384, 64), [2], str)
+    sampler = fresh
+    assert sampled() == after

@@ -1,4 +1,5 @@
-"""The episodes that a client holds, and its heartbeat: while one of them has a lease, the server hears that it lives.
+"""The episodes that a client holds, and its heartbeat: while one of them has a lease, the server hears that it lives,
+and says in its answers what it finds wrong.
 
 Place in the flow: the plans write down what is begun and over; the heartbeat is started by begin_episode of either
 client and ends by itself when nothing is held any more. A heartbeat that fails is no error of anybody's: the next one
@@ -38,6 +39,7 @@ class Leases:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._lost: OrderedDict[str, str] = OrderedDict()
+        self._heard: set[str] = set()
 
     def hold(self, episode_id: str, lease_s: float | None) -> None:
         with self._lock:
@@ -73,6 +75,13 @@ class Leases:
             while len(self._lost) > MAX_REMEMBERED:
                 self._lost.popitem(last=False)
         return lost
+
+    def unheard(self, warnings: Mapping[str, str]) -> list[str]:
+        """Those of the server's warnings, which come by code, that did not come with an earlier heartbeat."""
+        with self._lock:
+            new = [message for code, message in warnings.items() if code not in self._heard]
+            self._heard.update(warnings)
+        return new
 
     def beating(self) -> tuple[float, list[str]] | None:
         """Seconds between heartbeats and the episodes that need them; None if none does."""

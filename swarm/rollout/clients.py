@@ -141,6 +141,11 @@ class ClientWarnings:
     def sealed(self, batch: TrainBatch) -> None:
         self._diagnostics.sealed(batch)
 
+    def messages(self, client_id: str) -> dict[str, str]:
+        """What looks wrong about one client, by code."""
+        found = self._diagnostics.warnings()
+        return {warning.code: warning.message for warning in found if warning.client_id == client_id}
+
     async def record_new(self) -> None:
         """Every warning becomes an event once."""
         current = self._diagnostics.warnings()

@@ -296,6 +296,10 @@ class Episodes:
                 episode.renew()
         return ended
 
+    def warnings_about(self, client_id: str) -> dict[str, str]:
+        """What looks wrong about a client, by code."""
+        return self._warnings.messages(client_id)
+
     def authorize(self, key: str) -> RunningEpisode:
         """The running episode that a key opens. Raises EpisodeEnded with the reason, or Unauthorized."""
         digest = key_digest(key)

@@ -185,9 +185,11 @@ class HeartbeatRequest(Body):
 
 
 class HeartbeatResponse(Body):
-    """`ended` maps those of the listed episodes that do not run to why; their agents may stop."""
+    """`ended` maps those of the listed episodes that do not run to why; their agents may stop. `warnings` say what
+    looks wrong about the client, by code."""
 
     ended: dict[str, str]
+    warnings: dict[str, str] = {}
 
 
 class EpisodeView(Body):

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from tests_support import begin, chat, end, wait_for_state
 
+from swarm import SwarmClient, Task, WorkflowOutput
 from swarm.job import TrainJob
 
 LEASE_S = 4
@@ -131,3 +132,24 @@ def test_running_episodes_outlive_a_killed_server(tmp_path: Path) -> None:
         while state_of(http, silent) != ("expired", "lease_expired"):
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_a_client_is_told_once_what_looks_wrong_about_it(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    with SwarmClient(str(http.base_url), client_id="careless") as client:
+        for reward in (0.0, 1.0):
+            with client.open_episode(Task("Reverse: ab", "none"), lease_s=1.0) as episode:
+                episode.output = WorkflowOutput(reward=reward)
+                until = time.monotonic() + 240
+                # Heartbeats come by themselves, three in a second; the second task id is wrong as well.
+                while reward == 0.0 and "task id" not in caplog.text and time.monotonic() < until:
+                    time.sleep(0.05)
+    assert heartbeat_warnings(http, "careless").keys() == {"empty_task_id"}
+    assert heartbeat_warnings(http, "another") == {}
+    told = [record.message for record in caplog.records if "the server warns about client careless" in record.message]
+    assert len(told) == 1 and "task id is 'none'" in told[0]
+
+
+def heartbeat_warnings(http: httpx.Client, client_id: str) -> dict[str, str]:
+    reply = http.post("/v1/swarm/heartbeat", json={"client_id": client_id, "episode_ids": []})
+    assert reply.status_code == 200, reply.text
+    return reply.json()["warnings"]

@@ -181,6 +181,8 @@ def heartbeat_all(server: Server, leases: Leases, client_id: str, episode_ids: S
         lost = leases.lose(answer.ended)
         if lost:
             logger.warning("the server gave up %d episodes, %s: %s", len(lost), lost[0], answer.ended[lost[0]])
+        for warning in leases.unheard(answer.warnings):
+            logger.warning("the server warns about client %s: %s", client_id, warning)
 
 
 def episode(server: Server, episode_id: str) -> Plan[EpisodeDetail]:

@@ -112,9 +112,10 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
     @router.post("/heartbeat", summary="A sign of life for all episodes of a client", responses=errors(503))
     async def heartbeat_client(body: HeartbeatRequest) -> HeartbeatResponse:
         """Renews the leases of those listed, not their idle timeouts: an agent that hangs in a living client is still
-        found. Answers which of them do not run, and why."""
+        found. Answers which of them do not run, and why, and what looks wrong about the client."""
         episodes = require_service(served).episodes
-        return HeartbeatResponse(ended=episodes.heartbeat_client(body.client_id, body.episode_ids))
+        ended = episodes.heartbeat_client(body.client_id, body.episode_ids)
+        return HeartbeatResponse(ended=ended, warnings=episodes.warnings_about(body.client_id))
 
 
 def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.decoding.batching import BatchSampler, Limits
 from swarm.backends.local.decoding.forward import Piece, SlotForward
-from swarm.backends.local.decoding.packed_linear import LEAST_PRODUCTS, PackedLinears
+from swarm.backends.local.decoding.packed_linear import FREE_PER_COPY, LEAST_PRODUCTS, PackedLinears
 from swarm.backends.local.precision import multiplies_bfloat16
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import SamplingParams
@@ -54,6 +55,17 @@ def test_a_module_is_as_it_was_behind_the_block_also_if_a_pass_fails() -> None:
     given = torch.randn(8, WIDE, requires_grad=True)
     layer(given).sum().backward()
     assert given.grad is not None and layer.weight.grad is not None
+
+
+def test_no_copies_are_made_where_memory_is_scarce(tmp_path: Path) -> None:
+    layer, memory = torch.nn.Linear(WIDE, 384, bias=False), tmp_path / "meminfo"
+    enough = FREE_PER_COPY * layer.weight.nbytes // 1024
+    for available, is_packed in [(enough, True), (enough - 1, False)]:
+        memory.write_text(f"MemTotal:  99999999 kB\nMemAvailable:  {available} kB\n")
+        with PackedLinears(layer, memory).applied():
+            assert ("forward" in layer.__dict__) is is_packed
+    with PackedLinears(layer, tmp_path / "missing").applied():
+        assert "forward" in layer.__dict__
 
 
 def test_layers_that_may_compute_something_else_are_left_alone() -> None:

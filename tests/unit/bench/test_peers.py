@@ -19,7 +19,8 @@ from bench.control_plane import start_server
 from bench.peers.comparison import UNITS, check_steps, results_of, sides_of, train_with_service
 from bench.peers.report import Report, Step, peak_mb, steps_to, summarize
 from bench.peers.service_side import events_until_complete, job_of, read_steps
-from bench.peers.workload import CASES, GAME_TURNS, REPEATS, TASKS, Plan, reward_of, tasks_of
+from bench.peers.workload import CASES, EVERY_CASE, GAME_TURNS, LARGE, REPEATS, TASKS, Plan, reward_of, tasks_of
+from bench.real_step import results_of as compare_steps
 from swarm import Credentials, SwarmClient, TrainJob, WorkflowOutput
 from swarm.errors import EngineFailure
 from swarm.model_path import BUNDLED_DIRECTORY
@@ -255,6 +256,29 @@ def test_only_sides_with_as_many_threads_are_compared() -> None:
     results = results_of("calc", 8, {str(side): [{"step_s": float(side.threads)}] for side in sides_of(2)})
     ratios = [result.case for result in results if " / " in result.case]
     assert ratios == ["calc, service, 1 thread / trl, 1 thread", "calc, service, 2 threads / trl, 2 threads"]
+
+
+def test_a_step_of_real_size_has_settings_and_a_model_of_its_own() -> None:
+    plan = Plan(LARGE, seed=0, threads=2, steps=3, model="/models/random", sampler="vllm")
+    job = job_of(plan)
+    assert (job.model, job.sampler, job.batch_size, job.num_repeat) == ("/models/random", "vllm", TASKS, 4)
+    assert job.ppo_max_token_len < 16_384 and LARGE not in CASES
+    task = tasks_of(plan)[0]
+    letters = task.main_query.rpartition(" ")[2]
+    family = EVERY_CASE[LARGE].family
+    for text, reward in [(letters.lower(), 1.0), (letters, 0.0), ("aB", 0.5), ("", 0.0)]:
+        assert reward_of(family, task, [{"role": "assistant", "content": text}]) == reward
+
+
+def test_sides_of_a_step_of_real_size_are_compared_with_trl_if_it_ran() -> None:
+    ours, theirs = report_of(0.5), report_of(*[0.5] * 7)
+    alone = compare_steps({"service, local sampler": ours})
+    assert {result.case for result in alone} == {"service, local sampler"}
+    results = compare_steps({"service, local sampler": ours, "trl": theirs})
+    figures = {(result.case, result.metric): (result.value, result.unit) for result in results}
+    # Steps of 4, 5, 6 and 7 s are counted.
+    assert figures["trl", "step_s"] == (5.5, "s")
+    assert figures["service, local sampler / trl", "step_s"] == (1 / 5.5, "x")
 
 
 def test_the_peak_of_memory_is_read_of_any_process() -> None:

@@ -3,8 +3,9 @@
 Place in the flow: a benchmark. The model has the shape of Qwen2-0.5B, random weights in bfloat16 and the vocabulary of
 the bundled model: 0.36 billion parameters. Prompts are 100 random tokens, completions 48. The same requests go to a
 server whose worker samples, to one whose sampler is vLLM, and to vLLM alone, the latter two if SWARM_VLLM_PYTHON names
-an interpreter that has it; transformers' own `generate` runs in this process. All have one thread per core. What the
-machine could do at best, multiplying matrices and reading memory, stands beside it.
+an interpreter that has it. These three are up at the same time and measured in turn. transformers' own `generate` runs
+in this process afterwards. All have one thread per core. What the machine could do at best, multiplying matrices and
+reading memory, stands beside it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -16,10 +17,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import httpx
@@ -41,6 +43,7 @@ BENCHMARK: Final = "real_size"
 PROMPT_TOKENS, COMPLETION_TOKENS = 100, 48
 CONCURRENCY: Final = (1, 8, 32)
 TASKS, REPEATS = 4, 4
+TURNS: Final = 5
 VLLM: Final = "SWARM_VLLM_PYTHON"
 CASE_LIMIT_S: Final = 300.0
 SIDE: Final = 2048
@@ -95,24 +98,43 @@ async def _sampled(model: Path, seconds: float) -> list[Result]:
     if executable := os.environ.get(VLLM):
         cases["vLLM behind the local trainer"] = lambda: _swarm(model, "vllm")
         cases["vLLM alone"] = lambda: _vllm(model, executable)
-    results: list[Result] = []
-    for name, opened in cases.items():
-        async with (
-            opened() as endpoint,
-            httpx.AsyncClient(timeout=CASE_LIMIT_S, transport=AsyncConnectionStack()) as http,
-        ):
-            for concurrency in CONCURRENCY:
-                async with asyncio.timeout(CASE_LIMIT_S):
-                    await _drive(http, endpoint, concurrency, 0.0)
-                    rate = await _drive(http, endpoint, concurrency, seconds)
-                case = f"{name}, {concurrency} at a time"
-                results.append(Result(BENCHMARK, case, "tokens_per_second", rate, "tokens/s"))
-    return results
+    async with AsyncExitStack() as stack:
+        endpoints = {name: await stack.enter_async_context(opened()) for name, opened in cases.items()}
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(timeout=CASE_LIMIT_S, transport=AsyncConnectionStack())
+        )
+        # No prompt comes twice: a sampler may remember what it has computed.
+        prompts = {name: _prompts() for name in endpoints}
+        return [
+            Result(BENCHMARK, f"{name}, {concurrency} at a time", "tokens_per_second", rate, "tokens/s")
+            for concurrency in CONCURRENCY
+            for name, rate in (await _compare(http, endpoints, prompts, concurrency, seconds)).items()
+        ]
 
 
-async def _drive(http: httpx.AsyncClient, endpoint: _Endpoint, concurrency: int, seconds: float) -> float:
+async def _compare(
+    http: httpx.AsyncClient,
+    endpoints: Mapping[str, _Endpoint],
+    prompts: Mapping[str, Iterator[list[int]]],
+    concurrency: int,
+    seconds: float,
+) -> dict[str, float]:
+    """Each endpoint's tokens per second at so many requests: the median of rounds that the endpoints take in turn."""
+    async with asyncio.timeout(CASE_LIMIT_S * len(endpoints)):
+        for name, endpoint in endpoints.items():
+            await _drive(http, endpoint, prompts[name], concurrency, 0.0)
+        rates: dict[str, list[float]] = {name: [] for name in endpoints}
+        for _ in range(TURNS):
+            for name, endpoint in endpoints.items():
+                rates[name].append(await _drive(http, endpoint, prompts[name], concurrency, seconds / TURNS))
+    return {name: median(found) for name, found in rates.items()}
+
+
+async def _drive(
+    http: httpx.AsyncClient, endpoint: _Endpoint, prompts: Iterator[list[int]], concurrency: int, seconds: float
+) -> float:
     """Tokens per second of whole rounds of so many requests, as many rounds as fit, at least one."""
-    prompts, began, tokens = _prompts(), time.perf_counter(), 0
+    began, tokens = time.perf_counter(), 0
     while True:
         answers = await asyncio.gather(*(_complete(http, endpoint, next(prompts)) for _ in range(concurrency)))
         tokens += sum(answers)
@@ -128,6 +150,7 @@ async def _complete(http: httpx.AsyncClient, endpoint: _Endpoint, prompt: list[i
 
 
 def _prompts() -> Iterator[list[int]]:
+    """The same for every sampler."""
     random, vocabulary = np.random.default_rng(0), read_tokenizer(BUNDLED_DIRECTORY).get_vocab_size()
     while True:
         yield random.integers(0, vocabulary, PROMPT_TOKENS).tolist()

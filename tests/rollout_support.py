@@ -14,10 +14,10 @@ from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
 from swarm.job import TrainJob
 from swarm.ledger import EndReceipt, Ledger, RecordedEpisode
-from swarm.lifecycle import EngineLifecycle
 from swarm.live_settings import JobTimeline
 from swarm.rollout.episodes import BegunEpisode, Episodes
-from swarm.running_job import RunningJob
+from swarm.run.lifecycle import EngineLifecycle
+from swarm.run.running_job import RunningJob
 from swarm.sampler import EngineInfo
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.types import FinishReason, ForkReason, SamplingParams, Turn

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from bench.scale.setup import Outcome, Setup
 from bench.scale.stations import Gateway, Replica, run_simulated
 from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
-from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.admission import Admission
+from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, FinishedEpisode, Sample, WeightVersion
 

@@ -46,7 +46,7 @@ from swarm.gateway.http.openapi import SwarmApi
 from swarm.gateway.http.plain_paths import PlainPaths
 from swarm.gateway.http.routes import Gate
 from swarm.ledger import Ledger
-from swarm.lifecycle import EngineLifecycle
+from swarm.run.lifecycle import EngineLifecycle
 
 
 @dataclass(frozen=True, slots=True)

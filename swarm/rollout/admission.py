@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from swarm.batch import BatchPool, Place
 from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
-from swarm.lifecycle import SERVING, EngineLifecycle
+from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType
 

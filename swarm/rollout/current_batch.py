@@ -22,7 +22,7 @@ from swarm.rollout.results import (
     require_revisable,
     sealed_already,
 )
-from swarm.running_job import RunningJob
+from swarm.run.running_job import RunningJob
 from swarm.schemas import (
     BatchPolicies,
     BatchPolicyView,

@@ -20,7 +20,6 @@ from swarm.batch.diagnostics import Diagnostics
 from swarm.errors import BadRequest, EpisodeEnded, IdempotencyMismatch, SwarmError, Unauthorized
 from swarm.job import TrainJob
 from swarm.ledger import ClosedEpisode, EndReceipt, EpisodeRow, Ledger, RecordedEpisode
-from swarm.lifecycle import SERVING, EngineLifecycle
 from swarm.rollout.admission import Admission, Departure
 from swarm.rollout.clients import Client, Clients, ClientWarnings
 from swarm.rollout.current_batch import CurrentBatch
@@ -36,7 +35,8 @@ from swarm.rollout.running import (
 )
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.transactions.two_phase import Transactions
-from swarm.running_job import RunningJob
+from swarm.run.lifecycle import SERVING, EngineLifecycle
+from swarm.run.running_job import RunningJob
 from swarm.sampler import EngineInfo
 from swarm.schemas import (
     BatchPolicies,

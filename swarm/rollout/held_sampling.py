@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused
-from swarm.lifecycle import SERVING, EngineLifecycle
+from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.sampler import Engine, EngineLost
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta

@@ -189,7 +189,7 @@ class HeartbeatResponse(Body):
     looks wrong about the client, by code."""
 
     ended: dict[str, str]
-    warnings: dict[str, str] = {}
+    warnings: dict[str, str] = Field(default_factory=dict[str, str])
 
 
 class EpisodeView(Body):

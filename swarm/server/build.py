@@ -17,10 +17,8 @@ from swarm.backends.base import Backend, Backends
 from swarm.batch import BatchPolicy, BatchPool, rebuild
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
-from swarm.evaluations import Evaluations
 from swarm.job import TrainJob
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
-from swarm.lifecycle import EngineLifecycle
 from swarm.live_settings import JobTimeline
 from swarm.processes.imports import collector_paused
 from swarm.rollout.completion import ModelService
@@ -29,7 +27,9 @@ from swarm.rollout.held_sampling import HeldSampler
 from swarm.rollout.results import finished_episode, salvaged_episode
 from swarm.rollout.running import REMEMBERED_EPISODES
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
-from swarm.running_job import RunningJob
+from swarm.run.evaluations import Evaluations
+from swarm.run.lifecycle import EngineLifecycle
+from swarm.run.running_job import RunningJob
 from swarm.sampler import EngineInfo
 from swarm.server.initial_weights import InitialWeights
 from swarm.server.run import Run

@@ -26,10 +26,10 @@ from swarm.errors import (
 from swarm.gateway.control.server_routes import Control
 from swarm.job import TrainJob, build_job
 from swarm.ledger import JobRow, LaunchRow, Ledger, OpenWork, StateRow
-from swarm.lifecycle import EngineLifecycle
 from swarm.live_settings import JobTimeline
 from swarm.rollout.completion import ModelService
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
+from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, JobView, LaunchView, Resume, Status
 from swarm.server.build import Assembly
 from swarm.server.disk import DiskMeter

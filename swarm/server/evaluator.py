@@ -19,10 +19,10 @@ from pathlib import Path
 
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid, SwarmError
-from swarm.evaluations import Evaluations
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.processes.child import Child, tail
+from swarm.run.evaluations import Evaluations
 from swarm.server.run import Run
 from swarm.tasks.registry import TASK_FAMILIES
 

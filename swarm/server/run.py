@@ -20,10 +20,10 @@ from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, LedgerUnwritable, NotFound, SwarmError
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
-from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
-from swarm.running_job import RunningJob
+from swarm.run.lifecycle import EngineLifecycle
+from swarm.run.running_job import RunningJob
 from swarm.sampler import EngineLost
 from swarm.schemas import EngineState, EpisodeState
 from swarm.trainer.loop import TrainLoop

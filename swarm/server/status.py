@@ -11,8 +11,8 @@ import swarm
 from swarm.gateway.control.views import view_evaluation
 from swarm.job import TrainJob
 from swarm.ledger import EvaluationRow
-from swarm.lifecycle import EngineLifecycle
 from swarm.live_settings import JobChange
+from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import EvaluationView, JobChangeView, JobView, Status
 from swarm.server.run import Run
 

@@ -25,10 +25,10 @@ from swarm.errors import (
     LedgerUnwritable,
     SwarmError,
 )
-from swarm.evaluations import Evaluations
 from swarm.ledger import EvaluationRow, Ledger
-from swarm.lifecycle import EngineLifecycle
-from swarm.running_job import RunningJob
+from swarm.run.evaluations import Evaluations
+from swarm.run.lifecycle import EngineLifecycle
+from swarm.run.running_job import RunningJob
 from swarm.sampler import EngineLost
 from swarm.schemas import EngineState
 from swarm.trainer.base import BatchSource, Trainer

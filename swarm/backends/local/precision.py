@@ -6,7 +6,7 @@ Place in the flow: model.py asks for the format before it loads a model, operati
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def multiplies_bfloat16() -> bool:
 
 
 @contextmanager
-def computing_with(threads: int) -> Iterator[None]:
+def computing_with(threads: int) -> Generator[None]:
     """torch computes with so many threads inside the block, and with as many as before behind it."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Query, Response
 
 from swarm.errors import EngineNotReady
-from swarm.evaluations import Evaluations
 from swarm.gateway.control.views import view_audit, view_batch, view_task
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery
 from swarm.ledger import Ledger
-from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.completion import ModelService
+from swarm.run.evaluations import Evaluations
+from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import (
     API_PREFIX,
     Acknowledged,

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query
 from swarm.gateway.control.server_routes import Control
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import LaunchQuery
-from swarm.lifecycle import EngineLifecycle
+from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import Acknowledged, LaunchPage, LaunchRequest, LaunchView, LeaseRequest, LeaseView
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
 from swarm.job import TrainJob
-from swarm.lifecycle import EngineLifecycle
 from swarm.rollout.admission import Admission
+from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType, FinishedEpisode, WeightVersion
 

@@ -11,7 +11,7 @@ was, so that training knows nothing of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class PackedLinears:
         )
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> Generator[None]:
         """The module computes with the copies inside the block. For passes without gradients."""
         for layer, forward in self._forwards:
             # What `Module.__call__` finds before the method of the class.
@@ -80,7 +80,9 @@ def _can_pack(layer: torch.nn.Linear) -> bool:
 
 def _packed_forward(layer: torch.nn.Linear) -> Forward:
     onednn: Any = torch.ops.mkldnn
-    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+    # torch declares the bias as always there.
+    given: Tensor | None = layer.bias
+    weight, bias = layer.weight.detach(), None if given is None else given.detach()
     packed, out = onednn._reorder_linear_weight(weight), layer.out_features
 
     def forward(input: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from swarm.errors import Conflict, EngineNotReady, SwarmError
 from swarm.ledger import EvaluationRow, EvaluationState, Ledger, Report
-from swarm.lifecycle import EngineLifecycle
 from swarm.processes.child import is_dead
-from swarm.running_job import RunningJob
+from swarm.run.lifecycle import EngineLifecycle
+from swarm.run.running_job import RunningJob
 from swarm.schemas import EngineState
 
 logger = logging.getLogger(__name__)

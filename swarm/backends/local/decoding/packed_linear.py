@@ -80,9 +80,8 @@ def _can_pack(layer: torch.nn.Linear) -> bool:
 
 def _packed_forward(layer: torch.nn.Linear) -> Forward:
     onednn: Any = torch.ops.mkldnn
-    # torch declares the bias as always there.
-    given: Tensor | None = layer.bias
-    weight, bias = layer.weight.detach(), None if given is None else given.detach()
+    tensors = {name: tensor.detach() for name, tensor in layer.named_parameters(recurse=False)}
+    weight, bias = tensors["weight"], tensors.get("bias")
     packed, out = onednn._reorder_linear_weight(weight), layer.out_features
 
     def forward(input: Tensor) -> Tensor:

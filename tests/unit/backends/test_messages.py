@@ -118,11 +118,11 @@ def test_errors_keep_class_message_and_parameter() -> None:
 
 def test_pieces_of_a_completion_join_to_one_with_their_likeliest_tokens() -> None:
     pieces = [
-        unpack_delta([5, -0.5, None, [[5, -0.5], [6, -1.5]]], 3),
-        unpack_delta([6, -1.5, "stop", [[5, -0.5]]], 4),
+        unpack_delta([[5], [-0.5], None, [[[5, -0.5], [6, -1.5]]]], 3),
+        unpack_delta([[6], [-1.5], "stop", [[[5, -0.5]]]], 4),
     ]
     assert join_deltas(pieces) == TokenDelta(
         (5, 6), (-0.5, -1.5), (3, 4), FinishReason.STOP, (((5, -0.5), (6, -1.5)), ((5, -0.5),))
     )
-    plain = [unpack_delta([5, -0.5, None], 3), unpack_delta([None, 0.0, "abort"], 0)]
-    assert join_deltas(plain) == TokenDelta((5,), (-0.5,), (3,), FinishReason.ABORT)
+    plain = [unpack_delta([[5, 6], [-0.5, -1.5], None], 3), unpack_delta([[], [], "abort"], 0)]
+    assert join_deltas(plain) == TokenDelta((5, 6), (-0.5, -1.5), (3, 3), FinishReason.ABORT)

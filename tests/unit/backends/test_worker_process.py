@@ -37,8 +37,8 @@ while data := os.read(0, 2**16):
             send({"id": number, "error": ["checkpoint_error", "no such checkpoint", None]})
         elif op == "count":
             for token in range(message["args"]):
-                send({"tokens": [[number, token, -0.5, None]], "version": 3})
-            send({"tokens": [[number, 99, -0.5, "stop"]], "version": 4})
+                send({"tokens": [[number, [token], [-0.5], None]], "version": 3})
+            send({"tokens": [[number, [99], [-0.5], "stop"]], "version": 4})
         elif op == "die":
             print("out of memory", file=sys.stderr, flush=True)
             os._exit(3)

@@ -55,7 +55,7 @@ LossAggregation = Literal[
 RolloutIS = Literal["off", "token", "sequence"]
 """Truncated importance sampling against the policy that sampled a token, verl's rollout correction. Left out, it is
 "token" when `max_staleness` allows older policies, else "off"."""
-Sampler = Literal["local", "vllm"]
+Sampler = Literal["auto", "local", "vllm"]
 """What samples beside the local trainer: the worker that trains, or vLLM in processes of its own."""
 ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
@@ -107,9 +107,11 @@ class TrainJob(BaseModel):
     """Number format that the weights are loaded, sampled and differentiated in; AdamW works on float32 copies of
     bfloat16 ones. `auto` on a CPU is bfloat16 for a checkpoint in bfloat16 if the processor multiplies such numbers
     itself, and else float32; on a GPU it is bfloat16. Engine verl has settings of its own, in `verl`."""
-    sampler: Sampler = "local"
-    """What samples for engine local: the worker that trains, or `vllm` in processes of its own on the same device, see
-    [models](models.md#vllm-as-the-sampler). Engine verl always samples with vLLM."""
+    sampler: Sampler = "auto"
+    """What samples for engine local: the worker that trains (`local`), or `vllm` in processes of its own on the same
+    device, see [models](models.md#vllm-as-the-sampler). `auto` is local on the CPU; on a GPU it is vllm where the
+    server has `vllm_python` and the job names a model of its own and no adapter. Engine verl always samples with
+    vLLM."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """What minibatches, the training step and sampling without a seed of its own draw from."""
 
@@ -307,13 +309,11 @@ class TrainJob(BaseModel):
         return self
 
     def _check_sampler(self) -> None:
-        if self.sampler != "vllm":
-            if self.vllm:
-                raise ValueError("vllm has options of sampler vllm: set sampler to vllm, or leave them out")
-            return
-        if self.chosen_engine != "local":
+        if self.sampler != "vllm" and self.vllm:
+            raise ValueError("vllm has options of sampler vllm: set sampler to vllm, or leave them out")
+        if self.sampler != "auto" and self.chosen_engine != "local":
             raise ValueError(f"sampler is read by engine local alone, not by {self.chosen_engine}: leave it out")
-        if self.lora_rank:
+        if self.sampler == "vllm" and self.lora_rank:
             raise ValueError(
                 "sampler vllm is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
             )
@@ -325,8 +325,14 @@ class TrainJob(BaseModel):
             return "local" if self.n_gpu <= 1 else "verl"
         return self.engine
 
+    @property
+    def _known_sampler(self) -> Sampler:
+        """`sampler`, or what `auto` stands for where that is known without the server: on the CPU."""
+        is_on_cpu = self.chosen_engine == "local" and not self.n_gpu
+        return "local" if self.sampler == "auto" and is_on_cpu else self.sampler
+
     def resolve(self) -> TrainJob:
-        """The same job with every automatic value filled in."""
+        """The same job with every automatic value filled in that no server has to decide."""
         lr = self.lr
         if lr is None:
             lr = LR_OF_BUNDLED_MODELS.get(self.model, LR_DEFAULT)
@@ -334,6 +340,7 @@ class TrainJob(BaseModel):
             update={
                 **(self._automatic_critic if self.has_critic else {}),
                 "engine": self.chosen_engine,
+                "sampler": self._known_sampler,
                 "lr": lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),

@@ -19,7 +19,7 @@ from swarm.backends.local.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
-from swarm.model_path import BUNDLED_DIRECTORY, resolve_model
+from swarm.model_path import BUNDLED_DIRECTORIES, BUNDLED_DIRECTORY, resolve_model
 from swarm.sampler import Engine
 from swarm.trainer.base import Trainer
 
@@ -75,7 +75,7 @@ class Backends:
                 job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
             )
             return Backend(pair, pair.trainer, tokenizer_path, pair.driver.start, pair.died, pair.stop)
-        if job.sampler == "vllm":
+        if self._is_sampled_by_vllm(job):
             from swarm.backends.vllm.pair import build_pair
 
             both = build_pair(
@@ -98,6 +98,13 @@ class Backends:
             from swarm.backends.verl.settings.configuration import merge_settings
 
             check_cluster(merge_settings(job, Path(job.model)), self._config)
+
+    def _is_sampled_by_vllm(self, job: TrainJob) -> bool:
+        """What `sampler: auto` stands for. On a CPU the worker samples as fast as vLLM or faster (bench real_size)."""
+        if job.sampler != "auto":
+            return job.sampler == "vllm"
+        is_own_model = job.model not in BUNDLED_DIRECTORIES
+        return bool(job.n_gpu) and self._config.vllm_python is not None and is_own_model and not job.lora_rank
 
     def _check_gpus(self, job: TrainJob) -> None:
         """Told at once what would else be found out after minutes of imports, or never, behind another error."""

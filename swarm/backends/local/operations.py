@@ -68,11 +68,15 @@ class _Session:
 
 
 class Worker:
-    """Carries out operations one at a time; `send` writes one message to the parent."""
+    """Carries out operations one at a time; `send` writes one message to the parent.
 
-    def __init__(self, inbox: Inbox, send: Callable[[Message], None]) -> None:
+    `shared_files` gets the files in shared memory that this process has written, for whoever sees to its end.
+    """
+
+    def __init__(self, inbox: Inbox, send: Callable[[Message], None], shared_files: set[Path]) -> None:
         self._inbox = inbox
         self._send = send
+        self._shared_files = shared_files
         self._delivery = TokenDelivery(send)
         self._session: _Session | None = None
         self._learner_imported = False
@@ -223,6 +227,8 @@ class Worker:
         directory = Path(args)
         directory.mkdir(parents=True, exist_ok=True)
         path = path_of_version(directory, session.sampler.weight_version)
+        self._shared_files.difference_update([each for each in self._shared_files if not each.exists()])
+        self._shared_files.add(path)
         write_weights(path, gather(module.state_dict().items(), module.dtype, is_kept=True))
         return str(path)
 

@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
+from pathlib import Path
 
 from swarm.backends.pipes import open_pipes
 from swarm.processes.imports import collector_paused
 
 
 def main() -> None:
+    shared_files: set[Path] = set()
     # Without a parent it ends at once, also in the middle of a training step.
-    inbox, send = open_pipes(on_close=lambda _: os._exit(0))
+    inbox, send = open_pipes(on_close=lambda _: _end(shared_files))
     # Imported late: libraries may print while they load, and the parent may die meanwhile.
     with collector_paused("torch"):
         from swarm.backends.local.operations import Worker
 
     with contextlib.suppress(BrokenPipeError):
-        Worker(inbox, send).run()
+        Worker(inbox, send, shared_files).run()
+
+
+def _end(shared_files: Collection[Path]) -> None:
+    """Files in shared memory take memory for as long as they are there, and nobody else is left to remove them."""
+    for path in tuple(shared_files):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()
+    os._exit(0)
 
 
 if __name__ == "__main__":

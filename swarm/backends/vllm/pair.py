@@ -100,6 +100,7 @@ class VllmPair:
     async def end(self) -> None:
         """End both, however they hang."""
         await asyncio.gather(self.sampler.stop(), self.worker.stop())
+        self.trainer.discard_versions()
 
     def generate(
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams

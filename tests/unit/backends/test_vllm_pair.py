@@ -31,6 +31,23 @@ pytestmark = pytest.mark.anyio
 
 PROMPT = (50, 51, 52, 53)
 LIMIT_S = 240.0
+SERVER_WITH_A_WORKER = """
+import asyncio, sys
+from pathlib import Path
+from swarm.backends.local.trainer import build_local, build_worker
+from swarm.config import ServerConfig
+from swarm.job import TrainJob
+
+async def main(home, weights):
+    config = ServerConfig(home=Path(home))
+    worker = build_worker(config, Path(home) / "worker.log")
+    engine, _ = build_local(TrainJob().resolve(), config, worker)
+    await engine.start()
+    print(await worker.call("write_weights", weights, timeout_s=60), flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -52,6 +69,7 @@ async def pair(stand_ins: StandIns, tmp_path: Path) -> AsyncIterator[VllmPair]:
     yield made
     await made.end()
     assert stand_ins.living() == []
+    assert not made.trainer.directory.exists()
 
 
 def published(pair: VllmPair) -> list[Path]:
@@ -74,6 +92,20 @@ async def test_each_version_is_a_file_in_shared_memory_that_the_next_one_replace
     assert second != first
     await pair.stop()
     assert published(pair) == []
+
+
+async def test_a_server_that_is_killed_leaves_no_weights_in_shared_memory(tmp_path: Path) -> None:
+    weights = tmp_path / "shared"
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER_WITH_A_WORKER, tmp_path, weights, stdout=asyncio.subprocess.PIPE
+    )
+    assert server.stdout is not None
+    async with asyncio.timeout(LIMIT_S):
+        assert Path((await server.stdout.readline()).decode().strip()).is_file()
+        server.kill()
+        await server.wait()
+        while weights.exists():
+            await asyncio.sleep(0.05)
 
 
 async def test_a_checkpoint_brings_both_back_to_its_version(pair: VllmPair, tmp_path: Path) -> None:
@@ -153,6 +185,7 @@ def test_a_gpu_is_shared_and_the_job_may_say_how() -> None:
     [
         ({"sampler": "vllm", "engine": "verl"}, "read by engine local alone, not by verl"),
         ({"sampler": "vllm", "engine": "fake"}, "read by engine local alone, not by fake"),
+        ({"sampler": "local", "engine": "verl"}, "read by engine local alone, not by verl"),
         ({"sampler": "vllm", "lora_rank": 8}, "whole weights and no adapter"),
         ({"vllm": {"seed": 1}}, "options of sampler vllm"),
     ],

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swarm.backends.base import Backend, Backends
+from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.vllm.pair import VllmPair
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
+from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import SamplingParams
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +57,34 @@ def test_auto_is_local_up_to_one_gpu_and_verl_beyond(tmp_path: Path) -> None:
     path = TrainJob(n_gpu=8, lr=0.1).dump_job_as_yaml(tmp_path / "job.yaml")
     assert "engine" not in path.read_text()
     assert TrainJob.build_job_from_yaml(path) == TrainJob(n_gpu=8, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "has_vllm", "samples"),
+    [
+        ({}, True, LocalEngine),
+        ({"n_gpu": 1}, True, VllmPair),
+        ({"n_gpu": 1}, False, LocalEngine),
+        ({"n_gpu": 1, "lora_rank": 4}, True, LocalEngine),
+        ({"n_gpu": 1, "model": "nano"}, True, LocalEngine),
+        ({"n_gpu": 1, "sampler": "local"}, True, LocalEngine),
+    ],
+)
+def test_auto_samples_with_vllm_on_a_gpu_where_the_server_has_it(
+    tmp_path: Path, given: dict[str, Any], has_vllm: bool, samples: type[object]
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(BUNDLED_DIRECTORY, model)
+    config = ServerConfig(home=tmp_path / "home", vllm_python=Path(sys.executable) if has_vllm else None)
+    backends = Backends(config, tmp_path / "worker.log", gpu_drivers=(tmp_path,))
+    backend = backends.build(TrainJob(**{"model": str(model), **given}).resolve(), is_fresh=True)
+    assert type(backend.engine) is samples
+
+
+def test_a_job_with_the_sampler_spelled_out_means_the_same() -> None:
+    assert TrainJob(sampler="local").means(TrainJob())
+    assert not TrainJob(sampler="vllm").means(TrainJob())
+    assert TrainJob(n_gpu=1).resolve().sampler == "auto"
 
 
 def test_a_job_with_the_engine_spelled_out_means_the_same() -> None:

@@ -105,6 +105,7 @@ RESERVED: Final[Mapping[str, str]] = {
     "actor_rollout_ref.actor.use_dynamic_bsz": "rows differ in length: microbatches are cut by ppo_max_token_len",
     "actor_rollout_ref.actor.ppo_micro_batch_size": "microbatches are cut by ppo_max_token_len",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "microbatches are cut by ppo_max_token_len",
+    "actor_rollout_ref.actor.use_prefix_grouper": "no engine of verl 0.9 reads it, so nothing would be computed once",
     "actor_rollout_ref.actor.shuffle": "minibatches are drawn from the job's seed",
     "actor_rollout_ref.actor.rollout_n": "set num_repeat",
     "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "the service registers its own",

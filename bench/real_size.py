@@ -44,6 +44,8 @@ PROMPT_TOKENS, COMPLETION_TOKENS = 100, 48
 CONCURRENCY: Final = (1, 8, 32)
 TASKS, REPEATS = 4, 4
 TURNS: Final = 5
+SETTLE_S: Final = 1.5
+"""Pause between two endpoints' turns: vLLM goes on waiting busily for a second after its last request."""
 VLLM: Final = "SWARM_VLLM_PYTHON"
 CASE_LIMIT_S: Final = 300.0
 SIDE: Final = 2048
@@ -126,6 +128,7 @@ async def _compare(
         rates: dict[str, list[float]] = {name: [] for name in endpoints}
         for _ in range(TURNS):
             for name, endpoint in endpoints.items():
+                await asyncio.sleep(SETTLE_S)
                 rates[name].append(await _drive(http, endpoint, prompts[name], concurrency, seconds / TURNS))
     return {name: median(found) for name, found in rates.items()}
 

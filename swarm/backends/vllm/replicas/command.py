@@ -33,11 +33,12 @@ OWN_FLAGS: Final = frozenset(
     {
         "api_key", "data_parallel_size", "device", "dtype", "enable_sleep_mode", "generation_config", "host",
         "logprobs_mode", "max_model_len", "max_num_seqs", "middleware", "model", "port", "root_path", "seed",
-        "served_model_name", "ssl_certfile", "ssl_keyfile", "structured_outputs_config", "tensor_parallel_size",
-        "tokenizer", "uds", "weight_transfer_config", "worker_extension_cls",
+        "served_model_name", "ssl_certfile", "ssl_keyfile", "stream_interval", "structured_outputs_config",
+        "tensor_parallel_size", "tokenizer", "uds", "weight_transfer_config", "worker_extension_cls",
     }
 )  # fmt: skip
-"""What the engine itself relies on, or a job has another setting for."""
+"""What the engine itself relies on, or a job has another setting for. Tokens that `stream_interval` held back over a
+change of weights would be recorded with the wrong version."""
 CPU_DEFAULTS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """One GiB of cache, and threads that the operating system may move: the cores are shared with the trainer."""
 EAGER_ON_CPU: Final = {"TORCHDYNAMO_DISABLE": "1"}

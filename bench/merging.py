@@ -86,8 +86,8 @@ def _cases() -> list[Case]:
         Case(f"{count} branches", tasks=2, prompt=before, turns=1, branches=count, **few) for count in (2, 4, 8)
     ]
     prompts = [
-        Case(f"prompt of {length} x 8, {tasks} task{'s' if tasks > 1 else ''}", tasks, repeats=8, prompt=length, turns=1)
-        for tasks in (1, 16)
+        Case(f"prompt of {length} x 8, {batch}", tasks, repeats=8, prompt=length, turns=1)
+        for tasks, batch in ((1, "1 task"), (16, "16 tasks"))
         for length in (32, 128, 512)
     ]
     tools = Case("tools of 224 x 128", tasks=16, repeats=8, prompt=24, turns=2, tools=224)

@@ -18,7 +18,7 @@ import torch
 
 from bench.results import Result
 from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.model import load_model
+from swarm.backends.local.model.loading import load_model
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tracker.merge import merge

@@ -34,7 +34,7 @@ from bench.gateway import CALL_LIMIT_S, START_LIMIT_S, vllm_process, wait_until_
 from bench.results import Result
 from swarm import AsyncConnectionStack, EpisodeType, SwarmClient, TrainJob
 from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.model import load_model
+from swarm.backends.local.model.loading import load_model
 from swarm.model_path import BUNDLED_DIRECTORY, WEIGHT_SUFFIXES, read_tokenizer
 from swarm.processes.cores import usable_cores
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch

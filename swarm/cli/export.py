@@ -56,7 +56,7 @@ def export(
             raise BadRequest("too many arguments: swarm export [RUN|CHECKPOINT] DIR")
         checkpoint = find_checkpoint(home_named(home), named[0] if named else None, step)
         from swarm.backends.local.export import export_checkpoint
-        from swarm.backends.local.precision import DTYPES
+        from swarm.backends.local.model.precision import DTYPES
 
         if dtype is not None and dtype not in DTYPES:
             raise BadRequest(f"unknown dtype {dtype!r}: use {', '.join(DTYPES)}", param="dtype")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from swarm.skills import list_skills
 
 ROOT = Path(__file__).parents[2]
 TYPED = ("swarm", "researcher", "experiments_db")
+MOST_MODULES = 12
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -102,6 +104,12 @@ def test_the_templates_of_issues_ask_for_what_is_needed() -> None:
 PACKAGES = ("swarm", "researcher", "experiments_db", "ui", "bench", "scripts")
 FILES_OF_USERS = {"client.py", "program.py", "tasks.py", "grade.py", "agent.py"}
 """What a study writes for its arms, and what a user writes for an environment."""
+
+
+def test_no_folder_of_a_package_holds_more_modules_than_one_can_overlook() -> None:
+    named = [path for name in (*TYPED, "ui", "bench") for path in (ROOT / name).rglob("*.py") if path.stem[0] != "_"]
+    counted = Counter(path.parent.relative_to(ROOT).as_posix() for path in named)
+    assert not {folder: count for folder, count in counted.items() if count > MOST_MODULES}
 
 
 def test_docstrings_name_modules_that_there_are() -> None:

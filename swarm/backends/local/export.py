@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from swarm.backends.local.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_base, verify_base
-from swarm.backends.local.precision import DTYPES
+from swarm.backends.local.model.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_base, verify_base
+from swarm.backends.local.model.precision import DTYPES
 from swarm.backends.stored_weights import stored_dtype
 from swarm.errors import BadRequest, CheckpointError
 from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES

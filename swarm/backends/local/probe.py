@@ -26,7 +26,7 @@ def describe_devices() -> dict[str, Any]:
 
 def run_bundled_model() -> dict[str, Any]:
     """One forward pass over one token. Raises EngineFailure if the model cannot be loaded."""
-    from swarm.backends.local.model import load_model
+    from swarm.backends.local.model.loading import load_model
     from swarm.model_path import BUNDLED_DIRECTORY
 
     torch.set_num_threads(1)

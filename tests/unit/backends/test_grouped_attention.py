@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Qwen2Config
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from swarm.backends.local.attention_choice import attention_configs
 from swarm.backends.local.decoding.attention import GROUPED_ATTENTION, attend
 from swarm.backends.local.decoding.forward import Piece, SlotForward
+from swarm.backends.local.model.attention_choice import attention_configs
 
 VOCABULARY = 50
 

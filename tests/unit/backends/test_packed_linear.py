@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from swarm.backends.local.decoding.batching import BatchSampler, Limits
 from swarm.backends.local.decoding.forward import Piece, SlotForward
 from swarm.backends.local.decoding.packed_linear import FREE_PER_COPY, LEAST_PRODUCTS, PackedLinears
-from swarm.backends.local.precision import multiplies_bfloat16
+from swarm.backends.local.model.precision import multiplies_bfloat16
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import SamplingParams
 

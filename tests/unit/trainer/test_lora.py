@@ -13,10 +13,10 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from swarm.backends.local.adapter import adapter_weights, add_adapter, describe_weights
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.microbatches import collate
 from swarm.backends.local.learning.updater import BaseScorer, TokenScorer
+from swarm.backends.local.model.adapter import adapter_weights, add_adapter, describe_weights
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import build_rows

@@ -15,7 +15,6 @@ from tests_support import examples
 from token_trees import BatchShape, batch_shapes, make_batch, make_rows
 from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
-from swarm.backends.local.adapter import add_adapter
 from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.metrics import Meter
@@ -23,6 +22,7 @@ from swarm.backends.local.learning.microbatches import MicroBatch, collate
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
+from swarm.backends.local.model.adapter import add_adapter
 from swarm.job import TrainJob
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.minibatches import draw_minibatches

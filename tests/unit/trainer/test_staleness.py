@@ -10,7 +10,7 @@ import torch
 
 from swarm.backends.local.decoding.batching import BatchSampler, Limits
 from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.model import load_model
+from swarm.backends.local.model.loading import load_model
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks import task_family

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.backends.local.attention_choice import PLAIN_ATTENTION, attention_by, attention_configs
 from swarm.backends.local.decoding.attention import GROUPED_ATTENTION, attend
 from swarm.backends.local.decoding.packed_linear import PackedLinears
+from swarm.backends.local.model.attention_choice import PLAIN_ATTENTION, attention_by, attention_configs
 from swarm.errors import EngineFailure
 
 ROW_STEP = 16

@@ -21,7 +21,6 @@ from typing import cast
 
 import torch
 
-from swarm.backends.local.adapter import AdapterFiles, adapter_weights, read_adapter
 from swarm.backends.local.learning.checkpoint import (
     CheckpointInfo,
     Pretrained,
@@ -36,6 +35,7 @@ from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
+from swarm.backends.local.model.adapter import AdapterFiles, adapter_weights, read_adapter
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
 from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages, compute_gae_advantages

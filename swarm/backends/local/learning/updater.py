@@ -19,7 +19,6 @@ from typing import Protocol
 
 import torch
 
-from swarm.backends.local.adapter import adapter_disabled
 from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.losses import MiniBatchSize, Objective, Scores
 from swarm.backends.local.learning.metrics import Meter
@@ -28,6 +27,7 @@ from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.recomputation import LayerRecomputation
 from swarm.backends.local.learning.sharing.attention import attention_along, tree_attention
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
+from swarm.backends.local.model.adapter import adapter_disabled
 from swarm.job import TrainJob
 from swarm.trainer.advantages import PolicyStatistics
 from swarm.trainer.token_rows import Row

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn.functional import embedding
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from swarm.backends.local.attention_choice import attention_by, attention_configs
 from swarm.backends.local.learning.sharing.tree import Path, TokenTree
+from swarm.backends.local.model.attention_choice import attention_by, attention_configs
 from swarm.errors import EngineFailure
 
 TREE_ATTENTION = "swarm_token_tree"

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from swarm.backends.local.attention_choice import PLAIN_ATTENTION
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
 from swarm.backends.local.learning.sharing.attention import BlockShape, attention_along, lay_out
 from swarm.backends.local.learning.sharing.planning import SMALLEST_GAIN, Plan, padded_tokens, plan_trees
 from swarm.backends.local.learning.sharing.tree import build_tree
+from swarm.backends.local.model.attention_choice import PLAIN_ATTENTION
 from swarm.errors import SwarmError
 from swarm.trainer.token_rows import Row
 

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from swarm.backends.local.adapter import add_adapter
 from swarm.backends.local.decoding.forward import verify_model
-from swarm.backends.local.precision import choose_dtype
+from swarm.backends.local.model.adapter import add_adapter
+from swarm.backends.local.model.precision import choose_dtype
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import read_stop_ids, read_tokenizer

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Chooses the number format that a model is loaded in, and sets the number of torch's threads for a while.
 
-Place in the flow: model.py asks for the format before it loads a model, operations.py trains inside `computing_with`.
+Place in the flow: loading.py asks for the format before it loads a model, operations.py trains inside `computing_with`.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from swarm.gateway.dialects.anthropic.routes import anthropic_models_router, mes
 from swarm.gateway.dialects.chat.routes import chat_router, models_router
 from swarm.gateway.dialects.completions.routes import completions_router
 from swarm.gateway.dialects.responses.routes import responses_router
+from swarm.gateway.dialects.tables import describe_bodies
 from swarm.gateway.dialects.tokenize.routes import tokenize_router
 from swarm.gateway.http.audit import AuditLog
 from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, PathKeys, TokenGuard
@@ -66,7 +67,12 @@ class Deps:
 def create_app(deps: Deps) -> SwarmApi:
     """The ASGI app of one server. Control and episode routes want a token whose role allows them, if there are tokens;
     model routes want the key of a running episode, in a header or in the path; health routes want nothing."""
-    app = SwarmApi(title="swarm", version=deps.version, summary="Reinforcement learning for LLM agents as a service")
+    app = SwarmApi(
+        request_bodies=describe_bodies,
+        title="swarm",
+        version=deps.version,
+        summary="Reinforcement learning for LLM agents as a service",
+    )
     traffic = Traffic()
     # Most frequent first: they are tried in this order.
     routers = (

@@ -124,7 +124,8 @@ def _as_list(stop: object) -> object:
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
+StopList = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)]
+StopStrings = Annotated[StopList, BeforeValidator(_as_list, json_schema_input_type=StopString | StopList)]
 
 _RANGE_ERRORS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"})
 

@@ -1,28 +1,39 @@
-"""All field tables, by route.
+"""All request bodies of the model routes, by route.
 
-Place in the flow: top of the dialects; the docs are written from it and tests walk it.
+Place in the flow: top of the dialects; the docs and the description of the API are written from it, and tests walk it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
-from swarm.gateway.dialects.anthropic.request import COUNT_FIELDS, MESSAGE_FIELDS
-from swarm.gateway.dialects.chat.request import CHAT_FIELDS
-from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS
+from swarm.gateway.dialects.anthropic.request import COUNT_FIELDS, MESSAGE_FIELDS, MessagesBody, PromptBody
+from swarm.gateway.dialects.body_schema import Body, describe_body
+from swarm.gateway.dialects.chat.request import CHAT_FIELDS, ChatBody
+from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS, CompletionBody
 from swarm.gateway.dialects.fields import FieldTable
-from swarm.gateway.dialects.responses.request import RESPONSE_FIELDS
-from swarm.gateway.dialects.tokenize.request import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
+from swarm.gateway.dialects.responses.request import RESPONSE_FIELDS, ResponseBody
+from swarm.gateway.dialects.tokenize.request import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, DetokenizeBody, TokenizeBody
 
-TABLES: Mapping[str, FieldTable] = MappingProxyType(
+_TEXT = "Reverse: ABC"
+_CHAT: Mapping[str, Any] = {"model": "default", "messages": [{"role": "user", "content": _TEXT}]}
+
+BODIES: Mapping[str, Body] = MappingProxyType(
     {
-        "/v1/chat/completions": CHAT_FIELDS,
-        "/v1/completions": COMPLETION_FIELDS,
-        "/v1/responses": RESPONSE_FIELDS,
-        "/v1/messages": MESSAGE_FIELDS,
-        "/v1/messages/count_tokens": COUNT_FIELDS,
-        "/tokenize": TOKENIZE_FIELDS,
-        "/detokenize": DETOKENIZE_FIELDS,
+        "/v1/chat/completions": Body("OpenAI's", ChatBody, CHAT_FIELDS, _CHAT),
+        "/v1/completions": Body("OpenAI's", CompletionBody, COMPLETION_FIELDS, {"model": "default", "prompt": _TEXT}),
+        "/v1/responses": Body("OpenAI's", ResponseBody, RESPONSE_FIELDS, {"model": "default", "input": _TEXT}),
+        "/v1/messages": Body("Anthropic's", MessagesBody, MESSAGE_FIELDS, {**_CHAT, "max_tokens": 64}),
+        "/v1/messages/count_tokens": Body("Anthropic's", PromptBody, COUNT_FIELDS, _CHAT),
+        "/tokenize": Body("vLLM's", TokenizeBody, TOKENIZE_FIELDS, {"prompt": _TEXT}, others=(ChatBody,)),
+        "/detokenize": Body("vLLM's", DetokenizeBody, DETOKENIZE_FIELDS, {"tokens": [1, 2, 3]}),
     }
 )
+TABLES: Mapping[str, FieldTable] = MappingProxyType({route: body.fields for route, body in BODIES.items()})
+
+
+def describe_bodies() -> dict[str, dict[str, Any]]:
+    """OpenAPI's request bodies, by route."""
+    return {route: describe_body(body) for route, body in BODIES.items()}

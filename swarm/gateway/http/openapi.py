@@ -1,12 +1,13 @@
 """The description of the HTTP API at /openapi.json: errors, who may call what, and examples.
 
-Place in the flow: app.py has it completed once all routes are known. Paths and bodies come from the routes themselves.
+Place in the flow: app.py has it completed once all routes are known. Paths and bodies come from the routes themselves,
+but for the bodies of the model routes, which come from the dialects.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -53,10 +54,6 @@ _ERRORS: dict[int, tuple[str, SwarmError]] = {
     507: ("The ledger cannot be written; nothing was stored.", LedgerError("the ledger cannot write (disk full)")),
 }
 
-MODEL_PROPERTY: dict[str, Any] = {
-    "type": "string",
-    "description": "Any name: there is one model. `GET /v1/models` tells its own, and so does the reply.",
-}
 IGNORED_FIELDS: dict[str, Any] = {
     "x-ignored-fields": {
         "description": "Fields that had no effect: those nobody knows, and a `model` that is not the served one.",
@@ -130,7 +127,15 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 class SwarmApi(FastAPI):
-    """Completes what FastAPI derives from the routes."""
+    """Completes what FastAPI derives from the routes.
+
+    `request_bodies` makes those of the routes that read their bodies themselves, by path; it is called when the
+    description is first asked for.
+    """
+
+    def __init__(self, *, request_bodies: Callable[[], Mapping[str, dict[str, Any]]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._request_bodies = request_bodies
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -144,6 +149,8 @@ class SwarmApi(FastAPI):
                 for method in route.methods or ():
                     operation = schema["paths"][route.path_format][method.lower()]
                     _complete_operation(operation, getattr(route, "allowed", None))
+        for path, body in self._request_bodies().items():
+            schema["paths"][path]["post"]["requestBody"] = body
         schemas = schema["components"]["schemas"]
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)

@@ -83,7 +83,8 @@ class _ToolUse(Strict):
     input: dict[str, Any]
 
 
-TextBlocks = Annotated[list[Annotated[_Text, BeforeValidator(_text_only)]], BeforeValidator(_as_blocks)]
+_Texts = list[Annotated[_Text, BeforeValidator(_text_only)]]
+TextBlocks = Annotated[_Texts, BeforeValidator(_as_blocks, json_schema_input_type=str | _Texts)]
 
 
 class _ToolResult(Strict):
@@ -103,7 +104,7 @@ class MessageBody(Strict):
     """One message of a request. Only an assistant may have said nothing."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[_Block], BeforeValidator(_as_blocks)]
+    content: Annotated[list[_Block], BeforeValidator(_as_blocks, json_schema_input_type=str | list[_Block])]
 
     @model_validator(mode="after")
     def _of_its_role(self) -> Self:

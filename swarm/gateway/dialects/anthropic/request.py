@@ -108,7 +108,7 @@ def parse_message_request(
 
     Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`.
     """
-    checked = _checked(body, MESSAGE_FIELDS, _MessageBody)
+    checked = _checked(body, MESSAGE_FIELDS, MessagesBody)
     conversation, ignored = checked.conversation(replies, switches)
     return MessageRequest(
         call=ModelRequest(checked.model, (conversation,), checked.sampling(defaults), checked.choice()),
@@ -129,12 +129,12 @@ class CountRequest:
 
 def parse_count_request(body: Mapping[str, Any], replies: RecordedReplies, switches: Switches) -> CountRequest:
     """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
-    checked = _checked(body, COUNT_FIELDS, _PromptBody)
+    checked = _checked(body, COUNT_FIELDS, PromptBody)
     conversation, ignored = checked.conversation(replies, switches)
     return CountRequest(checked.model, conversation, unknown_fields(body, COUNT_FIELDS) + ignored)
 
 
-Body = TypeVar("Body", bound="_PromptBody")
+Body = TypeVar("Body", bound="PromptBody")
 
 
 def _checked(body: Mapping[str, Any], table: FieldTable, model: type[Body]) -> Body:
@@ -224,7 +224,7 @@ class _ToolChoice(Strict):
         return self.type in {"any", "tool"}
 
 
-class _PromptBody(StrictBody):
+class PromptBody(StrictBody):
     """The fields that a prompt is made of."""
 
     model: str = Field(min_length=1)
@@ -305,7 +305,7 @@ class _PromptBody(StrictBody):
         return options, without_effect
 
 
-class _MessageBody(_PromptBody):
+class MessagesBody(PromptBody):
     """With the fields that say how to sample."""
 
     max_tokens: int = Field(ge=1, lt=2**31)

@@ -30,7 +30,7 @@ from swarm.gateway.dialects.anthropic.request import (
 from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened, report_ignored
 from swarm.gateway.http.errors import internal_error
 from swarm.gateway.http.middleware import request_id_of
-from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, event_stream
+from swarm.gateway.http.openapi import IGNORED_FIELDS, event_stream
 from swarm.gateway.http.routes import DirectRoute, Handler, read_object
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import RunningEpisode
@@ -39,18 +39,6 @@ logger = logging.getLogger(__name__)
 
 VERSION_HEADER = b"anthropic-version"
 """Sent by every client of Anthropic's API, and by no other."""
-
-_PROMPT_PROPERTIES: dict[str, Any] = {
-    "model": MODEL_PROPERTY,
-    "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-    "system": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
-}
-_SAMPLING_PROPERTIES: dict[str, Any] = {
-    "max_tokens": {"type": "integer", "minimum": 1},
-    "temperature": {"type": "number", "minimum": 0, "maximum": 1},
-    "stream": {"type": "boolean"},
-}
-_EXAMPLE: dict[str, Any] = {"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]}
 
 
 class AnthropicErrorDetail(BaseModel):
@@ -70,16 +58,6 @@ class TokenCount(BaseModel):
     """How many tokens the prompt of such a message has."""
 
     input_tokens: int
-
-
-def _request_body(required: list[str], properties: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "required": required, "properties": properties, "additionalProperties": True}
-    return {
-        "description": "Anthropic's body. A documented parameter that cannot be honoured is refused by name; a field"
-        " nobody knows is accepted and named in the response header `x-ignored-fields`.",
-        "required": True,
-        "content": {"application/json": {"schema": schema, "example": example}},
-    }
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -145,13 +123,6 @@ def messages_router(served: Callable[[], ModelService | None]) -> APIRouter:
         summary="Sample a reply, in Anthropic's shape",
         response_class=Response,
         responses=_MESSAGE_RESPONSES,
-        openapi_extra={
-            "requestBody": _request_body(
-                ["model", "messages", "max_tokens"],
-                _PROMPT_PROPERTIES | _SAMPLING_PROPERTIES,
-                {**_EXAMPLE, "max_tokens": 64},
-            )
-        },
     )
     async def create_message(request: Request) -> Response:
         """Held while weights change; 529 with `Retry-After` if no token comes for long. Its turn is on record before
@@ -162,7 +133,6 @@ def messages_router(served: Callable[[], ModelService | None]) -> APIRouter:
         "/messages/count_tokens",
         summary="Count the tokens of a prompt",
         responses={200: {"model": TokenCount}, **_ERRORS},
-        openapi_extra={"requestBody": _request_body(["model", "messages"], _PROMPT_PROPERTIES, _EXAMPLE)},
     )
     async def count_tokens(request: Request) -> Response:
         """Those that the same messages would be sampled from now, by the tokens already sampled in this episode."""

@@ -93,7 +93,7 @@ def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> C
         raise BadRequest("the body must be a JSON object")
     refuse_unsupported(body, CHAT_FIELDS)
     try:
-        checked = _ChatBody.model_validate(dict(body))
+        checked = ChatBody.model_validate(dict(body))
     except ValidationError as error:
         raise one_line(error) from error
     options = checked.stream_options
@@ -123,7 +123,12 @@ def joined_text(content: object) -> object:
     return "".join(texts)
 
 
-Content = Annotated[str, BeforeValidator(joined_text)]
+class _TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+Content = Annotated[str, BeforeValidator(joined_text, json_schema_input_type=str | list[_TextPart])]
 
 
 class _Function(Strict):
@@ -183,7 +188,7 @@ class _AllowedChoice(Strict):
     allowed_tools: _AllowedTools
 
 
-class _ChatBody(SamplingBody):
+class ChatBody(SamplingBody):
     """The fields that are honoured; the rest of the body is judged by name."""
 
     model: str = Field(min_length=1)

@@ -15,35 +15,12 @@ from pydantic import BaseModel
 from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
 from swarm.gateway.dialects.chat.request import CHAT_FIELDS, parse_chat_request
 from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened
-from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
+from swarm.gateway.http.openapi import IGNORED_FIELDS, errors, event_stream
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
 
 CHAT = Dialect("chat/completions", CHAT_FIELDS, parse_chat_request, render_completion, ChunkStream)
 
-_CHAT_BODY: dict[str, Any] = {
-    "description": "OpenAI's body. A documented parameter that cannot be honoured is refused by name; a field nobody"
-    " knows is accepted and named in the response header `x-ignored-fields`.",
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["model", "messages"],
-                "properties": {
-                    "model": MODEL_PROPERTY,
-                    "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-                    "stream": {"type": "boolean"},
-                    "max_tokens": {"type": "integer", "minimum": 1},
-                    "temperature": {"type": "number"},
-                    "seed": {"type": "integer"},
-                },
-                "additionalProperties": True,
-            },
-            "example": {"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]},
-        }
-    },
-}
 _CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "OpenAI's completion, or with `stream` its chunks.",
@@ -83,7 +60,6 @@ def chat_router(served: Callable[[], ModelService | None]) -> APIRouter:
         summary="Sample a reply",
         response_class=Response,
         responses=_CHAT_RESPONSES,
-        openapi_extra={"requestBody": _CHAT_BODY},
     )
     async def chat_completions(request: Request) -> Response:
         """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before

@@ -105,7 +105,7 @@ def parse_completion_request(body: Mapping[str, Any], defaults: SamplingDefaults
         raise BadRequest("the body must be a JSON object")
     refuse_unsupported(body, COMPLETION_FIELDS)
     try:
-        checked = _CompletionBody.model_validate(dict(body))
+        checked = CompletionBody.model_validate(dict(body))
     except ValidationError as error:
         raise one_line(error) from error
     options = checked.stream_options
@@ -158,6 +158,12 @@ def token_ids(given: list[object]) -> tuple[int, ...]:
     return ids
 
 
+_Text = Annotated[str, Field(min_length=1)]
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+_Prompt = _Text | _TokenIds
+_Prompts = Annotated[list[_Prompt], Field(min_length=1, max_length=MAX_PROMPTS)]
+
+
 class _StreamOptions(Strict):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -170,11 +176,11 @@ class _StreamOptions(Strict):
         return is_asked
 
 
-class _CompletionBody(SamplingBody):
+class CompletionBody(SamplingBody):
     """The fields that are honoured; the rest of the body is judged by name."""
 
     model: str = Field(min_length=1)
-    prompt: Annotated[tuple[RawPrompt, ...], BeforeValidator(raw_prompts)]
+    prompt: Annotated[tuple[RawPrompt, ...], BeforeValidator(raw_prompts, json_schema_input_type=_Prompt | _Prompts)]
     max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)

@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
 from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS, parse_completion_request
 from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint
-from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
+from swarm.gateway.http.openapi import IGNORED_FIELDS, errors, event_stream
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
 
@@ -23,40 +23,6 @@ COMPLETIONS = Dialect(
     "completions", COMPLETION_FIELDS, parse_completion_request, render_text_completion, TextCompletionStream
 )
 
-_TOKEN_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
-_BODY: dict[str, Any] = {
-    "description": "OpenAI's body. A documented parameter that cannot be honoured is refused by name; a field nobody"
-    " knows is accepted and named in the response header `x-ignored-fields`.",
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["model", "prompt"],
-                "properties": {
-                    "model": MODEL_PROPERTY,
-                    "prompt": {
-                        "description": "Text, token ids, or a list of either.",
-                        "anyOf": [
-                            _TEXT,
-                            _TOKEN_IDS,
-                            {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, _TOKEN_IDS]}},
-                        ],
-                    },
-                    "stream": {"type": "boolean"},
-                    "max_tokens": {"type": "integer", "minimum": 1},
-                    "temperature": {"type": "number"},
-                    "seed": {"type": "integer"},
-                    "logprobs": {"type": "integer", "minimum": 0, "maximum": 5},
-                    "echo": {"type": "boolean"},
-                },
-                "additionalProperties": True,
-            },
-            "example": {"model": "default", "prompt": "Reverse: ABC"},
-        }
-    },
-}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "OpenAI's text completion, or with `stream` its chunks.",
@@ -80,7 +46,6 @@ def completions_router(served: Callable[[], ModelService | None]) -> APIRouter:
         summary="Continue a text",
         response_class=Response,
         responses=_RESPONSES,
-        openapi_extra={"requestBody": _BODY},
     )
     async def completions(request: Request) -> Response:
         """The prompt goes to the model as it is: no template, no special tokens but those that it spells out. One that

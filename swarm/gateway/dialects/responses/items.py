@@ -106,7 +106,12 @@ def _joined(content: object) -> object:
     return "".join(texts)
 
 
-Text = Annotated[str, BeforeValidator(_joined)]
+class _TextPart(Strict):
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+Text = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[_TextPart])]
 
 
 class _Said(Strict):

@@ -120,7 +120,7 @@ def parse_response_request(
         raise BadRequest("the body must be a JSON object")
     refuse_unsupported(body, RESPONSE_FIELDS)
     try:
-        checked = _ResponseBody.model_validate(dict(body))
+        checked = ResponseBody.model_validate(dict(body))
     except ValidationError as error:
         raise _named_as_sent(one_line(error)) from error
     if checked.effort is not None and not reads_option(EFFORT):
@@ -282,11 +282,14 @@ def _as_items(given: object) -> object:
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
-class _ResponseBody(SamplingBody):
+_Items = Annotated[list[InputItem], Field(max_length=MAX_ITEMS)]
+
+
+class ResponseBody(SamplingBody):
     """The fields that are honoured or shown again; the rest of the body is judged by name."""
 
     model: str = Field(min_length=1)
-    input: Annotated[list[InputItem], BeforeValidator(_as_items), Field(max_length=MAX_ITEMS)] | None = None
+    input: Annotated[_Items, BeforeValidator(_as_items, json_schema_input_type=str | _Items)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = Field(default=None, max_length=256)
     store: bool | None = None

@@ -31,7 +31,7 @@ from swarm.gateway.dialects.responses.request import (
     parse_response_request,
     recorded_settings,
 )
-from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors, event_stream
+from swarm.gateway.http.openapi import IGNORED_FIELDS, errors, event_stream
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallHead, CallResult, Completion, EpisodeCalls
@@ -39,31 +39,6 @@ from swarm.rollout.episodes import RunningEpisode
 from swarm.tracker.codec import Codec
 from swarm.types import Turn
 
-_BODY: dict[str, Any] = {
-    "description": "OpenAI's body. A documented parameter that cannot be honoured is refused by name; a field nobody"
-    " knows is accepted and named in the response header `x-ignored-fields`.",
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["model", "input"],
-                "properties": {
-                    "model": MODEL_PROPERTY,
-                    "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
-                    "instructions": {"type": "string"},
-                    "previous_response_id": {"type": "string"},
-                    "stream": {"type": "boolean"},
-                    "store": {"type": "boolean"},
-                    "max_output_tokens": {"type": "integer", "minimum": 1},
-                    "temperature": {"type": "number"},
-                },
-                "additionalProperties": True,
-            },
-            "example": {"model": "default", "input": "Reverse: ABC"},
-        }
-    },
-}
 _JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 _STREAM_EXAMPLE = 'event: response.created\ndata: {"type":"response.created"}\n\n'
 _RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -129,7 +104,6 @@ def _add_creation(router: APIRouter, served: Served, keeper: _Keeper) -> None:
         summary="Sample a response",
         response_class=Response,
         responses=_RESPONSES,
-        openapi_extra={"requestBody": _BODY},
     )
     async def create_response(request: Request) -> Response:
         """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before

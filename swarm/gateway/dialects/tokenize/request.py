@@ -72,7 +72,7 @@ class DetokenizeRequest:
 def parse_tokenize_request(body: Mapping[str, Any]) -> TokenizeRequest:
     """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
     refuse_unsupported(body, TOKENIZE_FIELDS)
-    checked = _checked(_TokenizeBody, body)
+    checked = _checked(TokenizeBody, body)
     is_chat = body.get("messages") is not None
     if is_chat == (checked.prompt is not None):
         raise BadRequest("send either prompt or messages", param="prompt")
@@ -92,7 +92,7 @@ def parse_tokenize_request(body: Mapping[str, Any]) -> TokenizeRequest:
 
 def parse_detokenize_request(body: Mapping[str, Any]) -> DetokenizeRequest:
     """Raises BadRequest naming the field in `param`."""
-    checked = _checked(_DetokenizeBody, body)
+    checked = _checked(DetokenizeBody, body)
     ignored = unknown_fields(body, DETOKENIZE_FIELDS)
     return DetokenizeRequest(checked.model or _DEFAULT_MODEL, checked.tokens, ignored)
 
@@ -110,14 +110,14 @@ def _ids(given: object) -> object:
     return given if not isinstance(given, list) else token_ids(cast("list[object]", given)) if given else ()
 
 
-class _TokenizeBody(StrictBody):
+class TokenizeBody(StrictBody):
     model: str | None = None
     prompt: str | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
 
 
-class _DetokenizeBody(StrictBody):
+class DetokenizeBody(StrictBody):
     model: str | None = None
     tokens: Annotated[tuple[int, ...], BeforeValidator(_ids), Field(max_length=MAX_TOKENS)]
 

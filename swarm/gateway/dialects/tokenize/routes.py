@@ -15,31 +15,12 @@ from fastapi.responses import JSONResponse, Response
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.endpoint import opened, report_ignored
 from swarm.gateway.dialects.tokenize.request import TokenizeRequest, parse_detokenize_request, parse_tokenize_request
-from swarm.gateway.http.openapi import IGNORED_FIELDS, MODEL_PROPERTY, errors
+from swarm.gateway.http.openapi import IGNORED_FIELDS, errors
 from swarm.gateway.http.routes import DirectRoute, read_object
 from swarm.rollout.completion import ModelService
 from swarm.tracker.codec import Codec
 
 _TOKENS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-_TOKENIZE: dict[str, Any] = {
-    "type": "object",
-    "description": "Either `prompt` or `messages`.",
-    "properties": {
-        "model": MODEL_PROPERTY,
-        "prompt": {"type": "string"},
-        "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-        "tools": {"type": "array", "items": {"type": "object"}},
-        "add_generation_prompt": {"type": "boolean", "default": True},
-        "return_token_strs": {"type": "boolean", "default": False},
-    },
-    "additionalProperties": True,
-}
-_DETOKENIZE: dict[str, Any] = {
-    "type": "object",
-    "required": ["tokens"],
-    "properties": {"model": MODEL_PROPERTY, "tokens": _TOKENS},
-    "additionalProperties": True,
-}
 _COUNTED: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -61,7 +42,6 @@ def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
         summary="The token ids of a text or a conversation",
         response_class=Response,
         responses=_responses("How many tokens, and which.", _COUNTED),
-        openapi_extra=_body(_TOKENIZE, {"prompt": "Reverse: ABC"}),
     )
     async def tokenize(request: Request) -> Response:
         """Tokenized anew, whatever was sampled before: a call that goes on from an earlier turn keeps the tokens that
@@ -82,7 +62,6 @@ def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
         summary="The text of token ids",
         response_class=Response,
         responses=_responses("The text, special tokens by their names.", _TEXT),
-        openapi_extra=_body(_DETOKENIZE, {"tokens": [1, 2, 3]}),
     )
     async def detokenize(request: Request) -> Response:
         service, _ = opened(request, served)
@@ -124,8 +103,3 @@ def _responses(description: str, schema: dict[str, Any]) -> dict[int | str, dict
         "content": {"application/json": {"schema": schema}},
     }
     return {200: answer, **errors(400, 401, 409, 503)}
-
-
-def _body(schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema, "example": example}}
-    return {"requestBody": {"required": True, "content": content}}

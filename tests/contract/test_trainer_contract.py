@@ -98,11 +98,18 @@ async def test_turns_sampled_under_a_grammar_are_trained(backend: Any) -> None:
 
 async def test_generation_pauses_for_a_step_and_goes_on_with_the_new_version(backend: Any) -> None:
     batch = await make_batch(backend.endless, 1)
-    running = asyncio.create_task(sample(backend.endless, max_tokens=900))
-    async with asyncio.timeout(LIMIT_S):
-        await sample(backend.endless)
+    begun = asyncio.Event()
+    versions: list[int] = []
+
+    async def keep_versions() -> None:
+        async for delta in backend.endless.generate("running", PROMPT, SamplingParams(max_tokens=900)):
+            versions.extend(delta.weight_versions_T)
+            begun.set()
+
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(keep_versions())
+        await begun.wait()
         await backend.trainer.train(batch)
-        versions = [version for delta in await running for version in delta.weight_versions_T]
     assert len(versions) == 900
     assert versions == sorted(versions)
     assert {versions[0], versions[-1]} == {0, 1}

@@ -64,11 +64,14 @@ async def test_raise_fails_the_request_and_spares_the_engine() -> None:
 
 async def test_hang_stalls_the_request_until_the_engine_stops() -> None:
     engine = await started(reply=lambda _: LONG, fault=Fault(FaultKind.HANG, after_tokens=2))
-    hanging = asyncio.create_task(sample(engine))
+    hanging = engine.generate("request", PROMPT, SamplingParams(max_tokens=50))
+    assert [(await anext(hanging)).finish_reason for _ in range(2)] == [None, None]
+    third = asyncio.ensure_future(anext(hanging))
     await asyncio.sleep(0.1)
-    assert not hanging.done()
+    assert not third.done()
     await engine.stop()
-    assert [delta.finish_reason for delta in await hanging] == [None, None, FinishReason.ABORT]
+    assert (await third).finish_reason is FinishReason.ABORT
+    assert [delta async for delta in hanging] == []
 
 
 async def test_death_fails_every_request_until_the_next_start() -> None:

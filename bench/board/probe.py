@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -171,23 +171,35 @@ def start_server(directory: Path) -> Iterator[tuple[str, int]]:
     """URL and process id of a new server without a job; it is ended with the block. Raises RuntimeError."""
     log = directory / "server.log"
     command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json", "--home", str(directory / "home")]
-    with (
-        log.open("w", encoding="utf-8") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as server,
-    ):
+    with ExitStack() as stack:
+        stderr = stack.enter_context(log.open("w", encoding="utf-8"))
+        # A SIGTERM between the start of the process and its registration here would leave a server that nobody ends.
+        with _delayed_termination():
+            server = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True))
+            stack.callback(_end, server)
         limit = threading.Timer(START_LIMIT_S, server.kill)
+        stack.callback(limit.cancel)
         limit.start()
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline()
-            limit.cancel()
-            if not line:
-                said = log.read_text(encoding="utf-8").strip().splitlines()
-                raise RuntimeError(f"the server did not start: {said[-1] if said else 'it said nothing'}")
-            yield json.loads(line)["url"], server.pid
-        finally:
-            limit.cancel()
-            _end(server)
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        limit.cancel()
+        if not line:
+            said = log.read_text(encoding="utf-8").strip().splitlines()
+            raise RuntimeError(f"the server did not start: {said[-1] if said else 'it said nothing'}")
+        yield json.loads(line)["url"], server.pid
+
+
+@contextmanager
+def _delayed_termination() -> Iterator[None]:
+    """A SIGTERM that comes within the block takes effect at its end."""
+    received: list[int] = []
+    handler = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        if received:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _end(server: subprocess.Popen[str]) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from process_support import descendants
+from process_support import descendants, is_running
 from repository_copies import copy_repository
 
 import bench.board.probe as probe
@@ -115,7 +115,7 @@ def test_a_comparison_that_is_ended_leaves_neither_files_nor_processes(
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
     assert process.returncode == code
-    assert [each for each in started if each.is_running()] == []
+    assert [each for each in started if is_running(each)] == []
     assert list(temporary.iterdir()) == []
 
 

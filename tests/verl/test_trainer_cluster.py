@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from process_support import is_running
 from ray_nodes import ray_nodes
 from verl_batches import make_batch
 
@@ -36,7 +37,7 @@ def workers() -> list[psutil.Process]:
 async def test_driver_that_is_killed_frees_the_cluster_for_the_next(opened: Any, cluster: str, tmp_path: Path) -> None:
     async with opened(tmp_path / "one", ranks=2, ray_address=cluster) as running:
         await running.trainer.train(make_batch(step=1))
-        mine = [each for each in workers() if each.is_running()]
+        mine = [each for each in workers() if is_running(each)]
         assert len(mine) >= 2
         os.kill(running.driver.pid, signal.SIGKILL)
         _gone, alive = await asyncio.to_thread(psutil.wait_procs, mine, NOTICE_S)

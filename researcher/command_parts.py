@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from researcher.terminal import log_to
+from swarm.processes.imports import collector_paused
 
 
 @contextmanager
@@ -126,7 +127,8 @@ def work(
         told = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", f"{value:.15g}")]
         _detach(store, study, home, db, as_json, told)
         return
-    from researcher.loop.session import work_on
+    with collector_paused("langgraph"):
+        from researcher.loop.session import work_on
     from researcher.study.progress import Follower
 
     log = home / "studies" / study.id / "researcher.log"

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from scipy import stats
+from scipy import special
 
 from researcher.judge.contrasts import judge_contrast
 from researcher.judge.samples import (
@@ -208,7 +208,7 @@ def _is_clearly_negative(correlation: float, pairs: int) -> bool:
     if abs(correlation) >= 1 - TOLERANCE:
         return correlation < 0
     t = correlation * math.sqrt((pairs - 2) / (1 - correlation**2))
-    return float(stats.t.cdf(t, df=pairs - 2)) < 0.05
+    return float(special.stdtr(pairs - 2, t)) < 0.05
 
 
 def _paired(runs: Runs, baseline: Runs, resolution: float) -> Estimate:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from researcher.judge.judgement import share_of_alpha
 from researcher.judge.samples import TOLERANCE
@@ -120,11 +120,13 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
         return 0.0
     level = rule.alpha * share_of_alpha(rule, 0) / (comparisons if rule.correction == "holm" else 1)
     df = 2 * (seeds - 1)
-    critical = float(stats.t.ppf(1 - level / 2, df=df))
+    critical = float(special.stdtrit(df, 1 - level / 2))
     chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    variances = spread.seed_variance * spread.df / stats.chi2.ppf(chances, df=spread.df) + spread.noise_variance
+    variances = spread.seed_variance * spread.df / special.chdtri(spread.df, 1 - chances) + spread.noise_variance
     shifts = effect / np.sqrt(2 * np.maximum(variances, TOLERANCE) / seeds)
-    return float(np.mean(stats.nct.sf(critical, df, shifts)))
+    misses = special.nctdtr(df, shifts, critical)
+    # What is too small for a float comes as NaN.
+    return float(np.mean(1 - np.where(np.isnan(misses) & np.isfinite(shifts), 0.0, misses)))
 
 
 def _scale(charter: Charter) -> float:

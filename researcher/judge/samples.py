@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-from scipy import stats
+from scipy import special
 
 from researcher.types import ScoredRun
 
@@ -75,7 +75,7 @@ class Estimate:
         """One-sided p value of the hypothesis that the true value is at most `bound`."""
         if self.stderr == 0.0:
             return 0.0 if self.value > bound + TOLERANCE else 1.0
-        return float(stats.t.sf((self.value - bound) / self.stderr, df=self.df))
+        return float(special.stdtr(self.df, (bound - self.value) / self.stderr))
 
     def p_below(self, bound: float = 0.0) -> float:
         """One-sided p value of the hypothesis that the true value is at least `bound`."""
@@ -88,7 +88,7 @@ class Estimate:
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Student's t interval at confidence 1 - alpha."""
-        half = float(stats.t.ppf(1 - alpha / 2, df=self.df)) * self.stderr if self.stderr else self.stderr
+        half = float(special.stdtrit(self.df, 1 - alpha / 2)) * self.stderr if self.stderr else self.stderr
         return self.value - half, self.value + half
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -65,8 +65,9 @@ class Picture:
     csv: str
 
 
-def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
-    """The figures that the study has numbers for."""
+def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ...]:
+    """The figures that the study has numbers for; their titles, captions and data alone without `has_images`."""
+    themes = (LIGHT, DARK) if has_images else ()
     measured = [arm for arm in facts.arms if arm.search.scores]
     compared = [arm for arm in measured if arm.finding is not None and arm.finding.effect is not None]
     pictures: list[Picture] = []
@@ -78,6 +79,7 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
                 "Held-out score of each arm",
                 f"Dots: one run per seed, scored by the evaluator on the {facts.charter.search_split} split. Bar: mean "
                 f"with {_confidence(facts)} interval over seeds. Circles: the same runs before training.",
+                themes,
                 height,
                 lambda axes, theme: _draw_scores(axes, theme, facts, measured),
                 _list_scores(measured),
@@ -91,6 +93,7 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
                 f"Difference from the baseline {facts.charter.baseline}",
                 f"Dots: one pair of runs with the same seed. Bar: mean with {_confidence(facts)} interval. Dashed: the "
                 f"smallest effect that counts, {facts.charter.rule.min_effect:g}.",
+                themes,
                 height,
                 lambda axes, theme: _draw_differences(axes, theme, facts, compared),
                 _list_differences(facts, compared),
@@ -103,6 +106,7 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
                 "Training reward",
                 "Mean reward of each training batch, averaged over seeds; the band spans the seeds. Batches are drawn "
                 "from the train split, so this is not the score that arms are judged by.",
+                themes,
                 3.9,
                 lambda axes, theme: _draw_curves(axes, theme, measured, _training_rewards, "mean reward of the batch"),
                 _list_curves(measured, _training_rewards, "training_reward"),
@@ -116,6 +120,7 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
                 f"Scored by the evaluator on the {facts.charter.search_split} split every {facts.charter.eval_every} "
                 "steps, averaged over seeds; the band spans the seeds. This is the true grade, whatever reward an arm "
                 "trains on.",
+                themes,
                 3.9,
                 lambda axes, theme: _draw_curves(axes, theme, measured, _held_out_scores, "held-out score"),
                 _list_curves(measured, _held_out_scores, "score"),
@@ -125,12 +130,18 @@ def draw_all(facts: StudyFacts) -> tuple[Picture, ...]:
 
 
 def _draw(
-    name: str, title: str, caption: str, height: float, paint: Callable[[Axes, Theme], None], rows: list[list[Any]]
+    name: str,
+    title: str,
+    caption: str,
+    themes: Sequence[Theme],
+    height: float,
+    paint: Callable[[Axes, Theme], None],
+    rows: list[list[Any]],
 ) -> Picture:
-    images = [_render(height, theme, paint) for theme in (LIGHT, DARK)]
+    light, dark = (_render(height, theme, paint) for theme in themes) if themes else (b"", b"")
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
-    return Picture(name, title, caption, light_png=images[0], dark_png=images[1], csv=out.getvalue())
+    return Picture(name, title, caption, light_png=light, dark_png=dark, csv=out.getvalue())
 
 
 def _list_scores(arms: list[ArmFacts]) -> list[list[Any]]:

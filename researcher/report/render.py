@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import unified_diff
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,12 +26,14 @@ from researcher.execution.failure_reason import in_one_line
 from researcher.judge.sample_size import describe
 from researcher.report.claims import CheckedClaim, check_claims, check_text
 from researcher.report.facts import ArmFacts, StudyFacts
-from researcher.report.figures import Picture
 from researcher.report.learning_speed import compare_speed
 from researcher.report.overview import abstract, limitations, recommendation
 from researcher.study.budget import present_budget
 from researcher.study.log import claim_from_json
 from researcher.types import Outcome, Relation
+
+if TYPE_CHECKING:
+    from researcher.report.figures import Picture
 
 WRITER = f"Written by swarm-researcher {swarm.__version__}."
 """Says which version's words and layout a report has."""
@@ -51,16 +54,15 @@ BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
 
 def render_markdown(facts: StudyFacts, pictures: Sequence[Picture], files: Mapping[str, str]) -> str:
     """`files` maps a picture's name to its path beside the report."""
-    environment = _environment(autoescape=False)
-    environment.filters["text"] = escape_markdown
-    text = environment.get_template("report.md.j2").render(_page(facts), pictures=pictures, files=files)
+    text = (
+        _environment(autoescape=False).get_template("report.md.j2").render(_page(facts), pictures=pictures, files=files)
+    )
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
     """One file: styles and figures are in it, and it loads nothing."""
     environment = _environment(autoescape=True)
-    environment.filters["data_url"] = _data_url
     style, _, _ = environment.loader.get_source(environment, "report.css") if environment.loader else ("", None, None)
     page = environment.get_template("report.html.j2")
     # The style sheet is our own file; everything else on the page is escaped.
@@ -323,7 +325,9 @@ def _data_url(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
+@cache
 def _environment(*, autoescape: bool) -> Environment:
+    """It keeps its templates: compiling them takes longer than filling them in."""
     environment = Environment(
         loader=PackageLoader("researcher.report"), autoescape=autoescape, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
@@ -336,6 +340,8 @@ def _environment(*, autoescape: bool) -> Environment:
         value=format_value,
         time=format_time,
         reason=in_one_line,
+        text=escape_markdown,
+        data_url=_data_url,
     )
     environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]
     return environment

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from experiments_db import ExperimentStore
 from researcher.report.facts import gather
-from researcher.report.figures import draw_all
 from researcher.report.render import WRITER, render_html, render_markdown
 
 __all__ = ["WRITER", "ReportPaths", "build_report"]
@@ -27,14 +26,17 @@ class ReportPaths:
     data: tuple[Path, ...]
 
 
-def build_report(store: ExperimentStore, study_id: str, directory: Path) -> ReportPaths:
+def build_report(store: ExperimentStore, study_id: str, directory: Path, *, has_images: bool = True) -> ReportPaths:
     """Write report.md, report.html and figures/ under `directory`, replacing an older report. Beside each figure lies
-    its data as CSV.
+    its data as CSV. Without `has_images` the figures are empty files: drawing takes longer than all else.
 
     Raises StudyNotFound if the study was never framed, NotFound if there is no such study.
     """
+    # A study is long under way before anything is drawn, and matplotlib takes its time to import.
+    from researcher.report.figures import draw_all
+
     facts = gather(store, study_id)
-    pictures = draw_all(facts)
+    pictures = draw_all(facts, has_images=has_images)
     folder = directory / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     files = {picture.name: f"figures/{picture.name}.png" for picture in pictures}

@@ -35,8 +35,9 @@ def check_report(store: ExperimentStore, study_id: str) -> Check:
     mismatches: list[str] = []
     notes: list[str] = []
     checked = 0
+    has_images = any(_is_changed(item) for item in artifacts if not item.path.endswith(TEXTS))
     with tempfile.TemporaryDirectory(prefix="report-") as folder:
-        build_report(store.seen_as(RecomputedStore), study_id, Path(folder))
+        build_report(store.seen_as(RecomputedStore), study_id, Path(folder), has_images=has_images)
         for artifact in artifacts:
             again = Path(folder) / Path(artifact.path).relative_to(root)
             checked += 1
@@ -49,6 +50,12 @@ def check_report(store: ExperimentStore, study_id: str) -> Check:
             elif sha256(found).hexdigest() != artifact.sha256 and found != _bytes(again):
                 mismatches.append(f"{artifact.path} was changed since it was written")
     return Check("report", checked, tuple(mismatches), tuple(dict.fromkeys(notes)))
+
+
+def _is_changed(artifact: Artifact) -> bool:
+    """Whether the file is there with other bytes than were written."""
+    found = _read(artifact)
+    return found is not None and sha256(found).hexdigest() != artifact.sha256
 
 
 def _compare(found: bytes, again: Path, artifact: Artifact) -> tuple[list[str], list[str]]:

@@ -42,6 +42,7 @@ def test_reversing_words_is_learned_within_twelve_steps(swarm_process: str, tmp_
     assert after >= 0.85, output
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an_adapter_of_rank_8_learns_to_reverse_words(swarm_process: str, tmp_path: Path) -> None:
     settings = yaml.safe_load((EXAMPLES / "reverse_words" / "job.yaml").read_text())

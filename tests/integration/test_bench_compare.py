@@ -54,6 +54,7 @@ def run(checkout: Path, temporary: Path, *arguments: str) -> tuple[int, str, str
         return process.returncode, output, errors
 
 
+@pytest.mark.slow
 def test_one_round_measures_both_versions_and_decides_nothing(checkout: Path, temporary: Path, tmp_path: Path) -> None:
     options = (
         "control_plane",
@@ -102,7 +103,11 @@ def test_wrong_usage_is_exit_code_2_and_starts_nothing(
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+    ids=["SIGTERM", "SIGINT"],
+)
 def test_a_comparison_that_is_ended_leaves_neither_files_nor_processes(
     checkout: Path, temporary: Path, number: signal.Signals, code: int
 ) -> None:

@@ -54,6 +54,7 @@ def finished(store: ExperimentStore, study_id: str) -> int:
     return len(store.list_runs(study_id=study_id, statuses=[RunStatus.FINISHED]))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_raised_budget_of_runs_ends_as_if_it_had_been_there_from_the_beginning(store, urls, tmp_path):
     whole = begin(store, urls, max_runs=2)

@@ -159,6 +159,7 @@ async def test_whole_weights_have_no_adapter_to_merge(trained: Trained, tmp_path
     assert done.exit_code == 2 and "leave --merge-lora out" in done.stderr
 
 
+@pytest.mark.slow
 async def test_an_adapter_whose_base_model_is_gone_or_changed_is_not_exported(tmp_path: Path) -> None:
     base = tmp_path / "base"
     shutil.copytree(BUNDLED_DIRECTORY, base)
@@ -191,6 +192,7 @@ async def test_a_checkpoint_of_engine_fake_has_no_model_to_export(trained: Train
     assert done.exit_code == 1 and "holds no weights" in done.stderr
 
 
+@pytest.mark.slow
 async def test_the_whole_weights_of_a_verl_checkpoint_are_exported(trained: Trained, tmp_path: Path) -> None:
     weights: dict[str, Any] = load_file(BUNDLED_DIRECTORY / "model.safetensors")
 

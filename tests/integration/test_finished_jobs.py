@@ -133,6 +133,7 @@ def test_waiting_for_a_step_beyond_the_last_one_ends_at_once(start_server: Any) 
             client.wait_until_step(2, timeout=600)
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_complete_again_and_takes_more_steps_from_a_job_file(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with server_process(home, tmp_path, JOB) as (process, http):

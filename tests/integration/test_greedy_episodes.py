@@ -91,6 +91,7 @@ def test_a_train_episode_that_names_no_task_is_refused(start_server: Any) -> Non
     assert "name the task" in refused.value.message
 
 
+@pytest.mark.slow
 def test_a_greedy_episode_outlives_its_server_and_stays_the_only_one(
     server_process: Callable[..., ServerProcess],
 ) -> None:

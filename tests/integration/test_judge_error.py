@@ -13,7 +13,7 @@ from bench.judge import Truth, play_studies, policies, upper_bound
 
 POLICIES = policies()
 BETTER = "lr=0.003"
-FEW_OR_MANY = pytest.mark.parametrize("studies", [25, pytest.param(120, marks=pytest.mark.slow)])
+FEW_OR_MANY = pytest.mark.parametrize("studies", [10, pytest.param(120, marks=pytest.mark.slow)])
 
 
 def most_by_chance(rate: float, studies: int) -> int:
@@ -24,11 +24,11 @@ def most_by_chance(rate: float, studies: int) -> int:
 @pytest.mark.parametrize(
     ("policy", "studies"),
     [
-        ("fixed", 40),
-        ("top-up", 20),
-        ("default design", 20),
-        ("new arms", 12),
-        ("same arms", 12),
+        ("fixed", 16),
+        ("top-up", 8),
+        ("default design", 8),
+        ("new arms", 6),
+        ("same arms", 6),
         pytest.param("fixed", 200, marks=pytest.mark.slow),
         pytest.param("top-up", 100, marks=pytest.mark.slow),
         pytest.param("default design", 150, marks=pytest.mark.slow),

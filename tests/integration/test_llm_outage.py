@@ -133,6 +133,7 @@ def test_hybrid_lets_rules_decide_while_the_model_is_down_and_asks_it_the_next_q
     assert kinds(store, study_id).count("rules.answered") == 2
 
 
+@pytest.mark.slow
 def test_hybrid_without_any_model_is_a_study_by_rules(store, begin, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     study_id = begin(brain="hybrid", llm_patience=0)
@@ -172,6 +173,7 @@ def test_request_to_pause_is_heard_while_the_study_waits_for_the_model(store, mo
     assert store.get_study(study_id).status is StudyStatus.PAUSED
 
 
+@pytest.mark.slow
 def test_refused_key_fails_at_once_and_the_study_goes_on_with_a_right_one(store, model, begin, tmp_path):
     model.failures = [401]
     study_id = begin()
@@ -184,6 +186,7 @@ def test_refused_key_fails_at_once_and_the_study_goes_on_with_a_right_one(store,
     assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FINISHED
 
 
+@pytest.mark.slow
 def test_spent_tokens_pause_a_study_and_more_of_them_carry_it_on(store, begin, tmp_path):
     study_id = begin(max_llm_tokens=12_000)
 

@@ -35,6 +35,7 @@ def train(server: ServerProcess, *steps: int) -> None:
             wait_for_step(http, step)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_changed_job_begins_with_the_weights_of_the_last_step_and_survives_a_kill(tmp_path: Path) -> None:
     changed = LOCAL.model_copy(update={"lr": 5e-4, "mini_batch_num": 2})

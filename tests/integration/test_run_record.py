@@ -142,6 +142,7 @@ def agent(task, model, session):
 """
 
 
+@pytest.mark.slow
 def test_a_study_tells_why_a_run_was_rejected_and_does_not_try_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def _check_launches(study: StudyAtWork, urls: Sequence[str]) -> None:
     assert {run.idempotency_key for run in finished} <= set(launches)
 
 
+@pytest.mark.slow
 def test_server_that_is_a_black_hole_from_the_start_costs_nothing(
     server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork]
 ) -> None:
@@ -136,7 +137,7 @@ def test_server_that_is_a_black_hole_from_the_start_costs_nothing(
         pytest.param("run.launched", 2, marks=pytest.mark.slow),
         ("run.training", 1),
         pytest.param("run.finished", 1, marks=pytest.mark.slow),
-        ("test.opened", 1),
+        pytest.param("test.opened", 1, marks=pytest.mark.slow),
     ],
 )
 def test_server_that_dies_and_comes_back_costs_nothing(
@@ -155,6 +156,7 @@ def test_server_that_dies_and_comes_back_costs_nothing(
     _check_launches(study, [first.url, second.url])
 
 
+@pytest.mark.slow
 def test_cells_of_a_server_that_never_comes_back_go_to_the_other_one(
     server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork]
 ) -> None:
@@ -194,6 +196,7 @@ def test_study_waits_while_all_its_servers_are_out(
     _check_launches(study, [server.url for server in servers])
 
 
+@pytest.mark.slow
 def test_score_whose_only_checkpoint_is_lost_with_its_server_is_given_up_by_name(
     server_process: MakeServer, at_work: Callable[..., StudyAtWork], tmp_path: Path
 ) -> None:

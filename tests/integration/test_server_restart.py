@@ -115,6 +115,8 @@ def test_a_server_ended_by_a_signal_goes_on_and_one_told_to_stop_does_not(tmp_pa
 REPLAYED: list[dict[str, Any]] = [
     {},
     {"algorithm": "gae", "lam": 0.9, "critic_warmup": 2},
+]
+REPLAYED_SLOWLY: list[dict[str, Any]] = [
     {"algorithm": "optimal_token_baseline", "rollout_is": "token", "policy_loss": "dro", "dro_beta": 0.1},
     {
         "algorithm": "gdpo",
@@ -129,7 +131,11 @@ REPLAYED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", REPLAYED, ids=lambda settings: str(settings.get("algorithm", "grpo")))
+@pytest.mark.parametrize(
+    "settings",
+    [*REPLAYED, *(pytest.param(settings, marks=pytest.mark.slow) for settings in REPLAYED_SLOWLY)],
+    ids=lambda settings: str(settings.get("algorithm", "grpo")),
+)
 def test_replayed_training_equals_uninterrupted_training_bit_for_bit(tmp_path: Path, settings: dict[str, Any]) -> None:
     home, job = tmp_path / "home", {**LOCAL_JOB, **settings}
     checkpoint, kept = "/v1/swarm/engine/checkpoint", tmp_path / "uninterrupted"

@@ -34,7 +34,7 @@ CHANGES: dict[str, dict[str, str]] = {
     "write-program/references/job.md": {},
     "write-program/references/patterns.md": {},
 }
-WALKED_QUICKLY = {"make-environment/SKILL.md", "operate-server/references/http.md"}
+WALKED_QUICKLY = {"operate-server/references/http.md"}
 ON_A_STUDY = {"explore-results/SKILL.md", "explore-results/references/tables.md"}
 
 

@@ -88,6 +88,7 @@ def test_request_to_pause_that_comes_as_the_lock_goes_is_heard(store, study_id, 
     assert store.get_study(study_id).status is StudyStatus.PAUSED
 
 
+@pytest.mark.slow
 def test_resume_of_a_paused_study_goes_on_once_its_database_is_free(store, study_id, tmp_path, caplog):
     store.set_study_status(study_id, StudyStatus.RUNNING)
     store.set_study_status(study_id, StudyStatus.PAUSED, "on request")
@@ -109,6 +110,7 @@ def _is_asked(store: ExperimentStore, study_id: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_study_rests_while_no_space_is_left(store, study_id, tmp_path, caplog):
     free = [0]
 

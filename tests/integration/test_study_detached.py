@@ -114,6 +114,7 @@ def test_bad_input_of_a_detached_start_is_answered_in_the_foreground(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_detached_resume_of_a_finished_study_prints_what_it_found(researcher: Any, tmp_path: Path) -> None:
     begun = begin(researcher, *SMALL)
     wait_until(lambda: not is_running(begun["pid"]))

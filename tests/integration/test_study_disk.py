@@ -41,7 +41,14 @@ def checkpoints_left(home: Path, study: str) -> list[Path]:
     return sorted((home / "studies" / study / "servers").glob("*/research/*/run-*/checkpoints/step-*"))
 
 
-@pytest.mark.parametrize(("kept", "left"), [("all", 4), ("best", 2), ("none", 0)])
+@pytest.mark.parametrize(
+    ("kept", "left"),
+    [
+        pytest.param("all", 4, marks=pytest.mark.slow),
+        ("best", 2),
+        pytest.param("none", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_finished_study_keeps_the_checkpoints_that_it_was_told_to(
     store: ExperimentStore, tmp_path: Path, kept: str, left: int
 ) -> None:
@@ -76,6 +83,7 @@ def test_what_no_score_needs_any_more_is_removed_as_the_study_goes_on(store: Exp
     assert max(runs.values()) <= 2, "the newest run and the one before it, before it is over"
 
 
+@pytest.mark.slow
 def test_run_whose_checkpoint_is_gone_is_trained_again_from_its_base(store: ExperimentStore, tmp_path: Path) -> None:
     study = carry_out(store, tmp_path, keep_checkpoints="none", seeds=1)
     run = store.list_runs(study_id=study)[0]
@@ -110,6 +118,7 @@ def test_study_waits_for_space_and_goes_on_once_there_is_some(store: ExperimentS
     assert "0.50 GB free" in next(event.message for event in store.list_events(study.id, kind="disk.low"))
 
 
+@pytest.mark.slow
 def test_study_that_waits_for_space_can_be_paused_and_resumed_with_a_lower_limit(
     store: ExperimentStore, tmp_path: Path
 ) -> None:

@@ -62,19 +62,6 @@ def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: Exper
     assert again.exit_code == 11 and "alpha" in again.stderr and len(store.list_runs(study_id=study)) == 6
 
 
-def test_study_whose_charter_has_no_alpha_left_is_refused_and_left_as_it_is(
-    store: ExperimentStore, tmp_path: Path
-) -> None:
-    study = carry_out(store, tmp_path)
-    before = (store.get_study(study), store.list_events(study, limit=None))
-
-    refused = call(tmp_path, "extend", study)
-
-    assert refused.exit_code == 11
-    assert len(refused.stderr.splitlines()) == 1 and f"researcher start --topic '{TOPIC}'" in refused.stderr
-    assert (store.get_study(study), store.list_events(study, limit=None)) == before
-
-
 @pytest.mark.timeout(400)
 def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_again(
     store: ExperimentStore, tmp_path: Path
@@ -105,9 +92,15 @@ def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_aga
     assert verified.exit_code == 0, verified.stdout
 
 
-def test_what_cannot_be_forked_is_refused_by_name_and_stores_nothing(store: ExperimentStore, tmp_path: Path) -> None:
+def test_what_the_charter_leaves_no_alpha_for_is_refused_and_the_study_left_as_it_is(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
     study = carry_out(store, tmp_path)
+    before = (store.get_study(study), store.list_events(study, limit=None))
 
+    refused = call(tmp_path, "extend", study)
+    assert refused.exit_code == 11
+    assert len(refused.stderr.splitlines()) == 1 and f"researcher start --topic '{TOPIC}'" in refused.stderr
     for arguments, code, words in (
         (("--at", "2"), 2, "has no decision 2"),
         (("--at", "1"), 11, "alpha"),
@@ -118,6 +111,7 @@ def test_what_cannot_be_forked_is_refused_by_name_and_stores_nothing(store: Expe
         assert refused.exit_code == code, refused.stderr
         assert words in refused.stderr
     assert len(store.list_studies()) == 1
+    assert (store.get_study(study), store.list_events(study, limit=None)) == before
 
 
 def test_what_cannot_be_extended_is_refused_by_name(store: ExperimentStore, tmp_path: Path) -> None:

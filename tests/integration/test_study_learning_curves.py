@@ -76,6 +76,7 @@ def test_what_cannot_be_scored_is_refused_before_anything_is_stored(home: Path, 
     assert not (home / "runs").exists()
 
 
+@pytest.mark.slow
 def test_base_weights_are_scored_once_for_all_runs_that_begin_with_them(home: Path) -> None:
     (home / "twice.py").write_text(
         "def agent(task, model, session):\n    model.chat(session.messages)\n    return model.chat(session.messages)\n"

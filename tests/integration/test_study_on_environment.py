@@ -76,6 +76,7 @@ def test_programs_are_compared_on_an_own_environment_by_its_true_grade(own: Path
     assert any(re.match(r"knows: mean 1\.000, keep", verdict) for verdict in result["verdicts"])
 
 
+@pytest.mark.slow
 def test_arms_may_train_on_other_environments_than_the_one_that_judges_them(own: Path) -> None:
     write_scaffold(own / "other")
     rows = [json.loads(line) for line in (own / "other" / "tasks.jsonl").read_text().splitlines()]
@@ -107,6 +108,7 @@ def test_arms_may_train_on_other_environments_than_the_one_that_judges_them(own:
     assert "it trains on a task that it is judged by" in (arms["held"].note or "")
 
 
+@pytest.mark.slow
 def test_the_agent_of_an_environments_folder_plays_where_no_program_is_named(own: Path) -> None:
     digest = load_environment("longer").digest
     shutil.copy("knows.py", "longer/agent.py")

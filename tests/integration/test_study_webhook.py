@@ -114,6 +114,7 @@ def test_study_that_fails_tells_why(store: ExperimentStore, tmp_path: Path, rece
     assert last["status"] == "failed" and "no server has answered" in last["reason"]
 
 
+@pytest.mark.slow
 def test_receiver_that_is_not_there_costs_a_study_nothing(store: ExperimentStore, tmp_path: Path) -> None:
     study = begin(store, "http://127.0.0.1:9/secret-path")
 

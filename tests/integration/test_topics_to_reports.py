@@ -58,6 +58,7 @@ def test_report_and_summary_say_first_what_was_not_studied(home: Path) -> None:
         assert float(tokens.replace(",", "")) > 0 and float(seconds) > 0
 
 
+@pytest.mark.slow
 def test_runs_at_equal_tokens_end_with_the_step_that_reaches_them(home: Path) -> None:
     topic = "batch size 2 or 4 on copying with 300 tokens each"
 
@@ -113,6 +114,7 @@ def test_arm_whose_program_is_to_differ_and_does_not_is_never_run(
     assert ran == {arms["plain lr=0.001"].id}
 
 
+@pytest.mark.slow
 def test_limit_of_a_reply_is_what_the_arms_differ_in(home: Path) -> None:
     topic = "max tokens 1 or 3 on copying"
 

@@ -76,6 +76,7 @@ def published(pair: VllmPair) -> list[Path]:
     return sorted(pair.trainer.directory.glob("*"))
 
 
+@pytest.mark.slow
 async def test_each_version_is_a_file_in_shared_memory_that_the_next_one_replaces(pair: VllmPair) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=torch.float32)
     assert published(pair) == []
@@ -108,6 +109,7 @@ async def test_a_server_that_is_killed_leaves_no_weights_in_shared_memory(tmp_pa
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_brings_both_back_to_its_version(pair: VllmPair, tmp_path: Path) -> None:
     await pair.trainer.train(await make_batch(pair, step=1))
     before = load_file(published(pair)[0])

@@ -69,7 +69,7 @@ class Trained:
         return self.batches[row.batch_id]
 
 
-@pytest.fixture(scope="module", params=[JOB, LORA], ids=["full", "lora"])
+@pytest.fixture(scope="module", params=[JOB, pytest.param(LORA, marks=pytest.mark.slow)], ids=["full", "lora"])
 async def trained(
     request: pytest.FixtureRequest, anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Trained]:

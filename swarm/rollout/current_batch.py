@@ -104,7 +104,6 @@ class CurrentBatch:
                     turn_rewards=revised.turn_rewards,
                     rewards=revised.rewards,
                     reason=request.reason,
-                    at=time.time(),
                 )
             except BaseException:
                 self._pool.replace(finished_episode(row, turns))

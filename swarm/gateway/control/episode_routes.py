@@ -6,7 +6,6 @@ Place in the flow: HTTP to the episodes of the started job. It holds no state.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -21,7 +20,7 @@ from swarm.gateway.http.routes import role_of, until_left
 from swarm.ledger import EndReceipt, EpisodeRow, Ledger
 from swarm.rollout.admission import Departure
 from swarm.rollout.completion import ModelService
-from swarm.rollout.results import payload_digest
+from swarm.rollout.results import ending_of
 from swarm.schemas import (
     AbortEpisodeRequest,
     AgreeRequest,
@@ -182,16 +181,7 @@ async def _replay_end(ledger: Ledger, episode_id: str, body: EndEpisodeRequest) 
     row = await ledger.episode(episode_id)
     if row.state is EpisodeState.RUNNING:
         raise _over(row)
-    return await ledger.end_episode(
-        episode_id,
-        idempotency_key=body.idempotency_key or episode_id,
-        payload_digest=payload_digest(body),
-        task_id=body.task_id,
-        reward=body.reward,
-        is_success=body.is_success,
-        metadata=body.metadata,
-        ended_at=time.time(),
-    )
+    return await ledger.end_episode(ending_of(episode_id, body))
 
 
 def _over(row: EpisodeRow) -> EpisodeEnded | EngineNotReady:

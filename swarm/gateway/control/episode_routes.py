@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request
 
 from swarm.errors import EngineNotReady, EpisodeEnded
 from swarm.gateway.control.server_routes import Served, require_service
-from swarm.gateway.control.views import view_detail, view_episode, view_samples, view_state
+from swarm.gateway.control.views import view_detail, view_episode, view_receipt, view_samples, view_state
 from swarm.gateway.http.auth import READERS
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import EpisodeQuery
@@ -66,14 +66,7 @@ async def end_one(served: Served, ledger: Ledger, episode_id: str, body: EndEpis
         ended = await _replay_end(ledger, episode_id, body)
     else:
         ended = await service.episodes.end(episode_id, body)
-    return EndEpisodeResponse(
-        episode_id=episode_id,
-        state=ended.state,
-        outcome=ended.outcome,
-        batch_id=ended.batch_id,
-        replayed=ended.replayed,
-        weight_versions=list(ended.weight_versions),
-    )
+    return view_receipt(episode_id, ended)
 
 
 def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:

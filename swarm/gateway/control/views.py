@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from swarm.ledger import EpisodeRow, EvaluationRow
+from swarm.ledger import EndReceipt, EpisodeRow, EvaluationRow
 from swarm.schemas import (
+    EndEpisodeResponse,
     EpisodeDetail,
     EpisodeSamples,
     EpisodeView,
@@ -53,6 +54,12 @@ def view_samples(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) 
         advantage=row.advantage,
         samples=[_view_sample(sample, codec) for sample in merge(turns)],
     )
+
+
+def view_receipt(episode_id: str, receipt: EndReceipt) -> EndEpisodeResponse:
+    fields = asdict(receipt)
+    del fields["ended_at"]
+    return EndEpisodeResponse(episode_id=episode_id, **fields)
 
 
 def view_evaluation(row: EvaluationRow) -> EvaluationView:

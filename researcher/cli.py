@@ -105,8 +105,11 @@ def start(
     as_json: JsonOption = False,
 ) -> None:
     """Begin a study and work on it until its report is written."""
+    # Most options are settings of the same name.
+    given = locals()
     with failures_in_one_line():
         from researcher.study.settings import (
+            StudySettings,
             check_study,
             complete_from_topic,
             read_job,
@@ -116,37 +119,14 @@ def start(
 
         settings = read_settings(
             {
+                **{name: value for name, value in given.items() if name in StudySettings.model_fields},
                 "brain": _choose_brain(brain),
-                "model": model,
                 **_environment_settings(env),
                 "train_envs": [_in_full(name) for name in train_env or ()],
                 "programs": read_programs(program or (), env),
                 "job": {} if job is None else read_job(job),
-                "train_model": train_model,
-                "n_gpu": n_gpu,
-                "seeds": seeds,
-                "underpowered": underpowered,
-                "steps": steps,
-                "eval_episodes": eval_episodes,
-                "eval_every": eval_every,
-                "judged_by": judged_by,
                 "servers": [url.strip() for entry in servers or [] for url in entry.split(",") if url.strip()],
-                "parallel": parallel,
-                "max_runs": max_runs,
-                "max_hours": max_hours,
-                "max_outage_hours": max_outage_hours,
-                "max_gpu_hours": max_gpu_hours,
-                "max_llm_tokens": max_llm_tokens,
-                "max_llm_usd": max_llm_usd,
                 "llm_price": None if llm_price is None else llm_price.split(","),
-                "on_llm_outage": on_llm_outage,
-                "llm_patience": llm_patience,
-                "assume": assume,
-                "unsafe_no_sandbox": unsafe_no_sandbox,
-                "engine": engine,
-                "keep_checkpoints": keep_checkpoints,
-                "min_free_gb": min_free_gb,
-                "webhook": webhook,
             }
         )
         settings = complete_from_topic(topic, settings)
@@ -372,7 +352,7 @@ def _environment_settings(env: str | None) -> dict[str, Any]:
     from swarm.environments.registry import is_bundled
 
     if env is None or is_bundled(env):
-        return {"task": env}
+        return {"task": env, "env": None}
     return {"env": _in_full(env)}
 
 

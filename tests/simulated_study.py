@@ -33,7 +33,7 @@ from researcher.loop.state import first_state
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, charter_to_json
+from researcher.study.log import StudyLog, to_json
 from researcher.types import Action, Arm, Budget, Charter, Claim, Decision, DecisionRule, Hypothesis, JudgedBy, Plan
 from swarm import Evaluation
 from swarm.environments import load_environment
@@ -91,7 +91,7 @@ class Simulation:
         store = open_store(home / "research.db")
         study = store.create_study("Which learning rate is best for reversal?", brain="scripted")
         charter = replace(_charter(study.brain), judged_by=self.judged_by)
-        store.freeze_charter(study.id, charter_to_json(charter))
+        store.freeze_charter(study.id, to_json(charter))
         deps = _deps(store, study.id, home, charter, self)
         simulated = SimulatedStudy(store, study.id, home, deps)
         deps.ledger.charge_time()

@@ -30,7 +30,7 @@ from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, charter_to_json
+from researcher.study.log import StudyLog, to_json
 from researcher.types import Charter, JudgedContrast
 
 BASE_SCORE = 0.2
@@ -90,7 +90,7 @@ def _play(
     random: Generator,
 ) -> Played:
     study = store.create_study(charter.topic, brain=planner.name).id
-    store.freeze_charter(study, charter_to_json(charter))
+    store.freeze_charter(study, to_json(charter))
     home = Path(store.location).parent
     deps = Deps(
         study_id=study,

@@ -36,7 +36,7 @@ from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, charter_to_json
+from researcher.study.log import StudyLog, to_json
 from researcher.types import Action, Arm, Budget, Charter, Decision, DecisionRule, FrameRequest, Hypothesis, Plan
 from swarm import Evaluation
 from swarm.environments import load_environment
@@ -243,7 +243,7 @@ class LongStudy:
         with open_store(self.database, clock=self.clock) as store:
             study = store.create_study(TOPIC, brain="scripted")
             self.study_id = study.id
-            store.freeze_charter(study.id, charter_to_json(charter))
+            store.freeze_charter(study.id, to_json(charter))
             for arm in _arms(self.size):
                 made = store.create_experiment(
                     study.id, arm.name, factors=arm.factors, job=arm.job, is_baseline=arm.is_baseline

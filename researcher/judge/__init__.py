@@ -5,26 +5,12 @@ how many runs a plan needs. samples.py estimates, judgement.py compares arms wit
 hypotheses predict, power.py chooses the number of runs. The package knows nothing of planners, databases or servers.
 """
 
-from researcher.judge.judgement import (
-    Family,
-    Runs,
-    adjust_holm,
-    compare_sealed,
-    contradicts,
-    judge,
-    share_of_alpha,
-    summarize_arm,
-)
-from researcher.judge.samples import evaluation_noise
-
-__all__ = [
-    "Family",
-    "Runs",
-    "adjust_holm",
-    "compare_sealed",
-    "contradicts",
-    "evaluation_noise",
-    "judge",
-    "share_of_alpha",
-    "summarize_arm",
-]
+from researcher.judge.judgement import Family as Family
+from researcher.judge.judgement import Runs as Runs
+from researcher.judge.judgement import adjust_holm as adjust_holm
+from researcher.judge.judgement import compare_sealed as compare_sealed
+from researcher.judge.judgement import contradicts as contradicts
+from researcher.judge.judgement import judge as judge
+from researcher.judge.judgement import share_of_alpha as share_of_alpha
+from researcher.judge.judgement import summarize_arm as summarize_arm
+from researcher.judge.samples import evaluation_noise as evaluation_noise

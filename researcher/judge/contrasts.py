@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from researcher.judge.samples import Estimate, Sample, contrast_of
 from researcher.types import Charter, Contrast, JudgedContrast, Outcome, Relation
@@ -99,14 +100,6 @@ class _Scores:
 
     def rank(self, arms: Sequence[str]) -> list[str]:
         return sorted(arms, key=lambda arm: -self._sign * self.mean(arm))
-
-
-def _better(scores: _Scores, contrast: Contrast) -> Judged:
-    return _any_beyond(scores, contrast, 1.0)
-
-
-def _worse(scores: _Scores, contrast: Contrast) -> Judged:
-    return _any_beyond(scores, contrast, -1.0)
 
 
 def _any_beyond(scores: _Scores, contrast: Contrast, direction: float) -> Judged:
@@ -195,8 +188,8 @@ def _further(scores: _Scores, arms: Sequence[str], others: Sequence[str]) -> flo
 
 
 _JUDGES: Mapping[Relation, Callable[[_Scores, Contrast], Judged]] = {
-    Relation.BETTER: _better,
-    Relation.WORSE: _worse,
+    Relation.BETTER: partial(_any_beyond, direction=1.0),
+    Relation.WORSE: partial(_any_beyond, direction=-1.0),
     Relation.EQUIVALENT: _equivalent,
     Relation.INTERACTION: _interaction,
     Relation.BEST: _best,

@@ -69,7 +69,8 @@ def prune_finished(deps: Deps) -> None:
     removed = remove_checkpoints(_servers(deps), needed | _all_if_asked(deps), are_stopped=True)
     freed = removed.freed
     if deps.kept_checkpoints is not KeptCheckpoints.ALL:
-        freed += sum(remove_optimizer_state(checkpoint) for checkpoint in needed if _is_own(deps, checkpoint))
+        own = _servers(deps)
+        freed += sum(remove_optimizer_state(checkpoint) for checkpoint in needed if checkpoint.is_relative_to(own))
         freed += pack_ledgers(_servers(deps))
     what = {
         KeptCheckpoints.ALL: "all checkpoints are kept",
@@ -140,10 +141,6 @@ def _all_if_asked(deps: Deps) -> set[Path]:
 
 def _servers(deps: Deps) -> Path:
     return (deps.home / "servers").resolve()
-
-
-def _is_own(deps: Deps, checkpoint: Path) -> bool:
-    return checkpoint.is_relative_to(_servers(deps))
 
 
 def _record(deps: Deps, removed: Removed, why: str) -> None:

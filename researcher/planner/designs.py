@@ -85,7 +85,7 @@ def lay_out(factors: Sequence[Factor], job: Mapping[str, Any], *, is_crossed: bo
     )
     parent = arms[baseline].name
     return tuple(
-        _with_role(arm, is_baseline=index == baseline, parent=None if index == baseline else parent)
+        replace(arm, is_baseline=index == baseline, parent=None if index == baseline else parent)
         for index, arm in enumerate(arms)
     )
 
@@ -202,7 +202,3 @@ def _make_arm(levels: Sequence[Level], job: Mapping[str, Any]) -> Arm:
         settings |= level.settings
     name = " ".join(level.name for level in levels)
     return Arm(name, factors, settings, rationale=f"named by the topic: {name}")
-
-
-def _with_role(arm: Arm, *, is_baseline: bool, parent: str | None) -> Arm:
-    return replace(arm, is_baseline=is_baseline, parent=parent)

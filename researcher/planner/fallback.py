@@ -9,7 +9,7 @@ topic as `--brain rules` would, and write no program but the plain one. Where th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
@@ -33,46 +33,38 @@ from researcher.types import (
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
 class FallbackPlanner:
     """`failures` are the errors at which `rules` answer. `plain` is what the language model's arms call a program that
     does nothing differently. `say` gets the kind of an event and a line for people.
     """
 
-    def __init__(
-        self,
-        model: Planner,
-        rules: RulesPlanner,
-        request: FrameRequest,
-        *,
-        failures: tuple[type[ResearchError], ...],
-        plain: str,
-        say: Callable[[str, str], object],
-    ) -> None:
-        self._model = model
-        self._rules = rules
-        self._request = request
-        self._failures = failures
-        self._plain = plain
-        self._say = say
+    model: Planner
+    rules: RulesPlanner
+    request: FrameRequest
+    _: KW_ONLY
+    failures: tuple[type[ResearchError], ...]
+    plain: str
+    say: Callable[[str, str], object]
 
     @property
     def name(self) -> str:
-        return self._model.name
+        return self.model.name
 
     def frame(self, request: FrameRequest) -> Charter:
-        return self._ask("frame the topic", lambda: self._model.frame(request), lambda: self._rules.frame(request))
+        return self._ask("frame the topic", lambda: self.model.frame(request), lambda: self.rules.frame(request))
 
     def plan(self, charter: Charter, history: History) -> Plan:
         return self._ask(
             "plan",
-            lambda: self._model.plan(charter, history),
-            lambda: replace(self._plan_by_rules(charter, history), author=self._rules.name),
+            lambda: self.model.plan(charter, history),
+            lambda: replace(self._plan_by_rules(charter, history), author=self.rules.name),
         )
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         return self._ask(
             f"write the program of {arm.name}",
-            lambda: self._model.write_program(charter, arm, parent),
+            lambda: self.model.write_program(charter, arm, parent),
             lambda: self._write_plain(charter, arm),
         )
 
@@ -81,58 +73,58 @@ class FallbackPlanner:
     ) -> ArmProgram:
         return self._ask(
             f"mend the program of {arm.name}",
-            lambda: self._model.repair_program(charter, arm, program, problems),
+            lambda: self.model.repair_program(charter, arm, program, problems),
             lambda: self._write_plain(charter, arm),
         )
 
     def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
         return self._ask(
             "interpret the results",
-            lambda: self._model.interpret(charter, analysis, history),
-            lambda: self._rules.interpret(charter, analysis, history),
+            lambda: self.model.interpret(charter, analysis, history),
+            lambda: self.rules.interpret(charter, analysis, history),
         )
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         return self._ask(
             "decide",
-            lambda: self._model.decide(charter, analysis, history),
-            lambda: replace(self._decide_by_rules(charter, analysis, history), author=self._rules.name),
+            lambda: self.model.decide(charter, analysis, history),
+            lambda: replace(self._decide_by_rules(charter, analysis, history), author=self.rules.name),
         )
 
     def _ask(self, what: str, of_model: Callable[[], T], of_rules: Callable[[], T]) -> T:
         try:
             return of_model()
-        except self._failures as failure:
+        except self.failures as failure:
             try:
                 answer = of_rules()
             except (TopicInvalid, PlannerError) as unable:
                 first = " ".join(str(unable).split("\n")[0].split())
-                self._say("rules.unable", f"The rules planner cannot {what} in its place: {first}")
+                self.say("rules.unable", f"The rules planner cannot {what} in its place: {first}")
                 raise failure from None
-            self._say("rules.answered", f"The rules planner takes over to {what}: {failure}")
+            self.say("rules.answered", f"The rules planner takes over to {what}: {failure}")
             return answer
 
     def _plan_by_rules(self, charter: Charter, history: History) -> Plan:
         self._check_topic(charter)
-        planned = self._rules.plan(charter, history)
+        planned = self.rules.plan(charter, history)
         return planned if history.plans else _around_baseline(charter, planned)
 
     def _decide_by_rules(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         self._check_topic(charter)
-        return self._rules.decide(charter, analysis, history)
+        return self.rules.decide(charter, analysis, history)
 
     def _check_topic(self, charter: Charter) -> None:
         """Raises TopicInvalid for a topic that rules would study in part, or on another environment."""
-        read = self._rules.frame(replace(self._request, topic=charter.topic))
+        read = self.rules.frame(replace(self.request, topic=charter.topic))
         if read.task != charter.task:
             raise TopicInvalid(f"rules read the topic as one on {read.task}, the study is on {charter.task}")
 
     def _write_plain(self, charter: Charter, arm: Arm) -> ArmProgram:
         """Raises PlannerError for an arm that is about another program."""
-        if arm.factors.get(PROGRAM, self._plain) != self._plain:
+        if arm.factors.get(PROGRAM, self.plain) != self.plain:
             raise PlannerError(f"{arm.name} is to have a program that no rule writes")
         factors = {name: value for name, value in arm.factors.items() if name != PROGRAM}
-        return self._rules.write_program(charter, replace(arm, factors=factors), None)
+        return self.rules.write_program(charter, replace(arm, factors=factors), None)
 
 
 def _around_baseline(charter: Charter, planned: Plan) -> Plan:

@@ -132,7 +132,8 @@ class LLMPlanner:
             fixed=list_fixed(request),
             left_out=LEFT_OUT if request.assume else REFUSED,
         )
-        parse = partial(_parse_frame, task=self._fixed_task(request), assume=request.assume)
+        task = request.task if self._environment is None else self._environment.name
+        parse = partial(_parse_frame, task=task, assume=request.assume)
         answer = self._chat.ask("frame", question, parse)
         if answer.infeasible and not request.assume:
             parts = [(item.what, item.why) for item in answer.infeasible]
@@ -233,9 +234,6 @@ class LLMPlanner:
         )
         answer = self._chat.ask("decide", question, partial(parse_answer, model=DecideAnswer))
         return Decision(Action(answer.action), answer.reason)
-
-    def _fixed_task(self, request: FrameRequest) -> str | None:
-        return request.task if self._environment is None else self._environment.name
 
     def _describe(self, charter: Charter) -> str:
         return task_family(charter.task).description if self._environment is None else self._environment.description

@@ -11,8 +11,7 @@ parts that nothing stands for is refused by name, unless a person says to go on 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -74,6 +73,7 @@ SHARES_OF_NAMED, SHARES_OF_REPEATED, SHARES_OF_DEFAULT = (1.0,), (1 / 2, 1 / 2),
 the default design half of it finds changes, the rest is for their combination and its confirmation."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RulesPlanner:
     """`seeds` and `steps` are what a person fixed by flags; None leaves them to the topic, then to the defaults.
 
@@ -84,27 +84,17 @@ class RulesPlanner:
 
     name = "rules"
 
-    def __init__(
-        self,
-        *,
-        seeds: int | None = None,
-        steps: int | None = None,
-        base_job: Mapping[str, Any] = MappingProxyType({}),
-        programs: Mapping[str, str] = MappingProxyType({}),
-        train_envs: Mapping[str, str] = MappingProxyType({}),
-        gpus: int | None = None,
-    ) -> None:
-        self._seeds = seeds
-        self._steps = steps
-        self._base_job = base_job
-        self._programs = programs
-        self._train_envs = train_envs
-        self._gpus = gpus
+    seeds: int | None = None
+    steps: int | None = None
+    base_job: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    programs: Mapping[str, str] = field(default_factory=dict[str, str])
+    train_envs: Mapping[str, str] = field(default_factory=dict[str, str])
+    gpus: int | None = None
 
     def frame(self, request: FrameRequest) -> Charter:
         topic = self._read(request.topic)
         task = request.environment.name if request.environment else self._choose_task(topic, request.task)
-        flags = self._flags()
+        flags = Flags(self.base_job, self.steps, len(self.programs), len(self.train_envs), self.gpus)
         flags.refuse_contradictions(topic, request)
         missing = flags.find_missing(topic, request)
         if missing and not request.assume:
@@ -172,9 +162,9 @@ class RulesPlanner:
         return (*(arm for arm in arms if arm.name == charter.baseline), *unseen) if unseen else ()
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
-        alone = next(iter(self._programs)) if len(self._programs) == 1 else None
+        alone = next(iter(self.programs)) if len(self.programs) == 1 else None
         name = arm.factors.get(PROGRAM, alone)
-        code = load("program") if name is None else self._programs[str(name)]
+        code = load("program") if name is None else self.programs[str(name)]
         if name is None and RESPONSE_LENGTH in arm.factors:
             code = load("program_with_limit", limit=str(arm.factors[RESPONSE_LENGTH]))
         return ArmProgram(arm=arm.name, code=code, trusted=True)
@@ -225,7 +215,7 @@ class RulesPlanner:
     def _read(self, text: str) -> ParsedTopic:
         """The topic, with programs and environments to train on as its first factors where there are several."""
         topic = parse_topic(text)
-        named = {PROGRAM: self._programs, ENVIRONMENT: self._train_envs}
+        named = {PROGRAM: self.programs, ENVIRONMENT: self.train_envs}
         factors = tuple(
             Factor(factor, tuple(Level(name, {factor: name}, {}) for name in names), explicit=True)
             for factor, names in named.items()
@@ -236,16 +226,13 @@ class RulesPlanner:
 
     def _restrict(self, topic: ParsedTopic, task: str) -> ParsedTopic:
         """The topic with what can be studied of it on this environment with these programs."""
-        factors = (factor for factor in topic.factors if not (self._programs and factor.name == RESPONSE_LENGTH))
+        factors = (factor for factor in topic.factors if not (self.programs and factor.name == RESPONSE_LENGTH))
         return replace(topic, factors=tuple(_fit_to_replies(factor, task) for factor in factors))
 
     def _choose_task(self, topic: ParsedTopic, fixed: str | None) -> str:
         if fixed is not None and fixed not in TASK_FAMILIES:
             raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
         return fixed or topic.task or DEFAULT_TASK
-
-    def _flags(self) -> Flags:
-        return Flags(self._base_job, self._steps, len(self._programs), len(self._train_envs), self._gpus)
 
     def _share(self, topic: ParsedTopic, task: str) -> tuple[ComparedAt, float]:
         """At what the arms are compared, and how much of it ends a run, if not its steps."""
@@ -257,8 +244,8 @@ class RulesPlanner:
         return compared_at, topic.amount or usual if usual else 0.0
 
     def _job(self, topic: ParsedTopic, task: str) -> dict[str, Any]:
-        base = self._base_job if topic.model is None else {"model": topic.model, **self._base_job}
-        return default_job(task, steps=self._steps or topic.steps, base=base)
+        base = self.base_job if topic.model is None else {"model": topic.model, **self.base_job}
+        return default_job(task, steps=self.steps or topic.steps, base=base)
 
     def _first_arms(self, topic: ParsedTopic, task: str, compared_at: ComparedAt, amount: float) -> tuple[Arm, ...]:
         job = self._job(topic, task)
@@ -271,13 +258,13 @@ class RulesPlanner:
 
     def _environment_of(self, arm: Arm) -> str | None:
         """What an arm trains on; None for what it is judged on."""
-        alone = next(iter(self._train_envs)) if len(self._train_envs) == 1 else None
+        alone = next(iter(self.train_envs)) if len(self.train_envs) == 1 else None
         name = arm.factors.get(ENVIRONMENT, alone)
-        return None if name is None else self._train_envs[str(name)]
+        return None if name is None else self.train_envs[str(name)]
 
     def _count_seeds(self, topic: ParsedTopic) -> int | None:
         """What a person said; None leaves it to the design."""
-        return self._seeds or topic.seeds
+        return self.seeds or topic.seeds
 
     def _assumptions(self, topic: ParsedTopic, task: str, request: FrameRequest, seeds: int | None) -> tuple[str, ...]:
         said: list[str] = []

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 
 from experiments_db import Finding
@@ -85,14 +86,6 @@ def _check_mean(claim: Claim, facts: StudyFacts) -> str:
         Measured.TEST: f"on the {facts.charter.sealed_split} split",
     }[claim.measured]
     return f"{arm.name} has a mean score of {summary.mean:.3f} {when}, over {_count(len(summary.scores), 'seed')}."
-
-
-def _check_better(claim: Claim, facts: StudyFacts) -> str:
-    return _check_difference(claim, facts, 1.0, "better")
-
-
-def _check_worse(claim: Claim, facts: StudyFacts) -> str:
-    return _check_difference(claim, facts, -1.0, "worse")
 
 
 def _check_difference(claim: Claim, facts: StudyFacts, direction: float, word: str) -> str:
@@ -190,8 +183,8 @@ def _check_opinion(claim: Claim, facts: StudyFacts) -> str:
 
 _CHECKS: Mapping[ClaimKind, Callable[[Claim, StudyFacts], str]] = {
     ClaimKind.MEAN: _check_mean,
-    ClaimKind.BETTER: _check_better,
-    ClaimKind.WORSE: _check_worse,
+    ClaimKind.BETTER: partial(_check_difference, direction=1.0, word="better"),
+    ClaimKind.WORSE: partial(_check_difference, direction=-1.0, word="worse"),
     ClaimKind.EQUAL: _check_equal,
     ClaimKind.HALF_WIDTH: _check_half_width,
     ClaimKind.P_VALUE: _check_p_value,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,12 +42,39 @@ from researcher.study.continuation import (
     record,
     runs_per_arm,
 )
-from researcher.study.log import DIAGNOSED, StudyLog, charter_to_json
+from researcher.study.log import DIAGNOSED, StudyLog, to_json
 from researcher.study.settings import ForkOrigin, StudySettings, read_settings, rules_brain
 from researcher.types import Charter, History
 
 COPIED_FROM = "copied_from"
 """Where in a run's external ids the id of the run stands that it is a copy of."""
+_OF_ARM = ["factors", "job", "program_code", "train_environment", "author", "iteration", "is_baseline", "note"]
+_OF_RUN = [
+    "server_url",
+    "environment",
+    "base_weight_version",
+    "final_weight_version",
+    "log_path",
+    "exit_reason",
+    "diagnosis",
+]
+_OF_SCORE = ["phase", "split", "metric", "weight_version", "episodes", "successes", "mean", "stderr", "evaluator_hash"]
+_OF_FINDING = [
+    "iteration",
+    "metric",
+    "split",
+    "effect",
+    "ci_low",
+    "ci_high",
+    "confidence",
+    "p_value",
+    "p_adjusted",
+    "verdict",
+    "method",
+    "summary",
+    "details",
+]
+"""What is taken over of a row as it is."""
 _KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED)
 
 
@@ -106,7 +133,7 @@ def carry_out_fork(store: ExperimentStore, location: str, fork: Fork) -> Study:
     """Store the new study with all that it takes over. `location` is that of the store, opened a second time to write
     rows with the times that they have."""
     study = store.create_study(fork.topic, brain=fork.settings.brain, settings=fork.settings.model_dump(mode="json"))
-    store.freeze_charter(study.id, charter_to_json(fork.charter))
+    store.freeze_charter(study.id, to_json(fork.charter))
     clock = _Clock(study.created_at)
     with closing(open_store(location, clock=clock)) as target:
         copy = _Copy(store, target, clock, fork.parent.id, study.id, fork.iteration)
@@ -262,16 +289,9 @@ class _Copy:
         copied = self.target.create_experiment(
             self.study_id,
             arm.name,
-            factors=arm.factors,
-            job=arm.job,
-            program_code=arm.program_code,
-            train_environment=arm.train_environment,
-            author=arm.author,
+            **_fields_of(arm, _OF_ARM),
             hypothesis_id=self.hypotheses.get(arm.hypothesis_id or ""),
             parent_id=self._copied_arm(arm.parent_id),
-            iteration=arm.iteration,
-            is_baseline=arm.is_baseline,
-            note=arm.note,
         )
         self.arms[arm.id] = self.target.revise_experiment(copied.id, status=arm.status)
 
@@ -285,17 +305,7 @@ class _Copy:
         copied = self.target.claim_run(experiment.id, run.seed, key, attempt=run.attempt, job=run.job)
         self.runs[run.id] = copied.id
         kept = {name: run.external_ids[name] for name in _KEPT_IDS if name in run.external_ids}
-        self.target.update_run(
-            copied.id,
-            server_url=run.server_url,
-            external_ids={**kept, COPIED_FROM: run.id},
-            environment=run.environment,
-            base_weight_version=run.base_weight_version,
-            final_weight_version=run.final_weight_version,
-            log_path=run.log_path,
-            exit_reason=run.exit_reason,
-            diagnosis=run.diagnosis,
-        )
+        self.target.update_run(copied.id, external_ids={**kept, COPIED_FROM: run.id}, **_fields_of(run, _OF_RUN))
         self._copy_measurements(run, copied.id, ends)
         for status, at in _life_of(run):
             self.clock.at = at
@@ -319,19 +329,7 @@ class _Copy:
             details = dict(item.details)
             if details.get(MEASURED_ON) in self.runs:
                 details[MEASURED_ON] = self.runs[details[MEASURED_ON]]
-            self.target.record_evaluation(
-                copied,
-                phase=item.phase,
-                split=item.split,
-                metric=item.metric,
-                weight_version=item.weight_version,
-                episodes=item.episodes,
-                successes=item.successes,
-                mean=item.mean,
-                stderr=item.stderr,
-                evaluator_hash=item.evaluator_hash,
-                details=details,
-            )
+            self.target.record_evaluation(copied, details=details, **_fields_of(item, _OF_SCORE))
         episodes = [
             self.source.get_episode(run.id, item.episode_id) for item in self.source.list_episodes(run.id, limit=None)
         ]
@@ -346,23 +344,11 @@ class _Copy:
             self.clock.at = item.created_at
             copied = self.target.record_finding(
                 self.study_id,
-                iteration=item.iteration,
                 experiment_id=self.arms[item.experiment_id].id,
                 baseline_id=self._copied_arm(item.baseline_id),
                 hypothesis_id=self.hypotheses.get(item.hypothesis_id or ""),
-                metric=item.metric,
-                split=item.split,
-                effect=item.effect,
-                ci_low=item.ci_low,
-                ci_high=item.ci_high,
-                confidence=item.confidence,
-                p_value=item.p_value,
-                p_adjusted=item.p_adjusted,
-                verdict=item.verdict,
-                method=item.method,
                 run_ids=[self.runs[run] for run in item.run_ids],
-                summary=item.summary,
-                details=item.details,
+                **_fields_of(item, _OF_FINDING),
             )
             self.findings[item.id] = copied.id
 
@@ -372,6 +358,10 @@ class _Copy:
         for old, new in self.runs.items():
             text = text.replace(f'"{old}"', f'"{new}"')
         return json.loads(text)
+
+
+def _fields_of(row: object, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
 
 
 def _life_of(run: Run) -> list[tuple[RunStatus, float]]:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from datetime import datetime
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -52,7 +51,7 @@ def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType
             str(run.seed),
             Text(run.status, style=_STATUS_STYLES.get(RunStatus(run.status), "")),
             f"{run.step}/{run.steps or '?'}",
-            *(_format_score(value) for value in (run.train_reward, run.base, run.final)),
+            *("" if value is None else f"{value:.3f}" for value in (run.train_reward, run.base, run.final)),
         )
     lines = [Text(_format_event(event), style=_STYLES[event.severity]) for event in events]
     above = [Text(f"({hidden} earlier runs not shown)", style="dim")] if hidden > 0 else []
@@ -77,9 +76,7 @@ class Follower:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -145,7 +142,3 @@ def _format_event(event: Event) -> str:
 
 def _clock(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%H:%M:%S}"
-
-
-def _format_score(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"

@@ -20,6 +20,7 @@ from researcher.execution.environments import look_at, name_environments
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.topic import parse_topic
 from researcher.servers.pool import check_servers
+from researcher.study.budget import present_budget
 from researcher.types import Budget, FrameRequest, JudgedBy
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
@@ -69,8 +70,8 @@ class StudySettings(BaseModel):
     `job` holds the settings that every arm starts from. None leaves a choice to the topic and the planner. `servers`
     empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. After
     `llm_patience` minutes without an answer of the language model, `on_llm_outage` says what becomes of the study.
-    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. With less than
-    `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is told how the study goes.
+    With less than `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is told how the
+    study goes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -125,13 +126,7 @@ class StudySettings(BaseModel):
         return webhook
 
     def budget(self) -> Budget:
-        return Budget(
-            max_runs=self.max_runs,
-            max_wall_s=None if self.max_hours is None else self.max_hours * 3600,
-            max_gpu_hours=self.max_gpu_hours,
-            max_llm_tokens=self.max_llm_tokens,
-            max_llm_usd=self.max_llm_usd,
-        )
+        return present_budget(self.model_dump(), Budget())
 
     @property
     def rules_answer_outages(self) -> bool:

@@ -168,14 +168,12 @@ class SnapshotReader:
             claimed.setdefault((self._arms[run.experiment_id].name, run.seed), []).append(run)
         planned = frozenset[tuple[str, int]]().union(*self._planned.values())
         wanted = {key for key in planned if key[0] not in invalid} | claimed.keys()
-        done = sum(self._state_of(runs) in _OVER for runs in claimed.values())
+        trials = [Trial(self._arms[runs[0].experiment_id], runs[0].seed, tuple(runs)) for runs in claimed.values()]
+        done = sum(trial.state in _OVER for trial in trials)
         # The clock may have been put back since.
         took = [max(0.0, run.finished_at - run.created_at) for run in self._finished() if run.finished_at]
         active = [run.created_at for run in self._runs.values() if _is_under_way(run)]
         return _Progress(done, len(wanted), fmean(took) if took else None, tuple(active))
-
-    def _state_of(self, runs: list[Run]) -> TrialState:
-        return Trial(self._arms[runs[0].experiment_id], runs[0].seed, tuple(runs)).state
 
     def _finished(self) -> Iterable[Run]:
         return (run for run in self._runs.values() if run.status is RunStatus.FINISHED)

@@ -1,21 +1,13 @@
 """From finished episodes to a sealed batch: admission, groups, quotas and stop rules."""
 
-from swarm.batch.diagnostics import ClientWarning, Diagnostics
-from swarm.batch.eligibility import DroppedEpisode, DropReason
-from swarm.batch.policy import BatchPolicy
-from swarm.batch.pool import BatchPool, Place, PoolProgress, SealedBatch, SourceProgress
-from swarm.batch.selection import rebuild
-
-__all__ = [
-    "BatchPolicy",
-    "BatchPool",
-    "ClientWarning",
-    "Diagnostics",
-    "DropReason",
-    "DroppedEpisode",
-    "Place",
-    "PoolProgress",
-    "SealedBatch",
-    "SourceProgress",
-    "rebuild",
-]
+from swarm.batch.diagnostics import ClientWarning as ClientWarning
+from swarm.batch.diagnostics import Diagnostics as Diagnostics
+from swarm.batch.eligibility import DroppedEpisode as DroppedEpisode
+from swarm.batch.eligibility import DropReason as DropReason
+from swarm.batch.policy import BatchPolicy as BatchPolicy
+from swarm.batch.pool import BatchPool as BatchPool
+from swarm.batch.pool import Place as Place
+from swarm.batch.pool import PoolProgress as PoolProgress
+from swarm.batch.pool import SealedBatch as SealedBatch
+from swarm.batch.pool import SourceProgress as SourceProgress
+from swarm.batch.selection import rebuild as rebuild

@@ -6,7 +6,7 @@ Place in the flow: made of the job or of a live change, read by the pool. It kno
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from swarm.job import GROUP_TIMEOUT_S, STALL_TIMEOUT_S, TrainJob
 from swarm.schemas import GROUPED_RULES, StopRule
@@ -54,17 +54,5 @@ class BatchPolicy:
     def of(cls, job: TrainJob) -> BatchPolicy:
         resolved = job.resolve()
         assert resolved.min_group is not None, "a resolved job has min_group"
-        return cls(
-            stop_rule=resolved.stop_rule,
-            batch_size=resolved.batch_size,
-            num_repeat=resolved.num_repeat,
-            min_group=resolved.min_group,
-            drain_timeout_s=resolved.drain_timeout_s,
-            batch_timeout_s=resolved.batch_timeout_s,
-            max_staleness=resolved.max_staleness,
-            mixture=resolved.mixture,
-            group_timeout_s=resolved.group_timeout_s,
-            stall_timeout_s=resolved.stall_timeout_s,
-            reward_keys=None if resolved.gdpo_reward_keys is None else tuple(resolved.gdpo_reward_keys),
-            has_greedy=resolved.has_greedy,
-        )
+        same = {each.name: getattr(resolved, each.name) for each in fields(cls) if each.name != "reward_keys"}
+        return cls(**same, reward_keys=None if resolved.gdpo_reward_keys is None else tuple(resolved.gdpo_reward_keys))

@@ -9,8 +9,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,12 +26,8 @@ from swarm.errors import BadRequest, EngineFailure
 
 if TYPE_CHECKING:
     from swarm.client import Evaluation, SwarmClient
-    from swarm.environments import Environment
     from swarm.job import TrainJob
-    from swarm.program import Program
-    from swarm.program.roles import Servers
     from swarm.schemas import EvaluationView
-    from swarm.tasks import Split
 
 EPISODES = 200
 END_S = 60.0
@@ -61,6 +59,7 @@ def evaluate(
     with failures_in_one_line():
         from swarm.environments.server import open_environment
         from swarm.processes.child import own_name
+        from swarm.program import measure
         from swarm.program.roles import clients_of, connected, servers_named
 
         chosen, chosen_split = program_of(program, env), split_named(split)
@@ -74,7 +73,8 @@ def evaluate(
         ):
             for client in clients_of(servers).values():
                 require_model(client)
-            scorer = _Scorer(servers, environment, chosen, chosen_split, workers)
+            score = partial(measure, servers, environment, chosen, split=chosen_split, max_workers=workers)
+            scorer = _Scorer(environment.name, str(chosen_split), lambda wanted: score(episodes=wanted))
             if follow:
                 _follow(next(iter(clients_of(servers).values())), scorer, episodes, as_json=as_json)
             else:
@@ -109,28 +109,21 @@ def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, di
         child.stop()
 
 
+@dataclass(frozen=True, slots=True)
 class _Scorer:
-    """Held-out tasks, and the agent that attempts them."""
+    """Held-out tasks, and how so many of them are attempted."""
 
-    def __init__(
-        self, servers: Servers, environment: Environment, program: Program, split: Split, workers: int
-    ) -> None:
-        self._servers, self._environment, self._program = servers, environment, program
-        self._split, self._workers = split, workers
-        self.name = f"{environment.name}/{split}"
-        self.figures = {"task": environment.name, "split": str(split)}
+    task: str
+    split: str
+    score: Callable[[int], Evaluation]
 
-    def score(self, episodes: int) -> Evaluation:
-        from swarm.program import measure
+    @property
+    def name(self) -> str:
+        return f"{self.task}/{self.split}"
 
-        return measure(
-            self._servers,
-            self._environment,
-            self._program,
-            split=self._split,
-            episodes=episodes,
-            max_workers=self._workers,
-        )
+    @property
+    def figures(self) -> dict[str, str]:
+        return {"task": self.task, "split": self.split}
 
 
 def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import httpx
 
@@ -73,17 +72,6 @@ class ConnectionStack(httpx.BaseTransport):
     def close(self) -> None:
         for transport in self._stack.drain():
             transport.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self.close()
 
 
 class AsyncConnectionStack(httpx.AsyncBaseTransport):

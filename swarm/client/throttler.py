@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from swarm.client.async_client import AsyncSwarmClient
 from swarm.client.client import SwarmClient
@@ -100,9 +99,7 @@ class Throttler:
             self._withdraw(waiter)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave()
 
     async def __aenter__(self) -> None:
@@ -125,9 +122,7 @@ class Throttler:
             self._withdraw(waiter)
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._leave()
 
     def _queue(self, wake: Callable[[], object]) -> _Waiter:

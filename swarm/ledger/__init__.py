@@ -1,51 +1,24 @@
 """The durable record of a server: SQLite, one writer, group commit."""
 
-from swarm.ledger.evaluations import Report
-from swarm.ledger.ledger import Ledger
-from swarm.ledger.rows import (
-    AuditRow,
-    BatchRow,
-    BatchState,
-    ClosedEpisode,
-    EndReceipt,
-    EpisodeRow,
-    EpisodeSlice,
-    EvaluationRow,
-    EvaluationState,
-    EventRow,
-    JobRow,
-    LaunchRow,
-    LeaseRow,
-    MetricRow,
-    OpenWork,
-    RecordedEpisode,
-    StateRow,
-    TaskRow,
-)
-from swarm.ledger.writer import CommitCount
-from swarm.ledger.writes import Ending
-
-__all__ = [
-    "AuditRow",
-    "BatchRow",
-    "BatchState",
-    "ClosedEpisode",
-    "CommitCount",
-    "EndReceipt",
-    "Ending",
-    "EpisodeRow",
-    "EpisodeSlice",
-    "EvaluationRow",
-    "EvaluationState",
-    "EventRow",
-    "JobRow",
-    "LaunchRow",
-    "LeaseRow",
-    "Ledger",
-    "MetricRow",
-    "OpenWork",
-    "RecordedEpisode",
-    "Report",
-    "StateRow",
-    "TaskRow",
-]
+from swarm.ledger.evaluations import Report as Report
+from swarm.ledger.ledger import Ledger as Ledger
+from swarm.ledger.rows import AuditRow as AuditRow
+from swarm.ledger.rows import BatchRow as BatchRow
+from swarm.ledger.rows import BatchState as BatchState
+from swarm.ledger.rows import ClosedEpisode as ClosedEpisode
+from swarm.ledger.rows import EndReceipt as EndReceipt
+from swarm.ledger.rows import EpisodeRow as EpisodeRow
+from swarm.ledger.rows import EpisodeSlice as EpisodeSlice
+from swarm.ledger.rows import EvaluationRow as EvaluationRow
+from swarm.ledger.rows import EvaluationState as EvaluationState
+from swarm.ledger.rows import EventRow as EventRow
+from swarm.ledger.rows import JobRow as JobRow
+from swarm.ledger.rows import LaunchRow as LaunchRow
+from swarm.ledger.rows import LeaseRow as LeaseRow
+from swarm.ledger.rows import MetricRow as MetricRow
+from swarm.ledger.rows import OpenWork as OpenWork
+from swarm.ledger.rows import RecordedEpisode as RecordedEpisode
+from swarm.ledger.rows import StateRow as StateRow
+from swarm.ledger.rows import TaskRow as TaskRow
+from swarm.ledger.writer import CommitCount as CommitCount
+from swarm.ledger.writes import Ending as Ending

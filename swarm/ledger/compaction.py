@@ -109,8 +109,8 @@ def _drop(connection: sqlite3.Connection, after_step: int, ended_before: float) 
         episodes = connection.execute(f"SELECT count(DISTINCT episode_id) FROM turns WHERE {chosen}").fetchone()[0]
         turns = connection.execute(f"DELETE FROM turns WHERE {chosen}").rowcount
         if turns:
-            detail = writes.to_json({"episodes": episodes, "turns": turns})
-            writes.insert_event(connection, "ledger.compacted", detail, time.time())
+            detail = {"episodes": episodes, "turns": turns}
+            writes.insert_event(connection, time.time(), "ledger.compacted", detail)
         connection.execute("DROP TABLE dropped")
     except BaseException:
         connection.execute("ROLLBACK")

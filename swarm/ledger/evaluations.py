@@ -39,7 +39,7 @@ class Report:
         return hashlib.sha256(to_json(said).encode()).hexdigest()
 
 
-def evaluations(connection: sqlite3.Connection, after_step: int, limit: int) -> list[EvaluationRow]:
+def evaluations(connection: sqlite3.Connection, after_step: int = -1, limit: int = 1000) -> list[EvaluationRow]:
     """Those of the newest job, by step and age: `limit` of them, and the rest of the last step."""
     beyond = f"FROM evaluations WHERE job_id = {NEWEST_JOB} AND step > ?1"
     rows = connection.execute(
@@ -50,7 +50,7 @@ def evaluations(connection: sqlite3.Connection, after_step: int, limit: int) -> 
     return [_to_evaluation(row) for row in rows]
 
 
-def newest_evaluation(connection: sqlite3.Connection, state: EvaluationState | None) -> EvaluationRow | None:
+def newest_evaluation(connection: sqlite3.Connection, state: EvaluationState | None = None) -> EvaluationRow | None:
     """The newest of the newest job; of those in a state, if one is given."""
     row = connection.execute(
         f"SELECT * FROM evaluations WHERE job_id = {NEWEST_JOB} AND state = coalesce(?, state)"
@@ -69,9 +69,10 @@ def evaluation_of(connection: sqlite3.Connection, step: int) -> EvaluationRow:
 
 
 def insert_evaluation(
-    connection: sqlite3.Connection, step: int, weight_version: int, episodes: int, at: float
+    connection: sqlite3.Connection, at: float, step: int, weight_version: int, episodes: int
 ) -> EvaluationRow:
-    """The evaluation of a step: a new one that is due, or the one on record."""
+    """The evaluation of the present weights, due from now on if there is none on record. One that is still open for
+    other weights is rewound."""
     connection.execute(
         f"UPDATE evaluations SET state = 'rewound', ended_at = ? WHERE job_id = {NEWEST_JOB} AND {_OPEN}"
         " AND (step <> ? OR weight_version <> ?)",
@@ -87,7 +88,7 @@ def insert_evaluation(
     return evaluation_of(connection, step)
 
 
-def claim_evaluation(connection: sqlite3.Connection, step: int, evaluator: str, at: float) -> EvaluationRow:
+def claim_evaluation(connection: sqlite3.Connection, at: float, step: int, evaluator: str) -> EvaluationRow:
     """Raises Conflict unless it is due."""
     claimed = connection.execute(
         "UPDATE evaluations SET state = 'running', evaluator = ?, claimed_at = ?"
@@ -100,7 +101,7 @@ def claim_evaluation(connection: sqlite3.Connection, step: int, evaluator: str, 
     return evaluation_of(connection, step)
 
 
-def return_evaluation(connection: sqlite3.Connection, step: int, reason: str, at: float) -> EvaluationRow:
+def return_evaluation(connection: sqlite3.Connection, at: float, step: int, reason: str) -> EvaluationRow:
     """A running one is due again: its evaluator is gone. Raises Conflict unless it runs."""
     returned = connection.execute(
         "UPDATE evaluations SET state = 'due', evaluator = NULL, claimed_at = NULL"
@@ -113,7 +114,7 @@ def return_evaluation(connection: sqlite3.Connection, step: int, reason: str, at
     return evaluation_of(connection, step)
 
 
-def abandon_evaluation(connection: sqlite3.Connection, step: int, reason: str, at: float) -> EvaluationRow:
+def abandon_evaluation(connection: sqlite3.Connection, at: float, step: int, reason: str) -> EvaluationRow:
     """Go on without a score of these weights. Raises Conflict unless it is open."""
     abandoned = connection.execute(
         "UPDATE evaluations SET state = 'abandoned', reason = ?, ended_at = ?"
@@ -126,7 +127,7 @@ def abandon_evaluation(connection: sqlite3.Connection, step: int, reason: str, a
     return evaluation_of(connection, step)
 
 
-def end_evaluation(connection: sqlite3.Connection, step: int, report: Report, at: float) -> EvaluationRow:
+def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: Report) -> EvaluationRow:
     """Score the weights of a step, exactly once: the same report again gives the same answer.
 
     Without episodes it is abandoned. Raises NotFound; Conflict for one that somebody else runs or that is over;
@@ -147,7 +148,7 @@ def end_evaluation(connection: sqlite3.Connection, step: int, report: Report, at
             "UPDATE evaluations SET failures = ?, payload_digest = ? WHERE evaluation_id = ?",
             (report.failures, digest, row["evaluation_id"]),
         )
-        return abandon_evaluation(connection, step, report.reason or "no_score", at)
+        return abandon_evaluation(connection, at, step, report.reason or "no_score")
     mean, stderr = scores.mean, scores.stderr
     connection.execute(
         "UPDATE evaluations SET state = 'done', ended_at = ?, scored = ?, successes = ?, failures = ?, mean = ?,"
@@ -220,7 +221,7 @@ def _add_to_metrics(connection: sqlite3.Connection, done: EvaluationRow) -> None
 
 
 def _tell(connection: sqlite3.Connection, kind: str, step: int, at: float, **detail: object) -> None:
-    insert_event(connection, kind, to_json({"step": step, **detail}), at)
+    insert_event(connection, at, kind, {"step": step, **detail})
 
 
 def _find(connection: sqlite3.Connection, step: int) -> sqlite3.Row | None:

@@ -7,11 +7,13 @@ heartbeats are not stored: only the server in memory knows when one runs out.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
+from typing import Any
 
 from swarm.errors import LaunchConflict
 from swarm.ledger import queries
 from swarm.ledger.rows import JobRow, LaunchRow, LeaseRow
-from swarm.ledger.writes import insert_event, insert_job, to_json
+from swarm.ledger.writes import insert_event, insert_job
 
 
 def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:
@@ -22,15 +24,16 @@ def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:
 
 def insert_lease(
     connection: sqlite3.Connection,
+    at: float,
     study_id: str,
+    *,
     holder: str,
     host: str,
     pid: int,
     database: str,
     ttl_s: float,
-    at: float,
 ) -> LeaseRow:
-    """The one before it, if any, ends."""
+    """A new lease of the server; the one before it ends."""
     connection.execute("UPDATE leases SET ended_at = ? WHERE ended_at IS NULL", (at,))
     row = connection.execute(
         "INSERT INTO leases (study_id, holder, host, pid, database, ttl_s, since) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -39,30 +42,32 @@ def insert_lease(
     ).fetchone()
     lease = _to_lease(row)
     detail = {"study_id": study_id, "host": host, "pid": pid, "database": database, "fence": lease.fence}
-    insert_event(connection, "lease.taken", to_json(detail), at)
+    insert_event(connection, at, "lease.taken", detail)
     return lease
 
 
-def end_lease(connection: sqlite3.Connection, fence: int, at: float) -> None:
+def end_lease(connection: sqlite3.Connection, at: float, fence: int) -> None:
     """Idempotent."""
     ended = connection.execute(
         "UPDATE leases SET ended_at = ? WHERE fence = ? AND ended_at IS NULL RETURNING study_id", (at, fence)
     ).fetchone()
     if ended is not None:
-        insert_event(connection, "lease.released", to_json({"study_id": ended["study_id"], "fence": fence}), at)
+        insert_event(connection, at, "lease.released", {"study_id": ended["study_id"], "fence": fence})
 
 
-def insert_launch(connection: sqlite3.Connection, key: str, job: str, resolved: str, at: float) -> JobRow:
+def insert_launch(
+    connection: sqlite3.Connection, at: float, key: str, job: Mapping[str, Any], resolved: Mapping[str, Any]
+) -> JobRow:
     """Start a new run under a key. Raises Conflict, with nothing changed, if a run before has it."""
     if connection.execute("SELECT 1 FROM launches WHERE key = ?", (key,)).fetchone() is not None:
         raise LaunchConflict(f"the run {key} was started before", param="key")
-    started = insert_job(connection, job, resolved, at, key)
+    started = insert_job(connection, at, job, resolved, key=key)
     connection.execute("INSERT INTO launches (key, job_id, at) VALUES (?, ?, ?)", (key, started.job_id, at))
     return started
 
 
-def launches(connection: sqlite3.Connection, key: str | None, limit: int) -> list[LaunchRow]:
-    """Newest first; that of `key` alone if one is given."""
+def launches(connection: sqlite3.Connection, key: str | None = None, limit: int = 100) -> list[LaunchRow]:
+    """Runs that were started under a key, newest first; that of `key` alone if one is given."""
     rows = connection.execute(
         f"SELECT launches.key, launches.at, jobs.*, jobs.job_id = {queries.NEWEST_JOB} AS is_newest,"
         " (SELECT max(step) FROM batches WHERE batches.job_id = jobs.job_id AND state = 'trained') AS step"
@@ -81,13 +86,6 @@ def newest_launch_key(connection: sqlite3.Connection) -> str | None:
 
 
 def _to_lease(row: sqlite3.Row) -> LeaseRow:
-    return LeaseRow(
-        fence=row["fence"],
-        study_id=row["study_id"],
-        holder=row["holder"],
-        host=row["host"],
-        pid=row["pid"],
-        database=row["database"],
-        ttl_s=row["ttl_s"],
-        since=row["since"],
-    )
+    fields = dict(row)
+    del fields["ended_at"]
+    return LeaseRow(**fields)

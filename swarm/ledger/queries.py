@@ -1,6 +1,6 @@
 """Reads: one function per question, rows of the database in, frozen rows out.
 
-Place in the flow: called by the ledger on a read-only connection, and by operations.py inside a transaction. Knows
+Place in the flow: called by the ledger on a read-only connection, and by writes.py inside a transaction. Knows
 nothing of threads.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
 from typing import Any
 
 from swarm.errors import NotFound, UnknownParameter
@@ -43,6 +42,7 @@ def latest_job(connection: sqlite3.Connection) -> JobRow | None:
 
 
 def job(connection: sqlite3.Connection, job_id: int) -> JobRow:
+    """One run of this ledger. Raises NotFound."""
     row = connection.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
     if row is None:
         raise NotFound(f"no run {job_id} is on record")
@@ -55,31 +55,37 @@ def last_trained_step(connection: sqlite3.Connection, job_id: int) -> int:
 
 
 def job_changes(connection: sqlite3.Connection, job_id: int) -> list[JobChange]:
+    """The changes of one run, in their order."""
     rows = connection.execute("SELECT * FROM job_changes WHERE job_id = ? ORDER BY revision", (job_id,))
     return [JobChange(row["revision"], row["at_step"], json.loads(row["settings"])) for row in rows]
 
 
-def states(connection: sqlite3.Connection, limit: int) -> list[StateRow]:
+def states(connection: sqlite3.Connection, limit: int = 100) -> list[StateRow]:
+    """The newest changes of the engine state, oldest first."""
     rows = connection.execute("SELECT * FROM states ORDER BY state_id DESC LIMIT ?", (limit,)).fetchall()
     return [StateRow(row["state"], row["reason"], row["at"]) for row in reversed(rows)]
 
 
-def events(connection: sqlite3.Connection, after_id: int, limit: int) -> list[EventRow]:
+def events(connection: sqlite3.Connection, after_id: int = 0, limit: int = 100) -> list[EventRow]:
+    """Events beyond `after_id`, oldest first."""
     rows = connection.execute("SELECT * FROM events WHERE event_id > ? ORDER BY event_id LIMIT ?", (after_id, limit))
     return [EventRow(row["event_id"], row["kind"], json.loads(row["detail"]), row["at"]) for row in rows]
 
 
 def newest_events(connection: sqlite3.Connection, limit: int) -> list[EventRow]:
+    """The newest events, oldest first."""
     newest = connection.execute("SELECT coalesce(max(event_id), 0) FROM events").fetchone()[0]
     return events(connection, max(0, newest - limit), limit)
 
 
-def audit(connection: sqlite3.Connection, after_id: int, limit: int) -> list[AuditRow]:
+def audit(connection: sqlite3.Connection, after_id: int = 0, limit: int = 100) -> list[AuditRow]:
+    """Control calls beyond `after_id`, oldest first."""
     rows = connection.execute("SELECT * FROM audit WHERE audit_id > ? ORDER BY audit_id LIMIT ?", (after_id, limit))
     return [AuditRow(**dict(row)) for row in rows]
 
 
 def episode(connection: sqlite3.Connection, episode_id: str) -> EpisodeRow:
+    """Raises NotFound."""
     row = connection.execute("SELECT * FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
     if row is None:
         raise NotFound(f"no episode {episode_id!r} is on record", param="episode_id")
@@ -87,9 +93,24 @@ def episode(connection: sqlite3.Connection, episode_id: str) -> EpisodeRow:
 
 
 def episodes(
-    connection: sqlite3.Connection, filters: Mapping[str, str | None], cursor: str | None, limit: int
+    connection: sqlite3.Connection,
+    *,
+    state: EpisodeState | None = None,
+    episode_type: EpisodeType | None = None,
+    client_id: str | None = None,
+    task_id: str | None = None,
+    batch_id: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
 ) -> EpisodeSlice:
-    """`filters` maps column names, never user input, to values; None means any."""
+    """Episodes of every job, newest first. Raises UnknownParameter for a cursor that is not of this ledger."""
+    filters: dict[str, str | None] = {
+        "state": state,
+        "episode_type": episode_type,
+        "client_id": client_id,
+        "task_id": task_id,
+        "batch_id": batch_id,
+    }
     conditions = {f"{column} = ?": value for column, value in filters.items() if value is not None}
     if cursor is not None:
         if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
@@ -105,6 +126,7 @@ def episodes(
 
 
 def closed_episodes(connection: sqlite3.Connection, limit: int) -> list[ClosedEpisode]:
+    """The newest episodes of every job that run no more, oldest first."""
     rows = connection.execute(
         "SELECT episode_id, api_key_sha256, coalesce(outcome, state) AS reason FROM episodes"
         " WHERE state NOT IN ('running', 'prepared') ORDER BY number DESC LIMIT ?",
@@ -114,6 +136,7 @@ def closed_episodes(connection: sqlite3.Connection, limit: int) -> list[ClosedEp
 
 
 def turns(connection: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:
+    """The recorded turns of an episode by index; empty if there are none."""
     rows = connection.execute("SELECT * FROM turns WHERE episode_id = ? ORDER BY turn_index", (episode_id,))
     return tuple(_to_turn(row) for row in rows)
 
@@ -127,11 +150,13 @@ def episodes_with_turns(connection: sqlite3.Connection, condition: str, order: s
 
 
 def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[RecordedEpisode, ...]:
+    """The members of a batch with their turns, in the order they began."""
     rows = connection.execute("SELECT * FROM episodes WHERE batch_id = ? ORDER BY number", (batch_id,)).fetchall()
     return tuple(RecordedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
 
 
-def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int | None) -> list[BatchRow]:
+def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int | None = None) -> list[BatchRow]:
+    """The batches trained beyond `after_step` and not rewound since, by step; of the newest run, if none is named."""
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = coalesce(?, {NEWEST_JOB}) AND state = 'trained' AND step > ?"
         " ORDER BY step",
@@ -141,6 +166,7 @@ def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int
 
 
 def first_step_without_tokens(connection: sqlite3.Connection, after_step: int, up_to_step: int) -> int | None:
+    """The first step of these whose batch cannot be trained again, because tokens of it were dropped."""
     return connection.execute(
         "SELECT min(b.step) FROM batches AS b JOIN episodes AS e ON e.batch_id = b.batch_id"
         f" WHERE b.job_id = {NEWEST_JOB} AND b.state = 'trained' AND b.step > ? AND b.step <= ?"
@@ -150,13 +176,15 @@ def first_step_without_tokens(connection: sqlite3.Connection, after_step: int, u
 
 
 def trained_groups_by_source(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many groups of each data source have been trained."""
     rows = connection.execute(
         f"SELECT data_source, n FROM trained_groups WHERE job_id = {NEWEST_JOB} ORDER BY data_source"
     )
     return {row["data_source"]: row["n"] for row in rows}
 
 
-def metrics(connection: sqlite3.Connection, after_step: int, limit: int) -> list[MetricRow]:
+def metrics(connection: sqlite3.Connection, after_step: int = 0, limit: int = 1000) -> list[MetricRow]:
+    """Finished steps beyond `after_step`, oldest first."""
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained' AND step > ? ORDER BY step LIMIT ?",
         (after_step, limit),
@@ -166,7 +194,8 @@ def metrics(connection: sqlite3.Connection, after_step: int, limit: int) -> list
     ]
 
 
-def batches(connection: sqlite3.Connection, limit: int) -> list[BatchRow]:
+def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:
+    """The newest batches, newest first."""
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} ORDER BY rowid DESC LIMIT ?", (limit,)
     )
@@ -174,6 +203,7 @@ def batches(connection: sqlite3.Connection, limit: int) -> list[BatchRow]:
 
 
 def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
+    """The tasks of the newest job of which something is trained or waits to be, by task id."""
     rows = connection.execute(
         "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || coalesce(e.batch_group, '')) AS groups,"
         " sum(e.batch_id IS NULL) AS waiting FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id"
@@ -185,6 +215,7 @@ def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
 
 
 def failures(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many episodes were aborted, expired or dropped, by reason; the most frequent reasons only."""
     rows = connection.execute(
         f"SELECT outcome, sum(n) AS n FROM episode_counts WHERE job_id = {NEWEST_JOB} AND state <> 'trained'"
         " GROUP BY outcome ORDER BY n DESC, outcome LIMIT ?",
@@ -194,6 +225,7 @@ def failures(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
+    """How many episodes of the newest job there are by state and outcome, "" where there is none."""
     rows = connection.execute(
         f"SELECT state, outcome, n FROM episode_counts WHERE job_id = {NEWEST_JOB} UNION ALL"
         f" SELECT state, '', count(*) FROM episodes WHERE job_id = {NEWEST_JOB}"

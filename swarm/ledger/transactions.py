@@ -13,7 +13,7 @@ import sqlite3
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes import Ending, close_episode, to_json_or_null
+from swarm.ledger.writes import Ending, close_episode, to_json, to_json_or_null
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0
@@ -26,8 +26,13 @@ _GIVEN_UP = frozenset({EpisodeState.ABORTED, EpisodeState.EXPIRED})
 
 
 def prepare_episode(
-    connection: sqlite3.Connection, ending: Ending, transaction_sha256: str, inquiry_url: str | None
+    connection: sqlite3.Connection, ending: Ending, *, transaction_sha256: str, inquiry_url: str | None
 ) -> EndReceipt:
+    """Store the result of a running episode that is to count only if its transaction does; the same again gives
+    the same answer. `inquiry_url` None: its own commit decides.
+
+    Raises NotFound, IdempotencyMismatch for another result, Conflict for another transaction, or EpisodeEnded.
+    """
     present = queries.episode(connection, ending.episode_id)
     if present.state is not EpisodeState.RUNNING:
         return _replay(present, ending, transaction_sha256)
@@ -39,7 +44,7 @@ def prepare_episode(
         " transaction_sha256 = ?, inquiry_url = ? WHERE episode_id = ? RETURNING weight_versions",
         (
             ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
-            ending.metadata, ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
+            to_json(ending.metadata), ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
             to_json_or_null(ending.rewards), transaction_sha256, inquiry_url, ending.episode_id,
         ),
     ).fetchone()[0]  # fmt: skip
@@ -47,9 +52,13 @@ def prepare_episode(
 
 
 def commit_episode(
-    connection: sqlite3.Connection, episode_id: str, transaction_sha256: str, ended_at: float
+    connection: sqlite3.Connection, episode_id: str, *, transaction_sha256: str, ended_at: float
 ) -> EndReceipt:
-    """Too late a commit gives the deciding episode up instead, which the receipt says: an error would undo that."""
+    """Complete a prepared episode; again gives the same answer.
+
+    Too late a commit gives the deciding episode up instead, which the receipt says: an error would undo that. Raises
+    NotFound, EpisodeEnded if it was given up before, Conflict if it is not of this transaction.
+    """
     present = queries.episode(connection, episode_id)
     if present.state is EpisodeState.RUNNING:
         raise Conflict(f"episode {episode_id} is running: prepare it first")
@@ -59,7 +68,7 @@ def commit_episode(
     if present.state is not EpisodeState.PREPARED:
         return _receipt(present)
     if present.inquiry_url is None and ended_at > (present.ended_at or 0.0) + COMMIT_LIMIT_S:
-        close_episode(connection, episode_id, EpisodeState.EXPIRED, COMMIT_TIMEOUT, ended_at, None, is_prepared=True)
+        close_episode(connection, episode_id, EpisodeState.EXPIRED, COMMIT_TIMEOUT, ended_at=ended_at, is_prepared=True)
         return _receipt(queries.episode(connection, episode_id))
     connection.execute(
         "UPDATE episodes SET state = 'completed', ended_at = ? WHERE episode_id = ?", (ended_at, episode_id)

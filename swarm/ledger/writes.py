@@ -1,6 +1,7 @@
 """Writes: one function per fact to record, each run inside a transaction of the writer.
 
-Place in the flow: the ledger binds arguments, the writer supplies the connection. What may follow what is decided here
+Place in the flow: the ledger binds arguments, among them the time `at` of the call where an event is left behind, and
+the writer supplies the connection. What may follow what is decided here
 by conditions of the statements themselves, so that no caller can end an episode twice or train it twice. Knows nothing
 of threads.
 """
@@ -12,7 +13,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerError
 from swarm.ledger import queries
@@ -20,7 +21,7 @@ from swarm.ledger.blobs import pack_floats, pack_integers
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import AuditRow, BatchState, EndReceipt, EpisodeRow, EvaluationState, JobRow, OpenWork
 from swarm.live_settings import JobChange
-from swarm.schemas import EpisodeState
+from swarm.schemas import EngineState, EpisodeState
 from swarm.types import SamplingParams, StepReport, Turn
 
 JOB_REPLACED = "job_replaced"
@@ -83,7 +84,7 @@ class EncodedTurn:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a client reported at the end of an episode. `metadata` is JSON."""
+    """What a client reported at the end of an episode."""
 
     episode_id: str
     idempotency_key: str
@@ -91,55 +92,65 @@ class Ending:
     task_id: str
     reward: float
     is_success: bool | None
-    metadata: str
+    metadata: Mapping[str, Any]
     ended_at: float
-    turn_rewards: Sequence[float] | None
+    turn_rewards: Sequence[float] | None = None
     rewards: Mapping[str, float] | None = None
 
 
 def insert_job(
     connection: sqlite3.Connection,
-    job: str,
-    resolved: str,
     at: float,
-    key: str | None = None,
+    job: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+    *,
     from_weights: bool = False,
+    key: str | None = None,
 ) -> JobRow:
+    """Start a new run: from here on steps count from 0 and the pool is empty.
+
+    With `from_weights` it begins from those of the run before, if there is one. What that left open is closed with
+    the reason `job_replaced`.
+    """
     _close_books(connection, at)
     earlier = queries.latest_job(connection) if from_weights else None
     origin = None if earlier is None else (earlier.job_id, queries.last_trained_step(connection, earlier.job_id))
     row = connection.execute(
         "INSERT INTO jobs (job, resolved, created_at, origin_job_id, origin_step) VALUES (?, ?, ?, ?, ?) RETURNING *",
-        (job, resolved, at, *(origin or (None, None))),
+        (to_json(job), to_json(resolved), at, *(origin or (None, None))),
     ).fetchone()
     started = queries.to_job(row)
     names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
     named = {} if key is None else {"key": key}
     weights = {} if origin is None else {"weights_of": {"job_id": origin[0], "step": origin[1]}}
-    insert_event(connection, "job.started", to_json({"job_id": started.job_id, **names, **named, **weights}), at)
+    insert_event(connection, at, "job.started", {"job_id": started.job_id, **names, **named, **weights})
     return started
 
 
-def extend_job(connection: sqlite3.Connection, job: str, resolved: str, at: float) -> JobRow:
+def extend_job(
+    connection: sqlite3.Connection, at: float, job: Mapping[str, Any], resolved: Mapping[str, Any]
+) -> JobRow:
+    """Give the newest run its job anew, with another end: steps and pool stay."""
     before = queries.latest_job(connection)
     row = connection.execute(
-        f"UPDATE jobs SET job = ?, resolved = ? WHERE job_id = {NEWEST_JOB} RETURNING *", (job, resolved)
+        f"UPDATE jobs SET job = ?, resolved = ? WHERE job_id = {NEWEST_JOB} RETURNING *",
+        (to_json(job), to_json(resolved)),
     ).fetchone()
     if before is None or row is None:
         raise LedgerError("no job is on record: there is none to extend")
     extended = queries.to_job(row)
     steps = {"from": before.resolved.get("total_steps"), "to": extended.resolved.get("total_steps")}
-    insert_event(connection, "job.extended", to_json({"job_id": extended.job_id, **steps}), at)
+    insert_event(connection, at, "job.extended", {"job_id": extended.job_id, **steps})
     return extended
 
 
-def insert_state(connection: sqlite3.Connection, state: str, reason: str | None, at: float) -> None:
+def insert_state(connection: sqlite3.Connection, at: float, state: EngineState, reason: str | None = None) -> None:
     connection.execute("INSERT INTO states (state, reason, at) VALUES (?, ?, ?)", (state, reason, at))
-    insert_event(connection, "engine.state", to_json({"state": state, "reason": reason}), at)
+    insert_event(connection, at, "engine.state", {"state": state, "reason": reason})
 
 
-def insert_event(connection: sqlite3.Connection, kind: str, detail: str, at: float) -> None:
-    connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (kind, detail, at))
+def insert_event(connection: sqlite3.Connection, at: float, kind: str, detail: Mapping[str, Any]) -> None:
+    connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (kind, to_json(detail), at))
 
 
 def insert_audit(connection: sqlite3.Connection, entry: AuditRow) -> None:
@@ -149,7 +160,8 @@ def insert_audit(connection: sqlite3.Connection, entry: AuditRow) -> None:
     )
 
 
-def insert_change(connection: sqlite3.Connection, change: JobChange, settings: str, at: float) -> None:
+def insert_change(connection: sqlite3.Connection, at: float, change: JobChange) -> None:
+    """Other settings of the newest job from a step on. Raises Conflict unless it is the next revision."""
     job = queries.latest_job(connection)
     if job is None:
         raise LedgerError("no job is on record: there is none to change")
@@ -157,13 +169,14 @@ def insert_change(connection: sqlite3.Connection, change: JobChange, settings: s
     _require(change.revision == last + 1, f"the job is at revision {last}: the next one is not {change.revision}")
     connection.execute(
         "INSERT INTO job_changes (job_id, revision, at_step, settings, at) VALUES (?, ?, ?, ?, ?)",
-        (job.job_id, change.revision, change.at_step, settings, at),
+        (job.job_id, change.revision, change.at_step, to_json(dict(change.settings)), at),
     )
     detail = {"revision": change.revision, "at_step": change.at_step, "settings": dict(change.settings)}
-    insert_event(connection, "job.changed", to_json({"job_id": job.job_id, **detail}), at)
+    insert_event(connection, at, "job.changed", {"job_id": job.job_id, **detail})
 
 
 def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
+    """Record a RUNNING episode of the newest job. Raises LedgerError if no job is recorded or the id is taken."""
     inserted = connection.execute(
         "INSERT INTO episodes (job_id, state, episode_id, episode_type, client_id, api_key_sha256, begun_at,"
         " idle_timeout_s, deadline_at, task_id, last_seen_at, data_source, lease_s, is_greedy)"
@@ -199,6 +212,11 @@ def insert_turns(connection: sqlite3.Connection, turns: Sequence[EncodedTurn]) -
 
 
 def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
+    """Complete a running episode exactly once; the same key and digest again give the same answer.
+
+    Raises NotFound, IdempotencyMismatch (same key, other payload) or EpisodeEnded (it ended under another key,
+    was aborted or expired; the message says which).
+    """
     ended = connection.execute(
         "UPDATE episodes SET state = 'completed', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
         " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?,"
@@ -206,7 +224,7 @@ def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
         " WHERE episode_id = ? AND state = 'running' RETURNING weight_versions",
         (
             ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
-            ending.metadata, ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
+            to_json(ending.metadata), ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
             to_json_or_null(ending.rewards), ending.episode_id,
         ),
     ).fetchone()  # fmt: skip
@@ -231,15 +249,17 @@ def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
 
 def revise_reward(
     connection: sqlite3.Connection,
+    at: float,
     episode_id: str,
+    *,
     reward: float,
     is_success: bool | None,
     turn_rewards: Sequence[float] | None,
-    rewards: Mapping[str, float] | None,
+    rewards: Mapping[str, float] | None = None,
     reason: str,
-    at: float,
 ) -> EpisodeRow:
-    """What was reported before is kept in `reward_revisions`."""
+    """Another result for an episode that waits for a batch; the former one is kept in `reward_revisions`. Raises
+    NotFound, or EpisodeEnded once its batch is sealed or if it is in any other state."""
     former = queries.episode(connection, episode_id)
     revised = connection.execute(
         "UPDATE episodes SET reward = ?, is_success = ?, turn_rewards = ?, rewards = ?"
@@ -263,19 +283,24 @@ def revise_reward(
         ),
     )
     detail = {"episode_id": episode_id, "from": former.reward, "to": reward, "reason": reason}
-    insert_event(connection, "reward.revised", to_json(detail), at)
+    insert_event(connection, at, "reward.revised", detail)
     return queries.episode(connection, episode_id)
 
 
 def close_episode(
     connection: sqlite3.Connection,
     episode_id: str,
-    state: EpisodeState,
+    state: Literal[EpisodeState.ABORTED, EpisodeState.EXPIRED],
     reason: str,
+    *,
     ended_at: float,
-    last_seen_at: float | None,
+    last_seen_at: float | None = None,
     is_prepared: bool = False,
 ) -> bool:
+    """Give a running episode up, or a prepared one if that is said. False if it was in that state already.
+
+    Raises NotFound or EpisodeEnded.
+    """
     closed = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ?, last_seen_at = coalesce(?, last_seen_at)"
         " WHERE episode_id = ? AND state = ?",
@@ -295,18 +320,24 @@ def close_episode(
 
 def seal_batch(
     connection: sqlite3.Connection,
+    at: float,
     batch_id: str,
     step: int,
     members: Sequence[str],
     dropped: Sequence[tuple[str, str]],
-    groups: Sequence[int] | None,
-    settings: str,
-    at: float,
+    groups: Sequence[int] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
+    """Bind completed episodes to a batch and drop others, given as (episode id, reason), in one transaction.
+
+    `groups` numbers the group of each member; without it, the members of a task are its group. `settings` is what
+    the batch is trained with where that differs from the job. Raises Conflict, with nothing changed, if a member is
+    not a completed train episode outside any batch.
+    """
     connection.execute(
         "INSERT INTO batches (batch_id, job_id, step, state, sealed_at, settings)"
         f" VALUES (?, {NEWEST_JOB}, ?, ?, ?, ?)",
-        (batch_id, step, BatchState.SEALED, at, settings),
+        (batch_id, step, BatchState.SEALED, at, to_json(dict(settings or {}))),
     )
     for episode_id, group in zip(members, groups or (None,) * len(members), strict=True):
         bound = connection.execute(
@@ -324,15 +355,15 @@ def seal_batch(
     reasons = Counter(reason for _, reason in dropped)
     _count_closed(connection, EpisodeState.DROPPED, reasons)
     detail = {"batch_id": batch_id, "step": step, "episodes": len(members), "dropped": dict(reasons)}
-    insert_event(connection, "batch.sealed", to_json(detail), at)
+    insert_event(connection, at, "batch.sealed", detail)
 
 
-def finish_batch(connection: sqlite3.Connection, report: StepReport, metrics: str, at: float) -> None:
+def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) -> None:
     finished = connection.execute(
         "UPDATE batches SET state = ?, step = ?, finished_at = ?, weight_version = ?, metrics = ?"
         " WHERE batch_id = ? AND state = ?",
         (
-            BatchState.TRAINED, report.step, at, report.weight_version.version, metrics,
+            BatchState.TRAINED, report.step, at, report.weight_version.version, to_json(dict(report.metrics)),
             report.batch_id, BatchState.SEALED,
         ),
     ).rowcount  # fmt: skip
@@ -356,20 +387,25 @@ def finish_batch(connection: sqlite3.Connection, report: StepReport, metrics: st
     )
     detail = {"batch_id": report.batch_id, "step": report.step, "weight_version": report.weight_version.version}
     score = report.metrics.get(SCORE)
-    insert_event(connection, "batch.trained", to_json({**detail, "score": score}), at)
+    insert_event(connection, at, "batch.trained", {**detail, "score": score})
 
 
-def fail_batch(connection: sqlite3.Connection, batch_id: str, reason: str, at: float) -> None:
+def fail_batch(connection: sqlite3.Connection, at: float, batch_id: str, reason: str) -> None:
+    """Give a sealed batch up: its members are completed and unbound again. Raises Conflict unless it is sealed."""
     failed = connection.execute(
         "UPDATE batches SET state = ?, reason = ?, finished_at = ? WHERE batch_id = ? AND state = ?",
         (BatchState.FAILED, reason, at, batch_id, BatchState.SEALED),
     ).rowcount
     _require(failed, f"batch {batch_id} cannot be failed: it is not sealed")
     connection.execute("UPDATE episodes SET batch_id = NULL, batch_group = NULL WHERE batch_id = ?", (batch_id,))
-    insert_event(connection, "batch.failed", to_json({"batch_id": batch_id, "reason": reason}), at)
+    insert_event(connection, at, "batch.failed", {"batch_id": batch_id, "reason": reason})
 
 
-def rewind(connection: sqlite3.Connection, step: int, reason: str, at: float) -> None:
+def rewind(connection: sqlite3.Connection, at: float, step: int, reason: str) -> None:
+    """Declare that the weights are back at `step`: later batches become REWOUND, their metrics leave the history.
+
+    Their episodes stay TRAINED, so that no episode is trained twice.
+    """
     rewound = connection.execute(
         f"UPDATE batches SET state = ?, reason = ? WHERE job_id = {NEWEST_JOB} AND state = ? AND step > ?",
         (BatchState.REWOUND, reason, BatchState.TRAINED, step),
@@ -378,11 +414,13 @@ def rewind(connection: sqlite3.Connection, step: int, reason: str, at: float) ->
         f"UPDATE evaluations SET state = ?, ended_at = coalesce(ended_at, ?) WHERE job_id = {NEWEST_JOB} AND step > ?",
         (EvaluationState.REWOUND, at, step),
     )
-    insert_event(connection, "weights.rewound", to_json({"step": step, "reason": reason, "batches": rewound}), at)
+    insert_event(connection, at, "weights.rewound", {"step": step, "reason": reason, "batches": rewound})
 
 
-def recover(connection: sqlite3.Connection, reason: str, at: float) -> OpenWork:
-    returned = _fail_sealed(connection, reason, at)
+def recover(connection: sqlite3.Connection, at: float, reason: str = "server_restarted") -> OpenWork:
+    """What to go on with after a crash. Batches sealed and never finished fail with `reason`; running episodes go
+    on running."""
+    returned = _fail_sealed(connection, at, reason)
     last = connection.execute(
         f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained'"
         " ORDER BY step DESC LIMIT 1"
@@ -399,16 +437,16 @@ def recover(connection: sqlite3.Connection, reason: str, at: float) -> OpenWork:
     )
 
 
-def _fail_sealed(connection: sqlite3.Connection, reason: str, at: float) -> tuple[str, ...]:
+def _fail_sealed(connection: sqlite3.Connection, at: float, reason: str) -> tuple[str, ...]:
     sealed = connection.execute("SELECT batch_id FROM batches WHERE state = ?", (BatchState.SEALED,)).fetchall()
     for row in sealed:
-        fail_batch(connection, row["batch_id"], reason, at)
+        fail_batch(connection, at, row["batch_id"], reason)
     return tuple(row["batch_id"] for row in sealed)
 
 
 def _close_books(connection: sqlite3.Connection, at: float) -> None:
     """End whatever belongs to the job before: nothing of it can be trained by the next."""
-    _fail_sealed(connection, JOB_REPLACED, at)
+    _fail_sealed(connection, at, JOB_REPLACED)
     expired = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state IN ('running', 'prepared')",
         (EpisodeState.EXPIRED, JOB_REPLACED, at),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
@@ -104,7 +104,6 @@ class CurrentBatch:
                     turn_rewards=revised.turn_rewards,
                     rewards=revised.rewards,
                     reason=request.reason,
-                    at=time.time(),
                 )
             except BaseException:
                 self._pool.replace(finished_episode(row, turns))
@@ -145,5 +144,4 @@ class CurrentBatch:
 
 
 def view_policy(policy: BatchPolicy) -> BatchPolicyView:
-    settings = {name: value for name, value in asdict(policy).items() if name in BatchPolicyView.model_fields}
-    return BatchPolicyView.model_validate(settings)
+    return BatchPolicyView.model_validate(policy, from_attributes=True)

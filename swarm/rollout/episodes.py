@@ -23,7 +23,7 @@ from swarm.ledger import ClosedEpisode, EndReceipt, EpisodeRow, Ledger, Recorded
 from swarm.rollout.admission import Admission, Departure
 from swarm.rollout.clients import Client, Clients, ClientWarnings
 from swarm.rollout.current_batch import CurrentBatch
-from swarm.rollout.results import align_turn_rewards, check_rewards, payload_digest, salvaged_episode
+from swarm.rollout.results import align_turn_rewards, check_rewards, ending_of, salvaged_episode
 from swarm.rollout.running import (
     DeadlineQueue,
     DeadlineTimer,
@@ -222,18 +222,7 @@ class Episodes:
                 check_rewards(self.job, request.rewards, turn_rewards)
             episode.closed = episode.closed or "ended"
         try:
-            receipt = await self.ledger.end_episode(
-                episode_id,
-                idempotency_key=request.idempotency_key or episode_id,
-                payload_digest=payload_digest(request),
-                task_id=request.task_id,
-                reward=request.reward,
-                is_success=request.is_success,
-                metadata=request.metadata,
-                ended_at=time.time(),
-                turn_rewards=turn_rewards,
-                rewards=request.rewards,
-            )
+            receipt = await self.ledger.end_episode(ending_of(episode_id, request, turn_rewards))
         except BaseException:
             if episode is not None and episode.closed == "ended" and episode_id in self._running:
                 episode.closed = None

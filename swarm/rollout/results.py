@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded
 from swarm.job import TrainJob
-from swarm.ledger import EpisodeRow
+from swarm.ledger import Ending, EpisodeRow
 from swarm.schemas import EndEpisodeRequest, EpisodeState
 from swarm.tracker.merge import merge
 from swarm.types import EpisodeType, FinishedEpisode, FinishReason, Turn
@@ -29,6 +30,22 @@ def payload_digest(request: EndEpisodeRequest) -> str:
         # As it was identified before there were named rewards: what was ended then can still be replayed.
         del payload["rewards"]
     return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
+
+
+def ending_of(episode_id: str, request: EndEpisodeRequest, turn_rewards: tuple[float, ...] | None = None) -> Ending:
+    """What is recorded of a result that came just now."""
+    return Ending(
+        episode_id=episode_id,
+        idempotency_key=request.idempotency_key or episode_id,
+        payload_digest=payload_digest(request),
+        task_id=request.task_id,
+        reward=request.reward,
+        is_success=request.is_success,
+        metadata=request.metadata,
+        ended_at=time.time(),
+        turn_rewards=turn_rewards,
+        rewards=request.rewards,
+    )
 
 
 def align_turn_rewards(given: Sequence[float] | None, turns: Sequence[Turn]) -> tuple[float, ...] | None:

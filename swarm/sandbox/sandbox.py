@@ -96,7 +96,7 @@ class Sandbox:
         workdir = workdir.resolve()
         environment = _environment(None) | {"HOME": HOME_INSIDE, "TMPDIR": "/tmp"}
         address = None if server_url is None else _split_url(server_url)
-        cgroup = self._make_cgroup()
+        cgroup = self.cgroup and make_cgroup(self.cgroup, self.limits.memory_bytes, self.limits.tasks)
         if address is None:
             wrapper = self._wrapper(workdir, None, cgroup, files)
             return SandboxedCommand((*wrapper, *argv), environment, lambda: _clean_up(None, cgroup))
@@ -111,9 +111,6 @@ class Sandbox:
         wrapper = self._wrapper(workdir, link, cgroup, files)
         wrapped = (*_module("outside"), *outside, "--", *wrapper, *inner)
         return SandboxedCommand(wrapped, environment, lambda: _clean_up(link, cgroup))
-
-    def _make_cgroup(self) -> Path | None:
-        return self.cgroup and make_cgroup(self.cgroup, self.limits.memory_bytes, self.limits.tasks)
 
     def _wrapper(self, workdir: Path, link: Path | None, cgroup: Path | None, files: Sequence[Path]) -> tuple[str, ...]:
         """What stands before a command to run it inside. `link` is the folder of the proxy's socket."""

@@ -4,172 +4,83 @@ Place in the flow: the edge. The gateway parses and renders these, the client se
 service the frozen dataclasses of types.py flow instead. Chat bodies belong to the gateway's dialects, not here.
 """
 
-from swarm.schemas.base import (
-    API_PREFIX,
-    GROUPED_RULES,
-    LEASE_HEADER,
-    LEGAL_ENGINE_MOVES,
-    MAX_REWARD,
-    Body,
-    EngineState,
-    EpisodeState,
-    ErrorBody,
-    ErrorDetail,
-    Identifier,
-    Reward,
-    StopRule,
-)
-from swarm.schemas.batch_bodies import (
-    AgreeRequest,
-    AgreeResponse,
-    BatchPage,
-    BatchPolicies,
-    BatchPolicyView,
-    BatchView,
-    HeldTask,
-    HeldTasks,
-    UpdateBatchPolicyRequest,
-)
-from swarm.schemas.episode_bodies import (
-    MAX_TOGETHER,
-    AbortEpisodeRequest,
-    AnswerOfMany,
-    BeginEpisodeRequest,
-    BeginEpisodeResponse,
-    BeginManyRequest,
-    CommitEpisodeRequest,
-    EndEpisodeRequest,
-    EndEpisodeResponse,
-    EndManyRequest,
-    EndOfMany,
-    EpisodeDetail,
-    EpisodePage,
-    EpisodeSamples,
-    EpisodeView,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    PrepareEpisodeRequest,
-    ReviseRewardRequest,
-    SampleView,
-    Secret,
-    TransactionState,
-    TransactionView,
-    TurnView,
-)
-from swarm.schemas.evaluation_bodies import (
-    ClaimedEvaluation,
-    ClaimEvaluationRequest,
-    EndEvaluationRequest,
-    EvaluationPage,
-    EvaluationView,
-    RenewEvaluationRequest,
-)
-from swarm.schemas.server_bodies import (
-    Acknowledged,
-    AuditPage,
-    AuditView,
-    ChangeJobRequest,
-    CheckpointResponse,
-    ClientView,
-    DiskView,
-    EventPage,
-    EventView,
-    JobChangeView,
-    JobView,
-    LoadRequest,
-    MetricPointView,
-    MetricsHistory,
-    PoolView,
-    Ready,
-    Resume,
-    RunningEpisodeView,
-    SourceView,
-    StartEngineRequest,
-    Status,
-    SyncJobRequest,
-    WarningView,
-)
-from swarm.schemas.study_bodies import LaunchPage, LaunchRequest, LaunchView, LeaseRequest, LeaseView
-
-__all__ = [
-    "API_PREFIX",
-    "GROUPED_RULES",
-    "LEASE_HEADER",
-    "LEGAL_ENGINE_MOVES",
-    "MAX_REWARD",
-    "MAX_TOGETHER",
-    "AbortEpisodeRequest",
-    "Acknowledged",
-    "AgreeRequest",
-    "AgreeResponse",
-    "AnswerOfMany",
-    "AuditPage",
-    "AuditView",
-    "BatchPage",
-    "BatchPolicies",
-    "BatchPolicyView",
-    "BatchView",
-    "BeginEpisodeRequest",
-    "BeginEpisodeResponse",
-    "BeginManyRequest",
-    "Body",
-    "ChangeJobRequest",
-    "CheckpointResponse",
-    "ClaimEvaluationRequest",
-    "ClaimedEvaluation",
-    "ClientView",
-    "CommitEpisodeRequest",
-    "DiskView",
-    "EndEpisodeRequest",
-    "EndEpisodeResponse",
-    "EndEvaluationRequest",
-    "EndManyRequest",
-    "EndOfMany",
-    "EngineState",
-    "EpisodeDetail",
-    "EpisodePage",
-    "EpisodeSamples",
-    "EpisodeState",
-    "EpisodeView",
-    "ErrorBody",
-    "ErrorDetail",
-    "EvaluationPage",
-    "EvaluationView",
-    "EventPage",
-    "EventView",
-    "HeartbeatRequest",
-    "HeartbeatResponse",
-    "HeldTask",
-    "HeldTasks",
-    "Identifier",
-    "JobChangeView",
-    "JobView",
-    "LaunchPage",
-    "LaunchRequest",
-    "LaunchView",
-    "LeaseRequest",
-    "LeaseView",
-    "LoadRequest",
-    "MetricPointView",
-    "MetricsHistory",
-    "PoolView",
-    "PrepareEpisodeRequest",
-    "Ready",
-    "RenewEvaluationRequest",
-    "Resume",
-    "ReviseRewardRequest",
-    "Reward",
-    "RunningEpisodeView",
-    "SampleView",
-    "Secret",
-    "SourceView",
-    "StartEngineRequest",
-    "Status",
-    "StopRule",
-    "SyncJobRequest",
-    "TransactionState",
-    "TransactionView",
-    "TurnView",
-    "UpdateBatchPolicyRequest",
-    "WarningView",
-]
+from swarm.schemas.base import API_PREFIX as API_PREFIX
+from swarm.schemas.base import GROUPED_RULES as GROUPED_RULES
+from swarm.schemas.base import LEASE_HEADER as LEASE_HEADER
+from swarm.schemas.base import LEGAL_ENGINE_MOVES as LEGAL_ENGINE_MOVES
+from swarm.schemas.base import MAX_REWARD as MAX_REWARD
+from swarm.schemas.base import Body as Body
+from swarm.schemas.base import EngineState as EngineState
+from swarm.schemas.base import EpisodeState as EpisodeState
+from swarm.schemas.base import ErrorBody as ErrorBody
+from swarm.schemas.base import ErrorDetail as ErrorDetail
+from swarm.schemas.base import Identifier as Identifier
+from swarm.schemas.base import Reward as Reward
+from swarm.schemas.base import StopRule as StopRule
+from swarm.schemas.batch_bodies import AgreeRequest as AgreeRequest
+from swarm.schemas.batch_bodies import AgreeResponse as AgreeResponse
+from swarm.schemas.batch_bodies import BatchPage as BatchPage
+from swarm.schemas.batch_bodies import BatchPolicies as BatchPolicies
+from swarm.schemas.batch_bodies import BatchPolicyView as BatchPolicyView
+from swarm.schemas.batch_bodies import BatchView as BatchView
+from swarm.schemas.batch_bodies import HeldTask as HeldTask
+from swarm.schemas.batch_bodies import HeldTasks as HeldTasks
+from swarm.schemas.batch_bodies import UpdateBatchPolicyRequest as UpdateBatchPolicyRequest
+from swarm.schemas.episode_bodies import MAX_TOGETHER as MAX_TOGETHER
+from swarm.schemas.episode_bodies import AbortEpisodeRequest as AbortEpisodeRequest
+from swarm.schemas.episode_bodies import AnswerOfMany as AnswerOfMany
+from swarm.schemas.episode_bodies import BeginEpisodeRequest as BeginEpisodeRequest
+from swarm.schemas.episode_bodies import BeginEpisodeResponse as BeginEpisodeResponse
+from swarm.schemas.episode_bodies import BeginManyRequest as BeginManyRequest
+from swarm.schemas.episode_bodies import CommitEpisodeRequest as CommitEpisodeRequest
+from swarm.schemas.episode_bodies import EndEpisodeRequest as EndEpisodeRequest
+from swarm.schemas.episode_bodies import EndEpisodeResponse as EndEpisodeResponse
+from swarm.schemas.episode_bodies import EndManyRequest as EndManyRequest
+from swarm.schemas.episode_bodies import EndOfMany as EndOfMany
+from swarm.schemas.episode_bodies import EpisodeDetail as EpisodeDetail
+from swarm.schemas.episode_bodies import EpisodePage as EpisodePage
+from swarm.schemas.episode_bodies import EpisodeSamples as EpisodeSamples
+from swarm.schemas.episode_bodies import EpisodeView as EpisodeView
+from swarm.schemas.episode_bodies import HeartbeatRequest as HeartbeatRequest
+from swarm.schemas.episode_bodies import HeartbeatResponse as HeartbeatResponse
+from swarm.schemas.episode_bodies import PrepareEpisodeRequest as PrepareEpisodeRequest
+from swarm.schemas.episode_bodies import ReviseRewardRequest as ReviseRewardRequest
+from swarm.schemas.episode_bodies import SampleView as SampleView
+from swarm.schemas.episode_bodies import Secret as Secret
+from swarm.schemas.episode_bodies import TransactionState as TransactionState
+from swarm.schemas.episode_bodies import TransactionView as TransactionView
+from swarm.schemas.episode_bodies import TurnView as TurnView
+from swarm.schemas.evaluation_bodies import ClaimedEvaluation as ClaimedEvaluation
+from swarm.schemas.evaluation_bodies import ClaimEvaluationRequest as ClaimEvaluationRequest
+from swarm.schemas.evaluation_bodies import EndEvaluationRequest as EndEvaluationRequest
+from swarm.schemas.evaluation_bodies import EvaluationPage as EvaluationPage
+from swarm.schemas.evaluation_bodies import EvaluationView as EvaluationView
+from swarm.schemas.evaluation_bodies import RenewEvaluationRequest as RenewEvaluationRequest
+from swarm.schemas.server_bodies import Acknowledged as Acknowledged
+from swarm.schemas.server_bodies import AuditPage as AuditPage
+from swarm.schemas.server_bodies import AuditView as AuditView
+from swarm.schemas.server_bodies import ChangeJobRequest as ChangeJobRequest
+from swarm.schemas.server_bodies import CheckpointResponse as CheckpointResponse
+from swarm.schemas.server_bodies import ClientView as ClientView
+from swarm.schemas.server_bodies import DiskView as DiskView
+from swarm.schemas.server_bodies import EventPage as EventPage
+from swarm.schemas.server_bodies import EventView as EventView
+from swarm.schemas.server_bodies import JobChangeView as JobChangeView
+from swarm.schemas.server_bodies import JobView as JobView
+from swarm.schemas.server_bodies import LoadRequest as LoadRequest
+from swarm.schemas.server_bodies import MetricPointView as MetricPointView
+from swarm.schemas.server_bodies import MetricsHistory as MetricsHistory
+from swarm.schemas.server_bodies import PoolView as PoolView
+from swarm.schemas.server_bodies import Ready as Ready
+from swarm.schemas.server_bodies import Resume as Resume
+from swarm.schemas.server_bodies import RunningEpisodeView as RunningEpisodeView
+from swarm.schemas.server_bodies import SourceView as SourceView
+from swarm.schemas.server_bodies import StartEngineRequest as StartEngineRequest
+from swarm.schemas.server_bodies import Status as Status
+from swarm.schemas.server_bodies import SyncJobRequest as SyncJobRequest
+from swarm.schemas.server_bodies import WarningView as WarningView
+from swarm.schemas.study_bodies import LaunchPage as LaunchPage
+from swarm.schemas.study_bodies import LaunchRequest as LaunchRequest
+from swarm.schemas.study_bodies import LaunchView as LaunchView
+from swarm.schemas.study_bodies import LeaseRequest as LeaseRequest
+from swarm.schemas.study_bodies import LeaseView as LeaseView

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 from swarm.errors import LeaseLost, ServerLeased
 from swarm.ledger import LeaseRow, Ledger
@@ -72,16 +73,9 @@ class ServerLease:
 
 
 def _view(row: LeaseRow, left_s: float) -> LeaseView:
-    return LeaseView(
-        study_id=row.study_id,
-        holder=row.holder,
-        host=row.host,
-        pid=row.pid,
-        database=row.database,
-        since=row.since,
-        fence=row.fence,
-        ends_in_s=left_s,
-    )
+    fields = asdict(row)
+    del fields["ttl_s"]
+    return LeaseView(**fields, ends_in_s=left_s)
 
 
 def _refusal(lease: LeaseView) -> str:

@@ -20,7 +20,7 @@ from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.cli import app
 from swarm.job import TrainJob
-from swarm.ledger import EpisodeRow, Ledger
+from swarm.ledger import Ending, EpisodeRow, Ledger
 from swarm.schemas import EngineState, EpisodeState
 from swarm.trainer.run_directories import run_directory
 from swarm.types import (
@@ -59,14 +59,16 @@ class Filler:
             await self.ledger.add_turns([_turn(name, step, index)])
         if is_ended:
             await self.ledger.end_episode(
-                name,
-                idempotency_key=name,
-                payload_digest="0" * 64,
-                task_id=f"task-{step}",
-                reward=1.0,
-                is_success=True,
-                metadata={},
-                ended_at=now,
+                Ending(
+                    name,
+                    idempotency_key=name,
+                    payload_digest="0" * 64,
+                    task_id=f"task-{step}",
+                    reward=1.0,
+                    is_success=True,
+                    metadata={},
+                    ended_at=now,
+                )
             )
 
     async def step(self, step: int, episodes: int) -> None:

@@ -8,7 +8,7 @@ from researcher.loop.state import ResearchState
 from researcher.report.claims import check_claims
 from researcher.report.facts import gather
 from researcher.study.continuation import find_continuation
-from researcher.study.log import BUDGET_SPENT, claim_to_json
+from researcher.study.log import BUDGET_SPENT, to_json
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
@@ -32,7 +32,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
         reason=decision.reason,
         finding_ids=[item.id for item in deps.store.list_findings(study_id=deps.study_id, iteration=iteration)],
         details={
-            "claims": [claim_to_json(claim) for claim in claims],
+            "claims": [to_json(claim) for claim in claims],
             "interpretation": _in_words(deps, claims),
             "author": decision.author or deps.planner.name,
             BUDGET_SPENT: decision.is_budget_spent,

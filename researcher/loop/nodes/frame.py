@@ -7,7 +7,7 @@ from dataclasses import replace
 from researcher.execution.environments import count_tasks
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
-from researcher.study.log import charter_to_json
+from researcher.study.log import to_json
 from researcher.types import Charter, FrameRequest, JudgedBy
 from swarm.environments.registry import is_bundled
 
@@ -15,7 +15,7 @@ from swarm.environments.registry import is_bundled
 def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchState:
     if deps.store.find_charter(deps.study_id) is None:
         charter = _on_environment(deps, deps.planner.frame(request), request)
-        deps.store.freeze_charter(deps.study_id, charter_to_json(charter))
+        deps.store.freeze_charter(deps.study_id, to_json(charter))
         deps.log.note("charter.frozen", f"{charter.question} (task {charter.task}, baseline {charter.baseline})")
         for assumption in charter.assumptions:
             deps.log.note("charter.assumption", assumption)

@@ -96,17 +96,8 @@ class ClaimAnswer(Answer):
     text: Annotated[str, StringConstraints(strip_whitespace=True, max_length=600)] = ""
 
     def to_claim(self) -> Claim:
-        return Claim(
-            kind=self.claim,
-            arm=self.arm,
-            other=self.other,
-            measured=self.measured,
-            number=self.number,
-            significant=self.significant,
-            arms=tuple(self.arms),
-            of=self.of,
-            text=self.text,
-        )
+        fields = self.model_dump(exclude={"claim", "arms"})
+        return Claim(kind=self.claim, arms=tuple(self.arms), **fields)
 
 
 class InterpretAnswer(Answer):

@@ -108,13 +108,9 @@ def held_tasks(server: Server) -> Plan[list[HeldTask]]:
 def metrics(server: Server, after_step: int) -> Plan[list[MetricPointView]]:
     """Page through the history until nothing is left."""
     points: list[MetricPointView] = []
-    while True:
-        last = points[-1].step if points else after_step
-        call = Call("GET", f"{API_PREFIX}/metrics", query={"after_step": last})
-        page = yield from exchange(server, call, MetricsHistory)
-        if not page.points:
-            return points
-        points.extend(page.points)
+    while page := (yield from exchange(server, _beyond("metrics", points, after_step), MetricsHistory)).points:
+        points.extend(page)
+    return points
 
 
 def claim_evaluation(server: Server, client_id: str, lease_s: float, wait_s: float) -> Plan[ClaimedEvaluation]:
@@ -142,13 +138,9 @@ def end_evaluation(
 def evaluations(server: Server, after_step: int) -> Plan[list[EvaluationView]]:
     """Page through them until nothing is left. All of one step are on one page."""
     found: list[EvaluationView] = []
-    while True:
-        last = found[-1].step if found else after_step
-        call = Call("GET", f"{API_PREFIX}/evaluations", query={"after_step": last})
-        page = yield from exchange(server, call, EvaluationPage)
-        if not page.evaluations:
-            return found
-        found.extend(page.evaluations)
+    while page := (yield from exchange(server, _beyond("evaluations", found, after_step), EvaluationPage)).evaluations:
+        found.extend(page)
+    return found
 
 
 def past_events(server: Server, after_id: int) -> Plan[list[EventView]]:
@@ -271,6 +263,11 @@ def wait_until_step(server: Server, step: int, timeout_s: float) -> Plan[Status]
 
 def _page_of(records: str, after_id: int) -> Call:
     return Call("GET", f"{API_PREFIX}/{records}", query={"after_id": after_id, "limit": PAGE})
+
+
+def _beyond(records: str, known: Sequence[MetricPointView | EvaluationView], after_step: int) -> Call:
+    """The page behind what is known."""
+    return Call("GET", f"{API_PREFIX}/{records}", query={"after_step": known[-1].step if known else after_step})
 
 
 def _join(

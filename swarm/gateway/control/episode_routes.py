@@ -6,14 +6,13 @@ Place in the flow: HTTP to the episodes of the started job. It holds no state.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
 from swarm.errors import EngineNotReady, EpisodeEnded
 from swarm.gateway.control.server_routes import Served, require_service
-from swarm.gateway.control.views import view_detail, view_episode, view_samples, view_state
+from swarm.gateway.control.views import view_detail, view_episode, view_receipt, view_samples, view_state
 from swarm.gateway.http.auth import READERS
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import EpisodeQuery
@@ -21,7 +20,7 @@ from swarm.gateway.http.routes import role_of, until_left
 from swarm.ledger import EndReceipt, EpisodeRow, Ledger
 from swarm.rollout.admission import Departure
 from swarm.rollout.completion import ModelService
-from swarm.rollout.results import payload_digest
+from swarm.rollout.results import ending_of
 from swarm.schemas import (
     AbortEpisodeRequest,
     AgreeRequest,
@@ -67,14 +66,7 @@ async def end_one(served: Served, ledger: Ledger, episode_id: str, body: EndEpis
         ended = await _replay_end(ledger, episode_id, body)
     else:
         ended = await service.episodes.end(episode_id, body)
-    return EndEpisodeResponse(
-        episode_id=episode_id,
-        state=ended.state,
-        outcome=ended.outcome,
-        batch_id=ended.batch_id,
-        replayed=ended.replayed,
-        weight_versions=list(ended.weight_versions),
-    )
+    return view_receipt(episode_id, ended)
 
 
 def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
@@ -182,16 +174,7 @@ async def _replay_end(ledger: Ledger, episode_id: str, body: EndEpisodeRequest) 
     row = await ledger.episode(episode_id)
     if row.state is EpisodeState.RUNNING:
         raise _over(row)
-    return await ledger.end_episode(
-        episode_id,
-        idempotency_key=body.idempotency_key or episode_id,
-        payload_digest=payload_digest(body),
-        task_id=body.task_id,
-        reward=body.reward,
-        is_success=body.is_success,
-        metadata=body.metadata,
-        ended_at=time.time(),
-    )
+    return await ledger.end_episode(ending_of(episode_id, body))
 
 
 def _over(row: EpisodeRow) -> EpisodeEnded | EngineNotReady:

@@ -17,12 +17,11 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from swarm.errors import BadRequest, LedgerError, Unavailable
-from swarm.gateway.control.views import view_event
 from swarm.gateway.http.openapi import errors, event_stream
 from swarm.gateway.http.query_strings import MAX_ID, EventQuery
 from swarm.gateway.http.routes import until_left
 from swarm.ledger import EventRow, Ledger
-from swarm.schemas import EventPage
+from swarm.schemas import EventPage, EventView
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +133,7 @@ def add_event_routes(router: APIRouter, streams: EventStreams) -> None:
             start = newest[0].event_id - 1 if newest else query.after_id
             return EventStream(streams, _last_seen(request, start))
         rows = await streams.ledger.events(query.after_id, query.limit) if newest is None else newest
-        return EventPage(events=[view_event(row) for row in rows])
+        return EventPage.model_validate({"events": rows}, from_attributes=True)
 
 
 def _last_seen(request: Request, start: int) -> int:
@@ -147,9 +146,8 @@ def _last_seen(request: Request, start: int) -> int:
 
 
 def _render(events: Sequence[EventRow]) -> str:
-    return "".join(
-        f"id: {row.event_id}\nevent: {row.kind}\ndata: {view_event(row).model_dump_json()}\n\n" for row in events
-    )
+    views = (EventView.model_validate(row, from_attributes=True) for row in events)
+    return "".join(f"id: {view.event_id}\nevent: {view.kind}\ndata: {view.model_dump_json()}\n\n" for view in views)
 
 
 async def _send_text(send: Send, text: str) -> None:

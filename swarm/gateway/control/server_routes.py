@@ -13,7 +13,6 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Query, Response
 
 from swarm.errors import EngineNotReady
-from swarm.gateway.control.views import view_audit, view_batch, view_task
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery
 from swarm.ledger import Ledger
@@ -35,7 +34,6 @@ from swarm.schemas import (
     LeaseRequest,
     LeaseView,
     LoadRequest,
-    MetricPointView,
     MetricsHistory,
     Ready,
     Resume,
@@ -115,7 +113,7 @@ def add_status_routes(router: APIRouter, control: Control, served: Served, ledge
     async def get_tasks() -> HeldTasks:
         """How many groups of each task are trained or about to be, and how many of its episodes wait for a batch: what
         a client that was started again need not do once more."""
-        return HeldTasks(tasks=[view_task(row) for row in await ledger.held_tasks()])
+        return HeldTasks.model_validate({"tasks": await ledger.held_tasks()}, from_attributes=True)
 
 
 def add_history_routes(router: APIRouter, ledger: Ledger) -> None:
@@ -124,13 +122,11 @@ def add_history_routes(router: APIRouter, ledger: Ledger) -> None:
     @router.get("/metrics", summary="Metrics of the finished steps, oldest first", responses=errors(507))
     async def get_metrics(query: Annotated[MetricsQuery, Query()]) -> MetricsHistory:
         rows = await ledger.metrics(query.after_step, query.limit)
-        return MetricsHistory(
-            points=[MetricPointView(step=row.step, at=row.at, metrics=dict(row.metrics)) for row in rows]
-        )
+        return MetricsHistory.model_validate({"points": rows}, from_attributes=True)
 
     @router.get("/batches", summary="Batches of the present job, newest first", responses=errors(507))
     async def get_batches(query: Annotated[BatchQuery, Query()]) -> BatchPage:
-        return BatchPage(batches=[view_batch(row) for row in await ledger.batches(query.limit)])
+        return BatchPage.model_validate({"batches": await ledger.batches(query.limit)}, from_attributes=True)
 
 
 def add_job_routes(router: APIRouter, control: Control) -> None:
@@ -195,7 +191,8 @@ def add_command_routes(
     @router.get("/audit", summary="Who called for a commander's rights, oldest first", responses=errors(507))
     async def get_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
         """Every such call, allowed or refused. Reading this log is one of them."""
-        return AuditPage(entries=[view_audit(row) for row in await ledger.audit(query.after_id, query.limit)])
+        entries = await ledger.audit(query.after_id, query.limit)
+        return AuditPage.model_validate({"entries": entries}, from_attributes=True)
 
 
 def health_router(lifecycle: EngineLifecycle) -> APIRouter:

@@ -11,8 +11,9 @@ from fastapi import APIRouter
 
 from swarm.errors import EpisodeEnded
 from swarm.gateway.control.server_routes import Served, require_service
+from swarm.gateway.control.views import view_receipt
 from swarm.gateway.http.openapi import errors
-from swarm.ledger import EndReceipt, Ledger
+from swarm.ledger import Ledger
 from swarm.rollout.transactions.two_phase import GIVEN_UP, state_without_engine, transaction_digest
 from swarm.schemas import (
     API_PREFIX,
@@ -36,7 +37,7 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         """The result is durable and the key is closed; the episode counts once it is committed. It goes on counting as
         running, so that a batch waits for it. Idempotent."""
         receipt = await require_service(served).episodes.transactions.prepare(episode_id, body)
-        return _view(episode_id, receipt)
+        return view_receipt(episode_id, receipt)
 
     @router.post(
         "/episodes/{episode_id}/commit",
@@ -48,13 +49,13 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         works while no engine runs as well."""
         service = served()
         if service is not None:
-            return _view(episode_id, await service.episodes.transactions.commit(episode_id, body.transaction_id))
+            return view_receipt(episode_id, await service.episodes.transactions.commit(episode_id, body.transaction_id))
         receipt = await ledger.commit_episode(
             episode_id, transaction_sha256=transaction_digest(body.transaction_id), ended_at=time.time()
         )
         if receipt.state in GIVEN_UP:
             raise EpisodeEnded(f"episode {episode_id} is {receipt.state} ({receipt.outcome}): begin another one")
-        return _view(episode_id, receipt)
+        return view_receipt(episode_id, receipt)
 
 
 def transaction_router(served: Served, ledger: Ledger) -> APIRouter:
@@ -71,14 +72,3 @@ def transaction_router(served: Served, ledger: Ledger) -> APIRouter:
         return TransactionView(state=await state_without_engine(ledger, transaction_id))
 
     return router
-
-
-def _view(episode_id: str, receipt: EndReceipt) -> EndEpisodeResponse:
-    return EndEpisodeResponse(
-        episode_id=episode_id,
-        state=receipt.state,
-        outcome=receipt.outcome,
-        batch_id=receipt.batch_id,
-        replayed=receipt.replayed,
-        weight_versions=list(receipt.weight_versions),
-    )

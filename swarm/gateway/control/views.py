@@ -5,19 +5,16 @@ Place in the flow: last conversion before the wire. It reads nothing by itself.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from swarm.ledger import AuditRow, BatchRow, EpisodeRow, EvaluationRow, EventRow, TaskRow
+from swarm.ledger import EndReceipt, EpisodeRow, EvaluationRow
 from swarm.schemas import (
-    AuditView,
-    BatchView,
+    EndEpisodeResponse,
     EpisodeDetail,
     EpisodeSamples,
     EpisodeView,
     EvaluationView,
-    EventView,
-    HeldTask,
     SampleView,
     TurnView,
 )
@@ -28,31 +25,8 @@ from swarm.types import Sample, Turn
 
 def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeView:
     """`last_seen_at` of a running episode is known to the rollout alone."""
-    return EpisodeView(
-        episode_id=row.episode_id,
-        episode_type=row.episode_type,
-        state=row.state,
-        client_id=row.client_id,
-        task_id=row.task_id,
-        data_source=row.data_source,
-        reward=row.reward,
-        is_success=row.is_success,
-        turn_rewards=None if row.turn_rewards is None else list(row.turn_rewards),
-        rewards=None if row.rewards is None else dict(row.rewards),
-        outcome=row.outcome,
-        turns=row.turns,
-        begun_at=row.begun_at,
-        last_seen_at=last_seen_at or row.last_seen_at or row.ended_at or row.begun_at,
-        ended_at=row.ended_at,
-        weight_versions=list(row.weight_versions),
-        batch_id=row.batch_id,
-        job_id=row.job_id,
-        is_greedy=row.is_greedy,
-    )
-
-
-def view_task(row: TaskRow) -> HeldTask:
-    return HeldTask(task_id=row.task_id, data_source=row.data_source, groups=row.groups, waiting=row.waiting)
+    seen = last_seen_at or row.last_seen_at or row.ended_at or row.begun_at
+    return EpisodeView.model_validate(replace(row, last_seen_at=seen), from_attributes=True)
 
 
 def view_detail(
@@ -82,32 +56,14 @@ def view_samples(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) 
     )
 
 
-def view_batch(row: BatchRow) -> BatchView:
-    return BatchView(
-        batch_id=row.batch_id,
-        step=row.step,
-        state=row.state,
-        reason=row.reason,
-        sealed_at=row.sealed_at,
-        finished_at=row.finished_at,
-        weight_version=row.weight_version,
-        metrics=dict(row.metrics),
-        settings=dict(row.settings),
-    )
+def view_receipt(episode_id: str, receipt: EndReceipt) -> EndEpisodeResponse:
+    fields = asdict(receipt)
+    del fields["ended_at"]
+    return EndEpisodeResponse(episode_id=episode_id, **fields)
 
 
 def view_evaluation(row: EvaluationRow) -> EvaluationView:
-    fields = asdict(row)
-    del fields["evaluation_id"]
-    return EvaluationView(**fields)
-
-
-def view_event(row: EventRow) -> EventView:
-    return EventView(event_id=row.event_id, kind=row.kind, detail=dict(row.detail), at=row.at)
-
-
-def view_audit(row: AuditRow) -> AuditView:
-    return AuditView(**asdict(row))
+    return EvaluationView.model_validate(row, from_attributes=True)
 
 
 def _view_turn(turn: Turn, codec: Codec | None) -> TurnView:

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
@@ -139,6 +139,29 @@ def one_line(error: ValidationError, *, prefix: Iterable[str] = ()) -> BadReques
     message = f"{param}: {first['msg']}{got}" if param else first["msg"]
     return (UnknownParameter if refused_value else BadRequest)(message, param=param)
 
+
+Form = TypeVar("Form", bound=BaseModel)
+
+
+def checked_body(form: type[Form], body: Mapping[str, Any], table: FieldTable) -> Form:
+    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    if not isinstance(cast(object, body), Mapping):
+        raise BadRequest("the body must be a JSON object")
+    refuse_unsupported(body, table)
+    try:
+        return form.model_validate(dict(body))
+    except ValidationError as error:
+        raise one_line(error) from error
+
+
+def _enforceable(mode: str) -> str:
+    if mode == "auto":
+        raise unsupported("only required is supported: for auto, send just the tools that may be called")
+    return mode
+
+
+AllowedMode = Annotated[Literal["auto", "required"], AfterValidator(_enforceable)]
+"""How OpenAI's APIs say that one of the allowed tools is to be called."""
 
 MAX_BIASES = 1024
 MAX_BIAS = 100.0

@@ -98,6 +98,13 @@ EXAMPLES: dict[str, Mapping[str, Any]] = {
 """By schema: a body as it may be sent."""
 
 
+def model_responses(description: str, *, example: str) -> dict[int | str, dict[str, Any]]:
+    """The responses of a model route: a JSON object, or a stream of events like the example; or OpenAI's errors."""
+    content = {"application/json": {"schema": {"type": "object"}}, **event_stream("event", "data", example=example)}
+    answer = {"description": description, "headers": IGNORED_FIELDS, "content": content}
+    return {200: answer, **errors(400, 401, 409, 503, 507)}
+
+
 def event_stream(*fields: str, example: str) -> dict[str, Any]:
     """The `content` of a response that is a stream of server-sent events with these fields."""
     properties = {name: {"type": "string"} for name in fields}

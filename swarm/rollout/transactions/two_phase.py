@@ -19,10 +19,9 @@ from typing import Literal
 
 from swarm.errors import Conflict, EpisodeEnded, SwarmError
 from swarm.job import TrainJob
-from swarm.ledger import Ending, EndReceipt, EpisodeRow, Ledger
+from swarm.ledger import EndReceipt, EpisodeRow, Ledger
 from swarm.ledger.transactions import COMMIT_LIMIT_S
-from swarm.ledger.writes import to_json
-from swarm.rollout.results import align_turn_rewards, check_rewards, payload_digest
+from swarm.rollout.results import align_turn_rewards, check_rewards, ending_of
 from swarm.rollout.running import RunningEpisode, RunningEpisodes
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
@@ -202,21 +201,6 @@ class Transactions:
 def transaction_digest(transaction_id: str) -> str:
     """What is kept of a transaction's secret where it is decided."""
     return hashlib.sha256(transaction_id.encode()).hexdigest()
-
-
-def ending_of(episode_id: str, request: PrepareEpisodeRequest, turn_rewards: tuple[float, ...] | None) -> Ending:
-    return Ending(
-        episode_id=episode_id,
-        idempotency_key=request.idempotency_key or episode_id,
-        payload_digest=payload_digest(request),
-        task_id=request.task_id,
-        reward=request.reward,
-        is_success=request.is_success,
-        metadata=to_json(request.metadata),
-        ended_at=time.time(),
-        turn_rewards=turn_rewards,
-        rewards=request.rewards,
-    )
 
 
 def state_of(row: EpisodeRow | None) -> TransactionState:

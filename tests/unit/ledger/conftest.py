@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from swarm.ledger import EndReceipt, EpisodeRow, Ledger
+from swarm.ledger import Ending, EndReceipt, EpisodeRow, Ledger
 from swarm.types import EpisodeType, FinishReason, ForkReason, SamplingParams, StepReport, Turn, WeightVersion
 
 T = TypeVar("T")
@@ -35,14 +35,16 @@ class Script:
     ) -> EndReceipt:
         return self.wait(
             self.ledger.end_episode(
-                episode_id,
-                idempotency_key=key,
-                payload_digest=digest,
-                task_id=task_id,
-                reward=reward,
-                is_success=reward > 0,
-                metadata={"note": "é"},
-                ended_at=time.time(),
+                Ending(
+                    episode_id,
+                    idempotency_key=key,
+                    payload_digest=digest,
+                    task_id=task_id,
+                    reward=reward,
+                    is_success=reward > 0,
+                    metadata={"note": "é"},
+                    ended_at=time.time(),
+                )
             )
         )
 

@@ -213,7 +213,6 @@ async def revise(ledger: Ledger, episode_id: str, reward: float) -> Any:
         turn_rewards=(0.25,),
         rewards={"right": reward},
         reason="a second look",
-        at=1.0,
     )
 
 

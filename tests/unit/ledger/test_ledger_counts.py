@@ -85,10 +85,10 @@ QUESTIONS: dict[str, Callable[[sqlite3.Connection], Any]] = {
     "metrics": partial(queries.metrics, after_step=3, limit=10),
     "newest batches": partial(queries.batches, limit=2),
     "trained batches": partial(queries.trained_batches, after_step=4, job_id=None),
-    "running": partial(queries.episodes, filters={"state": "running"}, cursor=None, limit=10),
-    "nobody's": partial(queries.episodes, filters={"client_id": "nobody"}, cursor=None, limit=10),
-    "newest page": partial(queries.episodes, filters={}, cursor=None, limit=10),
-    "one task": partial(queries.episodes, filters={"task_id": "task-3"}, cursor=None, limit=10),
+    "running": partial(queries.episodes, state=EpisodeState.RUNNING, limit=10),
+    "nobody's": partial(queries.episodes, client_id="nobody", limit=10),
+    "newest page": partial(queries.episodes, limit=10),
+    "one task": partial(queries.episodes, task_id="task-3", limit=10),
     "waiting": partial(queries.episodes_with_turns, condition="state = 'completed'", order="number"),
 }
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import EpisodeEnded, IdempotencyMismatch, LedgerError, NotFound, UnknownParameter
-from swarm.ledger import EpisodeRow, Ledger
+from swarm.ledger import Ending, EpisodeRow, Ledger
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, ForkReason
 
@@ -69,14 +69,16 @@ def test_concurrent_ends_complete_the_episode_once(script: Any, ledger: Ledger) 
     async def end_often() -> list[Any]:
         ends = [
             ledger.end_episode(
-                "e1",
-                idempotency_key="key",
-                payload_digest="digest",
-                task_id="task",
-                reward=1.0,
-                is_success=None,
-                metadata={},
-                ended_at=float(n),
+                Ending(
+                    "e1",
+                    idempotency_key="key",
+                    payload_digest="digest",
+                    task_id="task",
+                    reward=1.0,
+                    is_success=None,
+                    metadata={},
+                    ended_at=float(n),
+                )
             )
             for n in range(50)
         ]
@@ -125,14 +127,16 @@ def test_metadata_that_is_not_json_is_refused_and_the_episode_runs_on(script: An
     with pytest.raises(LedgerError, match="JSON"):
         script.wait(
             ledger.end_episode(
-                "e1",
-                idempotency_key="k",
-                payload_digest="d",
-                task_id="t",
-                reward=1.0,
-                is_success=None,
-                metadata={"what": object()},
-                ended_at=1.0,
+                Ending(
+                    "e1",
+                    idempotency_key="k",
+                    payload_digest="d",
+                    task_id="t",
+                    reward=1.0,
+                    is_success=None,
+                    metadata={"what": object()},
+                    ended_at=1.0,
+                )
             )
         )
     assert script.wait(ledger.episode("e1")).state is EpisodeState.RUNNING

@@ -17,7 +17,7 @@ from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, charter_to_json
+from researcher.study.log import StudyLog, to_json
 from researcher.types import Analysis, Budget, FrameRequest, History
 
 
@@ -31,7 +31,7 @@ def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: Ex
     study = store.create_study("t", brain="scripted")
     log, rules = StudyLog(store, study.id), RulesPlanner()
     charter = rules.frame(FrameRequest("batch size 2 or 3 on reversal"))
-    store.freeze_charter(study.id, charter_to_json(charter))
+    store.freeze_charter(study.id, to_json(charter))
     log.write_plan(rules.plan(charter, History()), "plan")
     log.write_analysis(0, Analysis(arms=(), comparisons=(), ranking=(), failed={}), "analysis")
     deps = Deps(

@@ -23,7 +23,7 @@ from researcher.planner.rules import RulesPlanner
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, charter_to_json
+from researcher.study.log import StudyLog, to_json
 from researcher.study.settings import read_settings
 from researcher.types import Budget, Charter, FrameRequest, JudgedBy, SampleSizeGoal
 
@@ -45,7 +45,7 @@ def begin(
     charter = planner.frame(FrameRequest(TOPIC, **flags))  # pyright: ignore[reportArgumentType]
     charter = replace(charter, metric_range=(0.0, 1.0), environment_digest="d", **measured)
     study = store.create_study(TOPIC, brain="rules").id
-    store.freeze_charter(study, charter_to_json(charter))
+    store.freeze_charter(study, to_json(charter))
     deps = Deps(
         study_id=study,
         store=store,

@@ -16,11 +16,9 @@ from researcher.study.log import (
     DIAGNOSED,
     StudyLog,
     analysis_from_json,
-    analysis_to_json,
     charter_from_json,
-    charter_to_json,
     plan_from_json,
-    plan_to_json,
+    to_json,
 )
 from researcher.types import Analysis, ArmSummary, Budget, Comparison, FrameRequest, History, Verdict
 
@@ -44,18 +42,18 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 
 def test_charter_and_plan_come_back_equal_from_json_text() -> None:
-    assert charter_from_json(json.loads(json.dumps(charter_to_json(CHARTER)))) == CHARTER
-    assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
+    assert charter_from_json(json.loads(json.dumps(to_json(CHARTER)))) == CHARTER
+    assert plan_from_json(json.loads(json.dumps(to_json(PLAN)))) == PLAN
 
 
 def test_charter_that_says_what_its_study_asks_as_earlier_ones_do_is_read() -> None:
-    earlier = charter_to_json(CHARTER) | {"asks": ["best"]}
+    earlier = to_json(CHARTER) | {"asks": ["best"]}
 
     assert charter_from_json(json.loads(json.dumps(earlier))) == CHARTER
 
 
 def test_analysis_comes_back_with_its_missing_numbers() -> None:
-    text = json.dumps(analysis_to_json(ANALYSIS), allow_nan=False)
+    text = json.dumps(to_json(ANALYSIS), allow_nan=False)
 
     assert repr(analysis_from_json(json.loads(text))) == repr(ANALYSIS)
 

@@ -100,7 +100,7 @@ class Learner:
             self._steps_done += 1
             nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
             return LearnerReport({**nothing, **followed.metrics}, {})
-        lr, meter, pulse = learning_rate(job, self._steps_done + 1), Meter(), pulse or _no_pulse
+        lr, meter, pulse = learning_rate(job, self._steps_done + 1), Meter(), pulse or (lambda: None)
         if self._sharing is not None:
             self._sharing.report_to(meter)
         correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
@@ -219,7 +219,3 @@ def _describe_critic(rows: Sequence[Row], targets: ValueTargets, advantages_EL: 
     tokens_E = torch.tensor([row.tokens for row in rows])
     mask_EL = torch.arange(advantages_EL.shape[1])[None] < tokens_E[:, None]
     return describe_values(targets.values_EL, advantages_EL, targets.returns_EL, mask_EL)
-
-
-def _no_pulse() -> None:
-    return None

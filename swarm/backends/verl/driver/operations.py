@@ -163,7 +163,10 @@ class Operations:
             return self._finish(session, batch.step, metrics, advantages)
         job = session.settings.job
         has_critic = job.has_critic
-        advantages_EL = _no_advantages(rows) if has_critic else compute_advantages(rows, job)
+        if has_critic:
+            advantages_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
+        else:
+            advantages_EL = compute_advantages(rows, job)
         sequences = build_sequences(
             rows,
             advantages_EL,
@@ -269,10 +272,6 @@ def _minibatches(rows: Sequence[Row], sequences: Sequences, job: TrainJob, step:
         if chosen and (always or any(sequences.trained[number].has_signal for number in chosen)):
             drawn.append(MiniBatch(chosen, len(episodes)))
     return drawn
-
-
-def _no_advantages(rows: Sequence[Row]) -> torch.Tensor:
-    return torch.zeros(len(rows), max(row.tokens for row in rows))
 
 
 def _judged(rows: Sequence[Row], sequences: Sequences, judged: Mapping[int, tuple[float, int]]) -> dict[str, float]:

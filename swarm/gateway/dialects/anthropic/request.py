@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from swarm.errors import UnknownParameter
@@ -31,12 +31,11 @@ from swarm.gateway.dialects.fields import (
     StopStrings,
     Strict,
     StrictBody,
+    checked_body,
     eval_only,
     honoured,
     json_schema_grammar,
     labels,
-    one_line,
-    refuse_unsupported,
     refused,
     shown,
     unknown_fields,
@@ -108,7 +107,7 @@ def parse_message_request(
 
     Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`.
     """
-    checked = _checked(body, MESSAGE_FIELDS, MessagesBody)
+    checked = checked_body(MessagesBody, body, MESSAGE_FIELDS)
     conversation, ignored = checked.conversation(replies, switches)
     return MessageRequest(
         call=ModelRequest(checked.model, (conversation,), checked.sampling(defaults), checked.choice()),
@@ -129,20 +128,9 @@ class CountRequest:
 
 def parse_count_request(body: Mapping[str, Any], replies: RecordedReplies, switches: Switches) -> CountRequest:
     """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
-    checked = _checked(body, COUNT_FIELDS, PromptBody)
+    checked = checked_body(PromptBody, body, COUNT_FIELDS)
     conversation, ignored = checked.conversation(replies, switches)
     return CountRequest(checked.model, conversation, unknown_fields(body, COUNT_FIELDS) + ignored)
-
-
-Body = TypeVar("Body", bound="PromptBody")
-
-
-def _checked(body: Mapping[str, Any], table: FieldTable, model: type[Body]) -> Body:
-    refuse_unsupported(body, table)
-    try:
-        return model.model_validate(dict(body))
-    except ValidationError as error:
-        raise one_line(error) from error
 
 
 class _Thinking(Strict):

@@ -30,7 +30,7 @@ from swarm.gateway.dialects.anthropic.request import (
 from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened, report_ignored
 from swarm.gateway.http.errors import internal_error
 from swarm.gateway.http.middleware import request_id_of
-from swarm.gateway.http.openapi import IGNORED_FIELDS, event_stream
+from swarm.gateway.http.openapi import model_responses
 from swarm.gateway.http.routes import DirectRoute, Handler, read_object
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import RunningEpisode
@@ -70,15 +70,9 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         529: "Not now: try again after `Retry-After` seconds.",
     }.items()
 }
+_EXAMPLE = 'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _MESSAGE_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "Anthropic's message, or with `stream` its events.",
-        "headers": IGNORED_FIELDS,
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            **event_stream("event", "data", example='event: message_stop\ndata: {"type":"message_stop"}\n\n'),
-        },
-    },
+    200: model_responses("Anthropic's message, or with `stream` its events.", example=_EXAMPLE)[200],
     **_ERRORS,
 }
 

@@ -11,22 +11,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from swarm.errors import BadRequest
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     MAX_TOP_LOGPROBS,
+    AllowedMode,
     FieldTable,
     ResponseFormat,
     SamplingBody,
     Strict,
+    checked_body,
     eval_only,
     honoured,
     labels,
-    one_line,
-    refuse_unsupported,
     refused,
     shown,
     unknown_fields,
@@ -89,13 +88,7 @@ class ChatRequest:
 
 def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> ChatRequest:
     """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
-    if not isinstance(cast(object, body), Mapping):
-        raise BadRequest("the body must be a JSON object")
-    refuse_unsupported(body, CHAT_FIELDS)
-    try:
-        checked = ChatBody.model_validate(dict(body))
-    except ValidationError as error:
-        raise one_line(error) from error
+    checked = checked_body(ChatBody, body, CHAT_FIELDS)
     options = checked.stream_options
     return ChatRequest(
         call=checked.call(defaults),
@@ -172,15 +165,8 @@ class _ToolReference(Strict):
 
 
 class _AllowedTools(Strict):
-    mode: Literal["auto", "required"]
+    mode: AllowedMode
     tools: list[_ToolReference] = Field(min_length=1)
-
-    @field_validator("mode")
-    @classmethod
-    def _enforceable(cls, mode: str) -> str:
-        if mode == "auto":
-            raise unsupported("only required is supported: for auto, send just the tools that may be called")
-        return mode
 
 
 class _AllowedChoice(Strict):

@@ -6,7 +6,7 @@ Place in the flow: HTTP to the served model; the body's meaning is in dialects/,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -15,23 +15,15 @@ from pydantic import BaseModel
 from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
 from swarm.gateway.dialects.chat.request import CHAT_FIELDS, parse_chat_request
 from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened
-from swarm.gateway.http.openapi import IGNORED_FIELDS, errors, event_stream
+from swarm.gateway.http.openapi import errors, model_responses
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
 
 CHAT = Dialect("chat/completions", CHAT_FIELDS, parse_chat_request, render_completion, ChunkStream)
 
-_CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "OpenAI's completion, or with `stream` its chunks.",
-        "headers": IGNORED_FIELDS,
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            **event_stream("event", "data", example="data: {...}\n\ndata: [DONE]\n\n"),
-        },
-    },
-    **errors(400, 401, 409, 503, 507),
-}
+_CHAT_RESPONSES = model_responses(
+    "OpenAI's completion, or with `stream` its chunks.", example="data: {...}\n\ndata: [DONE]\n\n"
+)
 
 
 class ModelView(BaseModel):

@@ -11,21 +11,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Self, cast
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from swarm.errors import BadRequest
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     FieldTable,
     ResponseFormat,
     SamplingBody,
     Strict,
+    checked_body,
     eval_only,
     honoured,
     labels,
-    one_line,
-    refuse_unsupported,
     refused,
     unknown_fields,
     unsupported,
@@ -101,13 +99,7 @@ class CompletionRequest:
 
 def parse_completion_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> CompletionRequest:
     """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
-    if not isinstance(cast(object, body), Mapping):
-        raise BadRequest("the body must be a JSON object")
-    refuse_unsupported(body, COMPLETION_FIELDS)
-    try:
-        checked = CompletionBody.model_validate(dict(body))
-    except ValidationError as error:
-        raise one_line(error) from error
+    checked = checked_body(CompletionBody, body, COMPLETION_FIELDS)
     options = checked.stream_options
     return CompletionRequest(
         call=checked.call(defaults),

@@ -7,7 +7,6 @@ endpoint.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -15,7 +14,7 @@ from fastapi.responses import Response
 from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
 from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS, parse_completion_request
 from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint
-from swarm.gateway.http.openapi import IGNORED_FIELDS, errors, event_stream
+from swarm.gateway.http.openapi import model_responses
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
 
@@ -23,17 +22,9 @@ COMPLETIONS = Dialect(
     "completions", COMPLETION_FIELDS, parse_completion_request, render_text_completion, TextCompletionStream
 )
 
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "OpenAI's text completion, or with `stream` its chunks.",
-        "headers": IGNORED_FIELDS,
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            **event_stream("event", "data", example="data: {...}\n\ndata: [DONE]\n\n"),
-        },
-    },
-    **errors(400, 401, 409, 503, 507),
-}
+_RESPONSES = model_responses(
+    "OpenAI's text completion, or with `stream` its chunks.", example="data: {...}\n\ndata: [DONE]\n\n"
+)
 
 
 def completions_router(served: Callable[[], ModelService | None]) -> APIRouter:

@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     MAX_TOP_LOGPROBS,
+    AllowedMode,
     FieldTable,
     SamplingBody,
     Strict,
+    checked_body,
     eval_only,
     honoured,
     json_object_grammar,
     json_schema_grammar,
     labels,
-    one_line,
-    refuse_unsupported,
     refused,
     shown,
     unknown_fields,
@@ -116,13 +116,10 @@ def parse_response_request(
 
     Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`.
     """
-    if not isinstance(cast(object, body), Mapping):
-        raise BadRequest("the body must be a JSON object")
-    refuse_unsupported(body, RESPONSE_FIELDS)
     try:
-        checked = ResponseBody.model_validate(dict(body))
-    except ValidationError as error:
-        raise _named_as_sent(one_line(error)) from error
+        checked = checked_body(ResponseBody, body, RESPONSE_FIELDS)
+    except BadRequest as error:
+        raise _named_as_sent(error) from error
     if checked.effort is not None and not reads_option(EFFORT):
         raise UnknownParameter(
             "reasoning.effort cannot be honoured: the model's chat template does not read it", param="reasoning.effort"
@@ -200,15 +197,8 @@ class _ToolReference(Strict):
 
 class _AllowedTools(Strict):
     type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
+    mode: AllowedMode
     tools: list[_ToolReference] = Field(min_length=1)
-
-    @field_validator("mode")
-    @classmethod
-    def _enforceable(cls, mode: str) -> str:
-        if mode == "auto":
-            raise unsupported("only required is supported: for auto, send just the tools that may be called")
-        return mode
 
 
 def _kind(value: object) -> object:

@@ -31,7 +31,7 @@ from swarm.gateway.dialects.responses.request import (
     parse_response_request,
     recorded_settings,
 )
-from swarm.gateway.http.openapi import IGNORED_FIELDS, errors, event_stream
+from swarm.gateway.http.openapi import errors, model_responses
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallHead, CallResult, Completion, EpisodeCalls
@@ -41,14 +41,7 @@ from swarm.types import Turn
 
 _JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 _STREAM_EXAMPLE = 'event: response.created\ndata: {"type":"response.created"}\n\n'
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "OpenAI's response, or with `stream` its events.",
-        "headers": IGNORED_FIELDS,
-        "content": {**_JSON, **event_stream("event", "data", example=_STREAM_EXAMPLE)},
-    },
-    **errors(400, 401, 409, 503, 507),
-}
+_RESPONSES = model_responses("OpenAI's response, or with `stream` its events.", example=_STREAM_EXAMPLE)
 _INCLUDE: dict[str, Any] = {
     "name": "include[]",
     "in": "query",

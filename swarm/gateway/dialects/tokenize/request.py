@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from swarm.errors import BadRequest
 from swarm.gateway.dialects.chat.request import parse_chat_request
@@ -19,9 +19,8 @@ from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     FieldTable,
     StrictBody,
+    checked_body,
     honoured,
-    one_line,
-    refuse_unsupported,
     refused,
     unknown_fields,
 )
@@ -71,8 +70,7 @@ class DetokenizeRequest:
 
 def parse_tokenize_request(body: Mapping[str, Any]) -> TokenizeRequest:
     """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
-    refuse_unsupported(body, TOKENIZE_FIELDS)
-    checked = _checked(TokenizeBody, body)
+    checked = checked_body(TokenizeBody, body, TOKENIZE_FIELDS)
     is_chat = body.get("messages") is not None
     if is_chat == (checked.prompt is not None):
         raise BadRequest("send either prompt or messages", param="prompt")
@@ -92,7 +90,7 @@ def parse_tokenize_request(body: Mapping[str, Any]) -> TokenizeRequest:
 
 def parse_detokenize_request(body: Mapping[str, Any]) -> DetokenizeRequest:
     """Raises BadRequest naming the field in `param`."""
-    checked = _checked(DetokenizeBody, body)
+    checked = checked_body(DetokenizeBody, body, DETOKENIZE_FIELDS)
     ignored = unknown_fields(body, DETOKENIZE_FIELDS)
     return DetokenizeRequest(checked.model or _DEFAULT_MODEL, checked.tokens, ignored)
 
@@ -120,13 +118,3 @@ class TokenizeBody(StrictBody):
 class DetokenizeBody(StrictBody):
     model: str | None = None
     tokens: Annotated[tuple[int, ...], BeforeValidator(_ids), Field(max_length=MAX_TOKENS)]
-
-
-Body = TypeVar("Body", bound=StrictBody)
-
-
-def _checked(form: type[Body], body: Mapping[str, Any]) -> Body:
-    try:
-        return form.model_validate(dict(body))
-    except ValidationError as error:
-        raise one_line(error) from error

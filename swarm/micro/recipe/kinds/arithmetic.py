@@ -5,9 +5,22 @@ Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from operator import gt, lt
 from random import Random
 
-from swarm.micro.recipe.kinds.base import NUMBERS, Item, Kind, draw_number, draw_numbers, list_item
+from swarm.micro.recipe.kinds.base import (
+    NUMBERS,
+    Answer,
+    Item,
+    Kind,
+    about,
+    about_list,
+    as_texts,
+    draw_number,
+    draw_numbers,
+    list_item,
+)
 from swarm.micro.recipe.words import NUMBER_WORDS
 
 SUM = ("sum", "expression", "calculation")
@@ -71,29 +84,12 @@ def _expression_with_product(rng: Random) -> Item:
     return Item(text, str(value))
 
 
-def _total(rng: Random) -> Item:
-    numbers = [draw_number(rng, 20) for _ in range(rng.randint(2, 4))]
-    return list_item([str(number) for number in numbers], str(sum(numbers)), rng)
+def _one_of_two(choose: Callable[[Sequence[int]], int]) -> Callable[[Random], Item]:
+    def item(rng: Random) -> Item:
+        numbers = draw_numbers(rng, 2, 2)
+        return Item(f"{numbers[0]} and {numbers[1]}", str(choose(numbers)), _pair(*numbers))
 
-
-def _largest(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 2, 6)
-    return list_item([str(number) for number in numbers], str(max(numbers)), rng)
-
-
-def _smallest(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 2, 6)
-    return list_item([str(number) for number in numbers], str(min(numbers)), rng)
-
-
-def _larger(rng: Random) -> Item:
-    left, right = draw_numbers(rng, 2, 2)
-    return Item(f"{left} and {right}", str(max(left, right)), _pair(left, right))
-
-
-def _smaller(rng: Random) -> Item:
-    left, right = draw_numbers(rng, 2, 2)
-    return Item(f"{left} and {right}", str(min(left, right)), _pair(left, right))
+    return item
 
 
 def _missing_term(rng: Random) -> Item:
@@ -114,86 +110,42 @@ def _next_number(rng: Random) -> Item:
         numbers = [first * 2**place for place in range(count + 1)]
     else:
         numbers = [start + step * place for place in range(count + 1)]
-    return list_item([str(number) for number in numbers[:-1]], str(numbers[-1]), rng)
-
-
-def _after_number(rng: Random) -> Item:
-    number = draw_number(rng)
-    return Item(str(number), str(number + 1))
-
-
-def _before_number(rng: Random) -> Item:
-    number = 1 + draw_number(rng)
-    return Item(str(number), str(number - 1))
-
-
-def _double(rng: Random) -> Item:
-    number = draw_number(rng, 50)
-    return Item(str(number), str(2 * number))
-
-
-def _half(rng: Random) -> Item:
-    number = draw_number(rng, 50)
-    return Item(str(2 * number), str(number))
+    return list_item(as_texts(numbers[:-1]), str(numbers[-1]), rng)
 
 
 def _count_above(rng: Random) -> Item:
     numbers, limit = draw_numbers(rng, 3, 6), draw_number(rng, 60)
     count = sum(number > limit for number in numbers)
-    return list_item([str(number) for number in numbers], str(count), rng, {"a": str(limit)})
+    return list_item(as_texts(numbers), str(count), rng, {"a": str(limit)})
 
 
-def _filter_above(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 3, 6)
-    limit = rng.choice(numbers)
-    kept = tuple(str(number) for number in numbers if number > limit) or ("none",)
-    return list_item([str(number) for number in numbers], kept, rng, {"a": str(limit)})
+def _filtered(is_kept: Callable[[int, int], bool]) -> Callable[[Random], Item]:
+    """The numbers of a list that compare so with one of them."""
+
+    def item(rng: Random) -> Item:
+        numbers = draw_numbers(rng, 3, 6)
+        limit = rng.choice(numbers)
+        kept = as_texts(number for number in numbers if is_kept(number, limit)) or ("none",)
+        return list_item(as_texts(numbers), kept, rng, {"a": str(limit)})
+
+    return item
 
 
-def _filter_below(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 3, 6)
-    limit = rng.choice(numbers)
-    kept = tuple(str(number) for number in numbers if number < limit) or ("none",)
-    return list_item([str(number) for number in numbers], kept, rng, {"a": str(limit)})
+def _by_parity(answer: Callable[[Sequence[int]], Answer], fewest: int) -> Callable[[Random], Item]:
+    """About the even numbers of a list, or the odd ones."""
 
+    def item(rng: Random) -> Item:
+        numbers = draw_numbers(rng, fewest, 6)
+        odd = rng.randint(0, 1)
+        kept = [number for number in numbers if number % 2 == odd]
+        return list_item(as_texts(numbers), answer(kept), rng, {"k": ("even", "odd")[odd]})
 
-def _filter_even(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 3, 6)
-    odd = rng.randint(0, 1)
-    kept = tuple(str(number) for number in numbers if number % 2 == odd) or ("none",)
-    return list_item([str(number) for number in numbers], kept, rng, {"k": ("even", "odd")[odd]})
-
-
-def _count_even(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 2, 6)
-    odd = rng.randint(0, 1)
-    count = sum(number % 2 == odd for number in numbers)
-    return list_item([str(number) for number in numbers], str(count), rng, {"k": ("even", "odd")[odd]})
+    return item
 
 
 def _remainder(rng: Random) -> Item:
     number, divisor = rng.randint(0, 30), rng.randint(2, 6)
     return Item(f"{number} % {divisor}", str(number % divisor), _pair(number, divisor))
-
-
-def _digits_of_word(rng: Random) -> Item:
-    number = rng.randrange(len(NUMBER_WORDS))
-    return Item(NUMBER_WORDS[number], str(number))
-
-
-def _word_of_digits(rng: Random) -> Item:
-    number = rng.randrange(len(NUMBER_WORDS))
-    return Item(str(number), NUMBER_WORDS[number])
-
-
-def _count_digits(rng: Random) -> Item:
-    number = str(rng.randint(1, 10 ** rng.randint(1, 7)))
-    return Item(number, str(len(number)))
-
-
-def _sum_of_digits(rng: Random) -> Item:
-    number = str(rng.randint(10, 999))
-    return Item(number, str(sum(map(int, number))))
 
 
 def _any_between(rng: Random) -> Item:
@@ -208,19 +160,20 @@ def _range(rng: Random) -> Item:
     return Item(f"{numbers[0]} to {numbers[-1]}", numbers, {"a": numbers[0], "b": numbers[-1]})
 
 
-def _second_largest(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 3, 5)
-    return list_item([str(number) for number in numbers], str(sorted(numbers)[-2]), rng)
+def _addends(rng: Random) -> list[int]:
+    return [draw_number(rng, 20) for _ in range(rng.randint(2, 4))]
 
 
-def _spread(rng: Random) -> Item:
-    numbers = rng.sample(range(20), rng.randint(2, 4))
-    return list_item([str(number) for number in numbers], str(max(numbers) - min(numbers)), rng)
+def _digits(rng: Random) -> list[int]:
+    return [rng.randint(0, 9) for _ in range(rng.randint(3, 5))]
 
 
-def _ends_added(rng: Random) -> Item:
-    numbers = [rng.randint(0, 9) for _ in range(rng.randint(3, 5))]
-    return list_item([str(number) for number in numbers], str(numbers[0] + numbers[-1]), rng)
+def _below_twenty(rng: Random) -> list[int]:
+    return rng.sample(range(20), rng.randint(2, 4))
+
+
+def _number_word(rng: Random) -> str:
+    return NUMBER_WORDS[rng.randrange(len(NUMBER_WORDS))]
 
 
 KINDS: tuple[Kind, ...] = (
@@ -230,33 +183,49 @@ KINDS: tuple[Kind, ...] = (
     Kind("divide", ("expression",), _divide),
     Kind("expression", SUM, _expression),
     Kind("expression with product", ("expression", "calculation"), _expression_with_product),
-    Kind("total", NUMBERS, _total),
-    Kind("largest", NUMBERS, _largest),
-    Kind("smallest", NUMBERS, _smallest),
-    Kind("larger", ("numbers", "two numbers"), _larger),
-    Kind("smaller", ("numbers", "two numbers"), _smaller),
+    Kind("total", NUMBERS, about_list(_addends, lambda numbers: str(sum(numbers)))),
+    Kind("largest", NUMBERS, about_list(draw_numbers, lambda numbers: str(max(numbers)))),
+    Kind("smallest", NUMBERS, about_list(draw_numbers, lambda numbers: str(min(numbers)))),
+    Kind("larger", ("numbers", "two numbers"), _one_of_two(max)),
+    Kind("smaller", ("numbers", "two numbers"), _one_of_two(min)),
     Kind("missing term", ("equation",), _missing_term),
     Kind("next number", ("sequence", "numbers", "list"), _next_number),
-    Kind("after number", ("number",), _after_number),
-    Kind("before number", ("number",), _before_number),
-    Kind("double", ("number",), _double),
-    Kind("half", ("number",), _half),
+    Kind("after number", ("number",), about(draw_number, lambda number: str(number + 1))),
+    Kind("before number", ("number",), about(lambda rng: 1 + draw_number(rng), lambda number: str(number - 1))),
+    Kind("double", ("number",), about(lambda rng: draw_number(rng, 50), lambda number: str(2 * number))),
+    Kind("half", ("number",), about(lambda rng: 2 * draw_number(rng, 50), lambda number: str(number // 2))),
     Kind("count above", NUMBERS, _count_above),
-    Kind("filter above", NUMBERS, _filter_above),
-    Kind("filter below", NUMBERS, _filter_below),
-    Kind("filter even", NUMBERS, _filter_even),
-    Kind("count even", NUMBERS, _count_even),
+    Kind("filter above", NUMBERS, _filtered(gt)),
+    Kind("filter below", NUMBERS, _filtered(lt)),
+    Kind("filter even", NUMBERS, _by_parity(lambda kept: as_texts(kept) or ("none",), 3)),
+    Kind("count even", NUMBERS, _by_parity(lambda kept: str(len(kept)), 2)),
     Kind("remainder", ("expression",), _remainder),
-    Kind("digits of word", ("number", "word"), _digits_of_word),
-    Kind("word of digits", ("number",), _word_of_digits),
-    Kind("count digits", ("number",), _count_digits),
-    Kind("sum of digits", ("number",), _sum_of_digits),
+    Kind("digits of word", ("number", "word"), about(_number_word, lambda word: str(NUMBER_WORDS.index(word)))),
+    Kind(
+        "word of digits",
+        ("number",),
+        about(lambda rng: rng.randrange(len(NUMBER_WORDS)), lambda number: NUMBER_WORDS[number]),
+    ),
+    Kind(
+        "count digits",
+        ("number",),
+        about(lambda rng: str(rng.randint(1, 10 ** rng.randint(1, 7))), lambda number: str(len(number))),
+    ),
+    Kind(
+        "sum of digits",
+        ("number",),
+        about(lambda rng: str(rng.randint(10, 999)), lambda number: str(sum(map(int, number)))),
+    ),
     Kind("any between", ("two numbers",), _any_between),
     Kind("range", ("range",), _range),
 )
 
 HELD_OUT: tuple[Kind, ...] = (
-    Kind("second largest", NUMBERS, _second_largest),
-    Kind("spread", NUMBERS, _spread),
-    Kind("ends added", NUMBERS, _ends_added),
+    Kind(
+        "second largest",
+        NUMBERS,
+        about_list(lambda rng: draw_numbers(rng, 3, 5), lambda numbers: str(sorted(numbers)[-2])),
+    ),
+    Kind("spread", NUMBERS, about_list(_below_twenty, lambda numbers: str(max(numbers) - min(numbers)))),
+    Kind("ends added", NUMBERS, about_list(_digits, lambda numbers: str(numbers[0] + numbers[-1]))),
 )

@@ -6,12 +6,15 @@ how a question is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from string import ascii_lowercase, ascii_uppercase
+from typing import TypeVar
 
 from swarm.micro.recipe.words import ADJECTIVES, COMMON, NAMES, NOUNS, VERBS, WHOLE_WORDS
+
+T = TypeVar("T")
 
 Answer = str | bool | tuple[str, ...]
 """A text, a truth value, or the items of a list."""
@@ -34,6 +37,28 @@ class Kind:
     name: str
     nouns: tuple[str, ...]
     draw: Callable[[Random], Item]
+
+
+def about(draw: Callable[[Random], T], answer: Callable[[T], Answer]) -> Callable[[Random], Item]:
+    """Draws an item about one thing, whose answer follows from the thing alone."""
+
+    def item(rng: Random) -> Item:
+        subject = draw(rng)
+        return Item(str(subject), answer(subject))
+
+    return item
+
+
+def about_list(
+    draw: Callable[[Random], Sequence[T]], answer: Callable[[Sequence[T]], Answer]
+) -> Callable[[Random], Item]:
+    """Draws an item about a list, whose answer follows from the list alone."""
+
+    def item(rng: Random) -> Item:
+        items = draw(rng)
+        return list_item([str(each) for each in items], answer(items), rng)
+
+    return item
 
 
 WORD = ("word", "word", "string", "text")
@@ -95,6 +120,10 @@ def draw_numbers(rng: Random, fewest: int = 2, most: int = 6) -> list[int]:
     top = rng.choice((9, 9, 20, 50, 99, 999))
     low = -top if rng.random() < 0.15 else 0
     return rng.sample(range(low, top + 1), rng.randint(fewest, most))
+
+
+def as_texts(numbers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(str(number) for number in numbers)
 
 
 def draw_sentence(rng: Random) -> str:

@@ -5,6 +5,8 @@ Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`. Both answ
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import gt, lt
 from random import Random
 from string import ascii_lowercase
 
@@ -14,6 +16,7 @@ from swarm.micro.recipe.kinds.base import (
     WORD,
     Item,
     Kind,
+    about,
     draw_number,
     draw_numbers,
     draw_sentence,
@@ -50,16 +53,23 @@ def _has_word(rng: Random) -> Item:
     return Item(" ".join(words), asked in words, {"a": asked})
 
 
-def _begins_with(rng: Random) -> Item:
-    word = draw_word(rng).lower()
-    letter = word[0] if rng.random() < 0.5 else rng.choice(word + ascii_lowercase)
-    return Item(word, word[0] == letter, {"a": letter})
+def _letter_stands(place: int) -> Callable[[Random], Item]:
+    """Whether a letter stands at this place of a word."""
+
+    def item(rng: Random) -> Item:
+        word = draw_word(rng).lower()
+        letter = word[place] if rng.random() < 0.5 else rng.choice(word + ascii_lowercase)
+        return Item(word, word[place] == letter, {"a": letter})
+
+    return item
 
 
-def _ends_with(rng: Random) -> Item:
-    word = draw_word(rng).lower()
-    letter = word[-1] if rng.random() < 0.5 else rng.choice(word + ascii_lowercase)
-    return Item(word, word[-1] == letter, {"a": letter})
+def _compared(sign: str, holds: Callable[[int, int], bool]) -> Callable[[Random], Item]:
+    def item(rng: Random) -> Item:
+        left, right = draw_number(rng), draw_number(rng)
+        return Item(f"{left} {sign} {right}", holds(left, right), {"a": str(left), "b": str(right)})
+
+    return item
 
 
 def _same(rng: Random) -> Item:
@@ -72,26 +82,6 @@ def _same(rng: Random) -> Item:
     if rng.random() < 0.4:
         right = left
     return Item(f"{left} and {right}", left == right, {"a": left, "b": right})
-
-
-def _is_larger(rng: Random) -> Item:
-    left, right = draw_number(rng), draw_number(rng)
-    return Item(f"{left} > {right}", left > right, {"a": str(left), "b": str(right)})
-
-
-def _is_smaller(rng: Random) -> Item:
-    left, right = draw_number(rng), draw_number(rng)
-    return Item(f"{left} < {right}", left < right, {"a": str(left), "b": str(right)})
-
-
-def _is_even(rng: Random) -> Item:
-    number = draw_number(rng)
-    return Item(str(number), number % 2 == 0)
-
-
-def _is_odd(rng: Random) -> Item:
-    number = draw_number(rng)
-    return Item(str(number), number % 2 == 1)
 
 
 def _is_sum_right(rng: Random) -> Item:
@@ -152,13 +142,13 @@ KINDS: tuple[Kind, ...] = (
     Kind("is in list", LIST, _is_in_list),
     Kind("has letter", WORD, _has_letter),
     Kind("has word", SENTENCE, _has_word),
-    Kind("begins with", WORD, _begins_with),
-    Kind("ends with", WORD, _ends_with),
+    Kind("begins with", WORD, _letter_stands(0)),
+    Kind("ends with", WORD, _letter_stands(-1)),
     Kind("same", ("words", "pair"), _same),
-    Kind("is larger", ("statement",), _is_larger),
-    Kind("is smaller", ("statement",), _is_smaller),
-    Kind("is even", ("number",), _is_even),
-    Kind("is odd", ("number",), _is_odd),
+    Kind("is larger", ("statement",), _compared(">", gt)),
+    Kind("is smaller", ("statement",), _compared("<", lt)),
+    Kind("is even", ("number",), about(draw_number, lambda number: number % 2 == 0)),
+    Kind("is odd", ("number",), about(draw_number, lambda number: number % 2 == 1)),
     Kind("is sum right", ("statement", "equation"), _is_sum_right),
     Kind("formula", ("expression", "statement"), _formula),
     Kind("is sorted", ("list", "numbers"), _is_sorted),

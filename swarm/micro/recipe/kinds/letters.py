@@ -13,6 +13,7 @@ from swarm.micro.recipe.kinds.base import (
     WORD,
     Item,
     Kind,
+    about,
     draw_letters,
     draw_numbers,
     draw_sentence,
@@ -37,9 +38,12 @@ def _text(rng: Random) -> str:
     return join_list([str(number) for number in draw_numbers(rng, 1, 5)], rng.choice((", ", " ")))
 
 
-def _copy(rng: Random) -> Item:
-    text = _text(rng)
-    return Item(text, text)
+def _lower_word(rng: Random) -> str:
+    return draw_word(rng).lower()
+
+
+def _without_vowels(word: str) -> str:
+    return "".join(letter for letter in word if letter not in VOWELS) or "nothing"
 
 
 def _reverse(rng: Random) -> Item:
@@ -56,11 +60,6 @@ def _lower(rng: Random) -> Item:
     text = draw_word(rng) if rng.random() < 0.7 else draw_sentence(rng)
     text = text.upper() if rng.random() < 0.6 else text.title()
     return Item(text, text.lower())
-
-
-def _capitalize(rng: Random) -> Item:
-    word = draw_word(rng).lower()
-    return Item(word, word.capitalize())
 
 
 def _letter_at(rng: Random) -> Item:
@@ -96,11 +95,6 @@ def _remove_letter(rng: Random) -> Item:
     return Item(word, word.replace(removed, "") or "nothing", {"a": removed})
 
 
-def _sort_letters(rng: Random) -> Item:
-    word = draw_word(rng).lower()[:6]
-    return Item(word, "".join(sorted(word)))
-
-
 def _spell(rng: Random) -> Item:
     word = draw_word(rng)
     name, mark = rng.choice((("dashes", "-"), ("spaces", " "), ("commas", ", "), ("hyphens", "-")))
@@ -132,11 +126,6 @@ def _prepend(rng: Random) -> Item:
     return Item(word, more + word, {"a": more})
 
 
-def _length(rng: Random) -> Item:
-    word = draw_word(rng)
-    return Item(word, str(len(word)))
-
-
 def _count_letter(rng: Random) -> Item:
     text = rng.choice((draw_word, draw_word, draw_sentence))(rng).lower()
     if rng.random() < 0.4:
@@ -145,51 +134,35 @@ def _count_letter(rng: Random) -> Item:
     return Item(text, str(text.count(letter)), {"a": letter})
 
 
-def _count_vowels(rng: Random) -> Item:
-    word = draw_word(rng).lower()
-    return Item(word, str(sum(letter in VOWELS for letter in word)))
-
-
-def _remove_vowels(rng: Random) -> Item:
-    word = draw_word(rng).lower()
-    return Item(word, "".join(letter for letter in word if letter not in VOWELS) or "nothing")
-
-
-def _every_second(rng: Random) -> Item:
-    word = draw_word(rng)
-    return Item(word, word[::2])
-
-
-def _double_letters(rng: Random) -> Item:
-    word = draw_word(rng)[:5]
-    return Item(word, "".join(letter * 2 for letter in word))
-
-
 KINDS: tuple[Kind, ...] = (
-    Kind("copy", ("word", "text", "line"), _copy),
+    Kind("copy", ("word", "text", "line"), about(_text, str)),
     Kind("reverse", (*WORD, "letters"), _reverse),
     Kind("upper", (*WORD, "sentence"), _upper),
     Kind("lower", (*WORD, "sentence"), _lower),
-    Kind("capitalize", WORD, _capitalize),
+    Kind("capitalize", WORD, about(_lower_word, str.capitalize)),
     Kind("letter at", WORD, _letter_at),
     Kind("first letters", WORD, _first_letters),
     Kind("last letters", WORD, _last_letters),
     Kind("replace letter", WORD, _replace_letter),
     Kind("remove letter", WORD, _remove_letter),
-    Kind("sort letters", WORD, _sort_letters),
+    Kind("sort letters", WORD, about(lambda rng: _lower_word(rng)[:6], lambda word: "".join(sorted(word)))),
     Kind("spell", WORD, _spell),
     Kind("repeat", WORD, _repeat),
     Kind("next letter", ("letter",), _next_letter),
     Kind("previous letter", ("letter",), _previous_letter),
     Kind("append", WORD, _append),
     Kind("prepend", WORD, _prepend),
-    Kind("length", WORD, _length),
+    Kind("length", WORD, about(draw_word, lambda word: str(len(word)))),
     Kind("count letter", (*WORD, *SENTENCE), _count_letter),
 )
 
 HELD_OUT: tuple[Kind, ...] = (
-    Kind("count vowels", WORD, _count_vowels),
-    Kind("remove vowels", WORD, _remove_vowels),
-    Kind("every second letter", WORD, _every_second),
-    Kind("double letters", WORD, _double_letters),
+    Kind("count vowels", WORD, about(_lower_word, lambda word: str(sum(letter in VOWELS for letter in word)))),
+    Kind("remove vowels", WORD, about(_lower_word, _without_vowels)),
+    Kind("every second letter", WORD, about(draw_word, lambda word: word[::2])),
+    Kind(
+        "double letters",
+        WORD,
+        about(lambda rng: draw_word(rng)[:5], lambda word: "".join(letter * 2 for letter in word)),
+    ),
 )

@@ -5,6 +5,7 @@ Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from swarm.micro.recipe.kinds.base import (
@@ -14,6 +15,9 @@ from swarm.micro.recipe.kinds.base import (
     WORDS,
     Item,
     Kind,
+    about,
+    about_list,
+    as_texts,
     draw_numbers,
     draw_sentence,
     draw_words,
@@ -25,7 +29,7 @@ from swarm.micro.recipe.words import COMMON, ORDINALS
 def _items(rng: Random, fewest: int = 2, most: int = 6) -> list[str]:
     if rng.random() < 0.6:
         return draw_words(rng, fewest, most)
-    return [str(number) for number in draw_numbers(rng, fewest, most)]
+    return [*as_texts(draw_numbers(rng, fewest, most))]
 
 
 def _repeating(rng: Random) -> list[str]:
@@ -34,84 +38,40 @@ def _repeating(rng: Random) -> list[str]:
     return [rng.choice(few) for _ in range(rng.randint(3, 7))]
 
 
-def _reverse_list(rng: Random) -> Item:
-    items = _items(rng, 2, 5)
-    return list_item(items, tuple(reversed(items)), rng)
-
-
 def _reverse_words(rng: Random) -> Item:
     words = draw_sentence(rng).split()[: rng.randint(2, 6)]
     return Item(" ".join(words), " ".join(reversed(words)))
 
 
-def _item_at(rng: Random) -> Item:
-    items = _items(rng, 2, 7)
+def _place_in(items: Sequence[str], rng: Random) -> tuple[int, dict[str, str]]:
+    """A place of the list, and what it is called."""
     place = rng.randrange(min(len(items), len(ORDINALS)))
     name = ORDINALS[place]
     if rng.random() < 0.3:
         name, place = "last", len(items) - 1
-    return list_item(items, items[place], rng, {"k": name, "n": str(place + 1)})
+    return place, {"k": name, "n": str(place + 1)}
+
+
+def _item_at(rng: Random) -> Item:
+    items = _items(rng, 2, 7)
+    place, slots = _place_in(items, rng)
+    return list_item(items, items[place], rng, slots)
 
 
 def _word_at(rng: Random) -> Item:
     words = draw_sentence(rng).split()
-    place = rng.randrange(min(len(words), len(ORDINALS)))
-    name = ORDINALS[place]
-    if rng.random() < 0.3:
-        name, place = "last", len(words) - 1
-    return Item(" ".join(words), words[place], {"k": name, "n": str(place + 1)})
+    place, slots = _place_in(words, rng)
+    return Item(" ".join(words), words[place], slots)
 
 
-def _sort_words(rng: Random) -> Item:
-    words = draw_words(rng, 2, 5)
-    return list_item(words, tuple(sorted(words)), rng)
-
-
-def _sort_words_down(rng: Random) -> Item:
-    words = draw_words(rng, 2, 4)
-    return list_item(words, tuple(sorted(words, reverse=True)), rng)
-
-
-def _sort_numbers(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 2, 6)
-    return list_item([str(number) for number in numbers], tuple(str(number) for number in sorted(numbers)), rng)
-
-
-def _sort_numbers_down(rng: Random) -> Item:
-    numbers = draw_numbers(rng, 2, 6)
-    down = tuple(str(number) for number in sorted(numbers, reverse=True))
-    return list_item([str(number) for number in numbers], down, rng)
-
-
-def _count_items(rng: Random) -> Item:
-    items = _items(rng, 1, 9)
-    return list_item(items, str(len(items)), rng)
-
-
-def _count_words(rng: Random) -> Item:
-    sentence = draw_sentence(rng)
-    return Item(sentence, str(len(sentence.split())))
+def _words(rng: Random) -> str:
+    return " ".join(draw_sentence(rng).split() if rng.random() < 0.5 else draw_words(rng))
 
 
 def _count_item(rng: Random) -> Item:
     items = _repeating(rng)
     counted = rng.choice(items)
     return list_item(items, str(items.count(counted)), rng, {"a": counted})
-
-
-def _initials(rng: Random) -> Item:
-    words = draw_sentence(rng).split() if rng.random() < 0.5 else draw_words(rng)
-    return Item(" ".join(words), "".join(word[0] for word in words))
-
-
-def _longest(rng: Random) -> Item:
-    words = _of_different_lengths(rng)
-    return list_item(words, max(words, key=len), rng)
-
-
-def _shortest(rng: Random) -> Item:
-    words = _of_different_lengths(rng)
-    return list_item(words, min(words, key=len), rng)
 
 
 def _of_different_lengths(rng: Random) -> list[str]:
@@ -161,11 +121,6 @@ def _append_item(rng: Random) -> Item:
     return list_item(items, (*items, more), rng, {"a": more})
 
 
-def _unique(rng: Random) -> Item:
-    items = _repeating(rng)
-    return list_item(items, tuple(dict.fromkeys(items)), rng)
-
-
 def _reverse_each(rng: Random) -> Item:
     words = draw_sentence(rng).lower().split()[: rng.randint(2, 4)]
     return Item(" ".join(words), " ".join(word[::-1] for word in words))
@@ -188,16 +143,6 @@ def _item_before(rng: Random) -> Item:
     return list_item(items, items[place - 1], rng, {"a": items[place]})
 
 
-def _second_last(rng: Random) -> Item:
-    items = _items(rng, 3, 6)
-    return list_item(items, items[-2], rng)
-
-
-def _ends_of_list(rng: Random) -> Item:
-    items = _items(rng, 3, 6)
-    return list_item(items, (items[0], items[-1]), rng)
-
-
 def _most_common(rng: Random) -> Item:
     few = _items(rng, 2, 3)
     items = [*few, few[0], few[0]]
@@ -206,20 +151,30 @@ def _most_common(rng: Random) -> Item:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("reverse list", (*LIST, *WORDS, *NUMBERS), _reverse_list),
+    Kind(
+        "reverse list",
+        (*LIST, *WORDS, *NUMBERS),
+        about_list(lambda rng: _items(rng, 2, 5), lambda items: tuple(reversed(items))),
+    ),
     Kind("reverse words", SENTENCE, _reverse_words),
     Kind("item at", LIST, _item_at),
     Kind("word at", SENTENCE, _word_at),
-    Kind("sort words", WORDS, _sort_words),
-    Kind("sort words down", WORDS, _sort_words_down),
-    Kind("sort numbers", NUMBERS, _sort_numbers),
-    Kind("sort numbers down", NUMBERS, _sort_numbers_down),
-    Kind("count items", LIST, _count_items),
-    Kind("count words", SENTENCE, _count_words),
+    Kind("sort words", WORDS, about_list(lambda rng: draw_words(rng, 2, 5), lambda words: tuple(sorted(words)))),
+    Kind(
+        "sort words down",
+        WORDS,
+        about_list(lambda rng: draw_words(rng, 2, 4), lambda words: tuple(sorted(words, reverse=True))),
+    ),
+    Kind("sort numbers", NUMBERS, about_list(draw_numbers, lambda numbers: as_texts(sorted(numbers)))),
+    Kind(
+        "sort numbers down", NUMBERS, about_list(draw_numbers, lambda numbers: as_texts(sorted(numbers, reverse=True)))
+    ),
+    Kind("count items", LIST, about_list(lambda rng: _items(rng, 1, 9), lambda items: str(len(items)))),
+    Kind("count words", SENTENCE, about(draw_sentence, lambda sentence: str(len(sentence.split())))),
     Kind("count item", LIST, _count_item),
-    Kind("initials", (*SENTENCE, "words"), _initials),
-    Kind("longest", WORDS, _longest),
-    Kind("shortest", WORDS, _shortest),
+    Kind("initials", (*SENTENCE, "words"), about(_words, lambda text: "".join(word[0] for word in text.split(" ")))),
+    Kind("longest", WORDS, about_list(_of_different_lengths, lambda words: max(words, key=len))),
+    Kind("shortest", WORDS, about_list(_of_different_lengths, lambda words: min(words, key=len))),
     Kind("filter words", WORDS, _filter_words),
     Kind("remove item", LIST, _remove_item),
     Kind("replace item", LIST, _replace_item),
@@ -227,7 +182,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("join", WORDS, _join),
     Kind("first items", LIST, _first_items),
     Kind("append item", LIST, _append_item),
-    Kind("unique", LIST, _unique),
+    Kind("unique", LIST, about_list(_repeating, lambda items: tuple(dict.fromkeys(items)))),
     Kind("reverse each", SENTENCE, _reverse_each),
     Kind("pick", LIST, _pick),
     Kind("item after", LIST, _item_after),
@@ -235,7 +190,7 @@ KINDS: tuple[Kind, ...] = (
 )
 
 HELD_OUT: tuple[Kind, ...] = (
-    Kind("second to last", LIST, _second_last),
-    Kind("first and last", LIST, _ends_of_list),
+    Kind("second to last", LIST, about_list(lambda rng: _items(rng, 3, 6), lambda items: items[-2])),
+    Kind("first and last", LIST, about_list(lambda rng: _items(rng, 3, 6), lambda items: (items[0], items[-1]))),
     Kind("most common", LIST, _most_common),
 )

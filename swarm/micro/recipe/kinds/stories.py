@@ -6,6 +6,7 @@ wording asks of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 
@@ -60,11 +61,11 @@ def _both(rng: Random) -> Item:
     return Item(story, str(left + right), {"name": first, "other": second, "thing": thing})
 
 
-def _has_more(rng: Random) -> Item:
-    names = rng.sample(NAMES, rng.randint(2, 3))
+def _by_count(names: Sequence[str], choose: Callable[[Sequence[int]], int], rng: Random) -> Item:
+    """Who of these has most, or least."""
     thing, counts = rng.choice(_THINGS), rng.sample(range(1, 30), 3)[: len(names)]
     story = " ".join(f"{name} has {count} {thing}." for name, count in zip(names, counts, strict=True))
-    return Item(story, names[counts.index(max(counts))], {"thing": thing})
+    return Item(story, names[counts.index(choose(counts))], {"thing": thing})
 
 
 def _owner(rng: Random) -> Item:
@@ -103,16 +104,16 @@ def _most_of(rng: Random) -> Item:
     return Item(" ".join(facts), names[0], {"most": most})
 
 
-def _next_day(rng: Random) -> Item:
-    names = DAYS if rng.random() < 0.6 else MONTHS
-    place = rng.randrange(len(names))
-    return Item(names[place], names[(place + 1) % len(names)], {"unit": "day" if names is DAYS else "month"})
+def _neighbour(step: int) -> Callable[[Random], Item]:
+    """The day or month so many places further on."""
 
+    def item(rng: Random) -> Item:
+        names = DAYS if rng.random() < 0.6 else MONTHS
+        place = rng.randrange(len(names))
+        unit = "day" if names is DAYS else "month"
+        return Item(names[place], names[(place + step) % len(names)], {"unit": unit})
 
-def _previous_day(rng: Random) -> Item:
-    names = DAYS if rng.random() < 0.6 else MONTHS
-    place = rng.randrange(len(names))
-    return Item(names[place], names[place - 1], {"unit": "day" if names is DAYS else "month"})
+    return item
 
 
 def _day_in_days(rng: Random) -> Item:
@@ -179,25 +180,18 @@ def _difference(rng: Random) -> Item:
     return Item(story, str(more), {"name": first, "other": second, "thing": thing})
 
 
-def _has_fewest(rng: Random) -> Item:
-    names = rng.sample(NAMES, 3)
-    thing, counts = rng.choice(_THINGS), rng.sample(range(1, 30), 3)
-    story = " ".join(f"{name} has {count} {thing}." for name, count in zip(names, counts, strict=True))
-    return Item(story, names[counts.index(min(counts))], {"thing": thing})
-
-
 KINDS: tuple[Kind, ...] = (
     Kind("gain", ("story",), _gain),
     Kind("loss", ("story",), _loss),
     Kind("groups", ("story",), _groups),
     Kind("both", ("story",), _both),
-    Kind("has more", ("story",), _has_more),
+    Kind("has more", ("story",), lambda rng: _by_count(rng.sample(NAMES, rng.randint(2, 3)), max, rng)),
     Kind("owner", ("story",), _owner),
     Kind("owned", ("story",), _owned),
     Kind("value of key", ("story",), _value_of_key),
     Kind("most of", ("story",), _most_of),
-    Kind("next day", ("day",), _next_day),
-    Kind("previous day", ("day",), _previous_day),
+    Kind("next day", ("day",), _neighbour(1)),
+    Kind("previous day", ("day",), _neighbour(-1)),
     Kind("day in days", ("day",), _day_in_days),
     Kind("flips", ("story",), _flips),
     Kind("category", ("words", "options"), _category),
@@ -208,5 +202,5 @@ KINDS: tuple[Kind, ...] = (
 
 HELD_OUT: tuple[Kind, ...] = (
     Kind("difference", ("story",), _difference),
-    Kind("has fewest", ("story",), _has_fewest),
+    Kind("has fewest", ("story",), lambda rng: _by_count(rng.sample(NAMES, 3), min, rng)),
 )

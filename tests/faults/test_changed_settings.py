@@ -9,6 +9,7 @@ from faults.changed_run import BATCH_SIZE, JOB, LR, TEMPERATURE, ChangedRun, Pla
 from server_processes import server_processes
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_with_changed_settings_that_is_killed_has_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
     check(tmp_path, Plan(steps=4, changed_at=2, size_changed_at=3), moments(seed=3, number=2, longest_s=2.0))

@@ -109,7 +109,9 @@ def _children_of(home: Path) -> list[int]:
 @pytest.mark.parametrize(
     "points",
     [
-        [("run.training", 1, signal.SIGKILL), ("run.training", 2, signal.SIGTERM)],
+        pytest.param(
+            [("run.training", 1, signal.SIGKILL), ("run.training", 2, signal.SIGTERM)], marks=pytest.mark.slow
+        ),
         pytest.param(
             [
                 (kind, 1, signal.SIGKILL)

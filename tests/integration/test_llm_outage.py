@@ -200,6 +200,7 @@ def test_spent_tokens_pause_a_study_and_more_of_them_carry_it_on(store, begin, t
     assert authors(store, study_id) == (["llm:recorded-model"], ["llm:recorded-model"])
 
 
+@pytest.mark.slow
 def test_hybrid_goes_on_with_rules_when_money_is_spent(store, begin, tmp_path):
     study_id = begin(brain="hybrid", max_llm_usd=0.0001, llm_price=(5.0, 20.0))
 

@@ -174,7 +174,8 @@ def test_cells_of_a_server_that_never_comes_back_go_to_the_other_one(
     assert set(_launches([first.url, second.url]).values()) == {1}
 
 
-@pytest.mark.parametrize("kind", ["run.training", pytest.param("test.opened", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["run.training", "test.opened"])
 def test_study_waits_while_all_its_servers_are_out(
     server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork], kind: str
 ) -> None:

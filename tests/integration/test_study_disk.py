@@ -41,14 +41,8 @@ def checkpoints_left(home: Path, study: str) -> list[Path]:
     return sorted((home / "studies" / study / "servers").glob("*/research/*/run-*/checkpoints/step-*"))
 
 
-@pytest.mark.parametrize(
-    ("kept", "left"),
-    [
-        pytest.param("all", 4, marks=pytest.mark.slow),
-        ("best", 2),
-        pytest.param("none", 0, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kept", "left"), [("all", 4), ("best", 2), ("none", 0)])
 def test_finished_study_keeps_the_checkpoints_that_it_was_told_to(
     store: ExperimentStore, tmp_path: Path, kept: str, left: int
 ) -> None:

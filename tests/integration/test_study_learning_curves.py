@@ -30,6 +30,7 @@ def start(*words: str) -> Any:
     return CliRunner().invoke(app, ["start", "--topic", "lr 0.001 or 0.003 on reverse", *SETTINGS, *words])
 
 
+@pytest.mark.slow
 def test_runs_are_scored_at_the_steps_asked_for_and_judged_by_the_area_under_them(home: Path) -> None:
     done = start("--eval-every", "3", "--judged-by", "area")
     assert done.exit_code == 0, done.output

@@ -218,7 +218,6 @@ def test_foreign_text_is_shown_and_never_run(browser: Browser, explorer: Explore
     visiting.context.close()
 
 
-@pytest.mark.slow
 def test_a_running_study_refreshes_itself(browser: Browser, explorer: Explorer, tmp_path: Path) -> None:
     visiting = Visitor(browser, explorer, "light")
     visiting.open(f"/study?study={explorer.study_id}", tmp_path / "running.png")

@@ -48,7 +48,6 @@ def _dump(home: Path) -> list[str]:
         return list(database.iterdump())
 
 
-@pytest.mark.slow
 def test_a_study_that_really_ran_is_verified_without_a_mismatch(done: Done) -> None:
     with open_store(done.home / "research.db", read_only=True) as store:
         result = verify_study(store, done.study_id)

@@ -114,7 +114,6 @@ def _all_files(home: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
 
 
-@pytest.mark.slow
 def test_resume_of_a_finished_study_changes_nothing_starts_no_server_and_ends_with_the_answer(done: Done) -> None:
     before = (done.store.get_study(done.study.id), done.store.list_events(done.study.id), _all_files(done.home))
 

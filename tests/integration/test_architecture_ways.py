@@ -111,7 +111,8 @@ def test_the_listed_ways_are_those_of_a_call_and_of_a_batch(recorded: Recorded) 
     end(http, first, task_id="t", reward=0.0)
 
     recorded.begin_anew()
-    chat(http, second, "Reverse: ABC", max_tokens=8)
+    # Another prompt: of the same one nothing would be left to compute.
+    chat(http, second, "Repeat: XYZ", max_tokens=8)
     completion = way("The way of one chat completion")
     recorded.await_call(*completion[-1])
     follow(completion, recorded.calls(), files=25)

@@ -1,4 +1,4 @@
-"""Sampled tokens on their way out of the worker process: the first of a completion at once, the rest some at a time.
+"""Sampled tokens on their way out of the worker process: the first of a completion soon, the rest some at a time.
 
 Place in the flow: operations.py hands over the results of each decoding step; what is due goes to the parent in one
 message. For each message the server wakes a task and moves the tokens through several hands, which costs as much for
@@ -8,6 +8,7 @@ nothing of models or of pipes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,16 +20,22 @@ from swarm.types import FinishReason, TokenLogprobs
 
 LONGEST_HOLD_S = 0.05
 """How old a token may become before it goes on its way. A reader sees no difference."""
+BEGINNING_HOLD_S = 0.01
+"""How old the first token of a completion may become in company: many a completion of a small model is over by then."""
+COMPANY = 12
+"""Among fewer completions a first token leaves at once: the processor time is then better spent on whoever waits."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """Tokens of one completion that have not left; `has_begun` says that earlier ones have."""
+    """Tokens of one completion that have not left; `has_begun` says that earlier ones have. The first of them is
+    as old as if it had come at `since`."""
 
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     likeliest: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     has_begun: bool = False
+    since: float = 0.0
 
 
 class TokenDelivery:
@@ -41,31 +48,40 @@ class TokenDelivery:
         self._version = 0
         self._flushed_at = clock()
 
-    def add(self, results: Sequence[Sampled], weight_version: int) -> None:
-        """Take the results of one step, and send what is due: beginnings, ends, and all that is old."""
+    def add(self, results: Sequence[Sampled], weight_version: int, step_s: float = BEGINNING_HOLD_S) -> None:
+        """Take the results of one step, and send what is due: beginnings, ends, and all that is old.
+
+        The step took `step_s`: as the next one probably will, a beginning only waits for it if it is fast.
+        """
         self._version = weight_version
-        due: list[list[Any]] = []
-        for each in results:
-            held = self._held.setdefault(each.handle, _Held())
-            if each.token_id is not None:
-                held.token_ids.append(each.token_id)
-                held.logprobs.append(each.logprob)
-                if each.likeliest is not None:
-                    held.likeliest.append(each.likeliest)
-            if each.finish_reason is not None:
-                del self._held[each.handle]
-                due.append(_entry(each.handle, held, each.finish_reason))
-            elif each.error is not None:
-                del self._held[each.handle]
-                due += [_entry(each.handle, held, None)] if held.token_ids else []
-            elif not held.has_begun:
-                due.append(self._release(each.handle, held))
-        if self._clock() - self._flushed_at >= LONGEST_HOLD_S:
+        now = self._clock()
+        since = now if len(results) >= COMPANY else -math.inf
+        due = [entry for each in results for entry in self._take(each, since, now + step_s)]
+        if now - self._flushed_at >= LONGEST_HOLD_S:
             due += self._release_all()
         self._post(due)
         for each in results:
             if each.error is not None:
                 self._send({"id": each.handle, "error": pack_error(each.error)})
+
+    def _take(self, each: Sampled, since: float, next_at: float) -> list[list[Any]]:
+        """Hold one result; what is due of its completion before the next step is over. `since` holds if it begins."""
+        if (held := self._held.get(each.handle)) is None:
+            held = self._held[each.handle] = _Held(since=since)
+        if each.token_id is not None:
+            held.token_ids.append(each.token_id)
+            held.logprobs.append(each.logprob)
+            if each.likeliest is not None:
+                held.likeliest.append(each.likeliest)
+        if each.finish_reason is not None:
+            del self._held[each.handle]
+            return [_entry(each.handle, held, each.finish_reason)]
+        if each.error is not None:
+            del self._held[each.handle]
+            return [_entry(each.handle, held, None)] if held.token_ids else []
+        if not held.has_begun and next_at - held.since >= BEGINNING_HOLD_S:
+            return [self._release(each.handle, held)]
+        return []
 
     def flush(self) -> None:
         """Send all that is held."""

@@ -13,6 +13,7 @@ import gc
 import importlib
 import logging
 import queue
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import msgspec
 import torch
 
 from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.gathering import Gathering
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.delivery import TokenDelivery
 from swarm.backends.local.model.loading import LoadedModel, load_model
@@ -78,6 +80,7 @@ class Worker:
         self._send = send
         self._shared_files = shared_files
         self._delivery = TokenDelivery(send)
+        self._gathering = Gathering()
         self._session: _Session | None = None
         self._learner_imported = False
         self._operations: dict[str, Callable[[int, Any], Any]] = {
@@ -94,23 +97,29 @@ class Worker:
     def run(self) -> None:
         """Until the process ends, which the reader of standard input sees to."""
         while True:
-            busy = self._session is not None and not self._session.sampler.idle
-            message = self._take(wait=not busy)
+            message = self._take(self._pause_s())
             while message is not None:
                 self._carry_out(message)
-                message = self._take(wait=False)
+                message = self._take(0.0)
             if self._session is not None and not self._session.sampler.idle:
                 self._sample(self._session.sampler)
 
-    def _take(self, *, wait: bool) -> Message | None:
+    def _pause_s(self) -> float | None:
+        """How long to wait for a message; None while there is nothing else to do."""
+        if self._session is None or self._session.sampler.idle:
+            return None
+        sampler = self._session.sampler
+        return 0.0 if sampler.running else self._gathering.hold_s(sampler.waiting)
+
+    def _take(self, wait_s: float | None) -> Message | None:
         try:
-            if not wait:
-                return self._inbox.get_nowait()
+            if wait_s is not None:
+                return self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
             if not self._learner_imported:
                 return self._inbox.get(timeout=IDLE_S)
             return self._inbox.get()
         except queue.Empty:
-            if wait:
+            if wait_s is None:
                 self._import_learner()
             return None
 
@@ -133,14 +142,20 @@ class Worker:
                 self._send({"id": call_id, "result": result})
 
     def _sample(self, sampler: BatchSampler) -> None:
+        is_held = self._gathering.hold_s(sampler.waiting) > 0
+        if not is_held:
+            self._gathering.begun()
+        elif not sampler.running:
+            return
+        began = time.monotonic()
         try:
-            results = sampler.step()
+            results = sampler.step(admits=not is_held)
         except Exception as error:
             logger.exception("sampling failed")
             failure = EngineFailure(f"sampling failed: {type(error).__name__}: {error}")
             self._delivery.fail(sampler.abort_all(), pack_error(failure))
             return
-        self._delivery.add(results, sampler.weight_version)
+        self._delivery.add(results, sampler.weight_version, time.monotonic() - began)
 
     def _load(self, call_id: int, args: Any) -> EngineInfo:
         self._unload(call_id, None)
@@ -178,7 +193,9 @@ class Worker:
 
     def _generate(self, call_id: int, args: Any) -> None:
         prompt_ids, params = args
-        self._require_session().sampler.submit(call_id, prompt_ids, msgspec.convert(params, SamplingParams))
+        sampler = self._require_session().sampler
+        sampler.submit(call_id, prompt_ids, msgspec.convert(params, SamplingParams))
+        self._gathering.arrived(sampler.waiting + sampler.running)
 
     def _abort(self, call_id: int, args: Any) -> None:
         if self._session is not None:

@@ -240,6 +240,31 @@ def test_abort_frees_the_row_before_the_next_step(model: torch.nn.Module, make_s
     assert sampler.idle
 
 
+def test_a_step_that_admits_nobody_goes_on_with_those_who_have_begun(
+    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In small pieces, so that the first prompt has begun and is not whole yet.
+    monkeypatch.setattr(batching, "PREFILL_TOKENS", 20)
+    requests = {
+        handle: (list(range(3 + handle, 43 + handle)), SamplingParams(max_tokens=9, seed=handle)) for handle in range(3)
+    }
+    expected = run(make_sampler(model), requests)
+    sampler = make_sampler(model)
+    received: dict[int, list[int]] = {handle: [] for handle in requests}
+    sampler.submit(0, *requests[0])
+    assert sampler.step() == []
+    for handle in (1, 2):
+        sampler.submit(handle, *requests[handle])
+    for _ in range(4):
+        for piece in sampler.step(admits=False):
+            received[piece.handle].append(piece.token_id)
+    assert sampler.waiting == 2 and len(received[0]) > 1 and not received[1] and not received[2]
+    while not sampler.idle:
+        for piece in sampler.step():
+            received[piece.handle].append(piece.token_id)
+    assert received == {handle: completion.token_ids for handle, completion in expected.items()}
+
+
 def test_aborts_at_random_do_not_disturb_the_others(
     model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any]
 ) -> None:

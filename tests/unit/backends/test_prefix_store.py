@@ -51,13 +51,23 @@ def test_the_longest_beginning_that_is_kept_is_found(
     assert found.columns[0][0, :longest, 0].tolist() == asked[:longest].tolist()
 
 
-def test_the_oldest_is_dropped_where_there_are_too_many_also_among_equals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "KEPT_REQUESTS", 3)
+def test_what_was_kept_again_latest_is_dropped_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "KEPT_REQUESTS", 2)
     store = PrefixStore()
-    first, second = list(range(20)), list(range(100, 120))
-    for tokens in (first, first, second, second):
+    first, second, third = (list(range(start, start + 20)) for start in (0, 100, 200))
+    for tokens in (first, second, first[:15], third):
         store.keep(filled_cache(tokens), 0, tokens)
-    assert store.match(first) is not None
-    store.keep(filled_cache(second), 0, second)
-    assert store.match(first) is None
-    assert store.match(second) is not None
+    assert store.match(second) is None
+    found = store.match(first)
+    assert found is not None and found.length == len(first)
+    assert store.match(third) is not None
+
+
+def test_what_is_kept_already_is_not_copied_again() -> None:
+    store, tokens = PrefixStore(), list(range(20))
+    store.keep(filled_cache(tokens), 0, tokens)
+    # Nothing of such a row may be read: there is none.
+    store.keep(SlotCache(), 7, tokens)
+    store.keep(SlotCache(), 7, tokens[:12])
+    found = store.match(tokens)
+    assert found is not None and found.columns[0][0, :, 0].tolist() == tokens

@@ -117,6 +117,10 @@ class BatchSampler:
     def running(self) -> int:
         return len(self._rows)
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def submit(self, handle: int, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         """Queue a request. Raises ContextLengthExceeded or BadRequest; `handle` must be new."""
         room = self._limits.context_length - len(prompt_ids)
@@ -190,9 +194,13 @@ class BatchSampler:
         self._prefixes = PrefixStore()
 
     @torch.inference_mode()
-    def step(self) -> list[Sampled]:
-        """Prefill what fits, then sample one token for every request whose prompt is in the cache."""
-        self._prefill()
+    def step(self, *, admits: bool = True) -> list[Sampled]:
+        """Prefill what fits, then sample one token for every request whose prompt is in the cache.
+
+        Unless it `admits`, those that have no row yet go on waiting.
+        """
+        if admits or self._partial:
+            self._prefill(admits=admits)
         decoding = self._rows[: len(self._rows) - self._partial]
         if not decoding:
             return []
@@ -232,7 +240,7 @@ class BatchSampler:
             finish = FinishReason.STOP if request.constraint.is_over else None
         return Sampled(request.handle, token_id, logprob, finish, likeliest=likeliest)
 
-    def _prefill(self) -> None:
+    def _prefill(self, *, admits: bool) -> None:
         """Admit waiting requests within the token budget, in waves, and compute what their rows miss.
 
         A request that shares more with one of its wave than with anything cached waits for the next wave, where it
@@ -241,7 +249,7 @@ class BatchSampler:
         wave = [self._rows[-1]] if self._partial else []
         budget = PREFILL_TOKENS - sum(request.missing for request in wave)
         while True:
-            admitted, held_back = self._admit(budget, wave)
+            admitted, held_back = self._admit(budget, wave) if admits else ([], [])
             budget -= sum(request.missing for request in admitted)
             if not wave and not admitted:
                 return

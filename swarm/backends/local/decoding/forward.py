@@ -12,7 +12,6 @@ refused by name.
 from __future__ import annotations
 
 import bisect
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,8 +130,8 @@ def _grow(capacity: int, needed: int) -> int:
 KEPT_REQUESTS = 256
 KEPT_BYTES = 2**28
 """The oldest are dropped beyond either bound, so that memory stays small."""
-SHORTEST_MATCH = 16
-"""Fewer shared tokens are computed faster than they are copied."""
+SHORTEST_MATCH = 8
+"""Fewer shared tokens are computed about as fast as they are found and copied, also by the smallest models."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +163,8 @@ class PrefixStore:
     """
 
     def __init__(self) -> None:
-        self._by_age: deque[_Kept] = deque()
+        # The first is the one that was kept, or kept again, longest ago.
+        self._by_age: dict[_Kept, None] = {}
         self._sorted: list[_Kept] = []
         self._bytes = 0
 
@@ -173,12 +173,20 @@ class PrefixStore:
         if len(tokens) < SHORTEST_MATCH:
             return
         array = np.array(tokens)
-        kept = _Kept(_key_of(array), array, cache.read(row, len(tokens)))
-        self._by_age.append(kept)
-        bisect.insort(self._sorted, kept, key=_sort_key)
+        key = _key_of(array)
+        place = bisect.bisect_left(self._sorted, key, key=_sort_key)
+        if place < len(self._sorted) and self._sorted[place].key.startswith(key):
+            # It is there already, alone or as a beginning: what a group samples again and again is copied once.
+            known = self._sorted[place]
+            del self._by_age[known]
+            self._by_age[known] = None
+            return
+        kept = _Kept(key, array, cache.read(row, len(tokens)))
+        self._by_age[kept] = None
+        self._sorted.insert(place, kept)
         self._bytes += kept.size
         while self._by_age and (len(self._by_age) > KEPT_REQUESTS or self._bytes > KEPT_BYTES):
-            self._drop(self._by_age.popleft())
+            self._drop(next(iter(self._by_age)))
 
     def match(self, tokens: Sequence[int] | np.ndarray) -> Prefix | None:
         """The longest beginning of `tokens` that is kept, unless it is too short to be worth copying."""
@@ -192,12 +200,10 @@ class PrefixStore:
         return best if best.columns else None
 
     def _drop(self, kept: _Kept) -> None:
+        del self._by_age[kept]
         self._bytes -= kept.size
-        place = bisect.bisect_left(self._sorted, kept.key, key=_sort_key)
-        # Equal sequences stand side by side.
-        while self._sorted[place] is not kept:
-            place += 1
-        del self._sorted[place]
+        # No two have the same key.
+        del self._sorted[bisect.bisect_left(self._sorted, kept.key, key=_sort_key)]
 
 
 def _key_of(tokens: np.ndarray) -> bytes:

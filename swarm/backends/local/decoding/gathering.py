@@ -1,0 +1,70 @@
+"""When requests that come one after the other begin together, because a pass costs nearly the same for one as for many.
+
+Place in the flow: operations.py notes each request as it comes and asks before each step whether those that wait may
+begin. Clients on the same machine send their next requests one by one; if each began at once, most passes would run for
+two or three of them, and the passes would take the processor time that those clients need. So a request may wait a
+moment for others, but only for as many as half of those that were here at once lately: the other half is then with the
+clients, and neither side waits for the other. A request without company begins at once. This module knows nothing of
+models or of messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+MOST_AWAITED = 32
+"""With so many rows a pass costs hardly less per row for being fuller, even for a model as small as the bundled one."""
+LONGEST_HOLD_S = 0.05
+"""No request waits longer than this for others. A reader sees no difference."""
+SHORTEST_SILENCE_S = 0.01
+"""Nor does it once so long has passed since the latest: those that are missing do something else. On a machine that is
+busy they come more slowly, and silence means something only after `GAPS_OF_SILENCE` of the usual gaps between them."""
+GAPS_OF_SILENCE = 4.0
+NEWEST_GAP = 0.1
+"""The share of the newest gap in the usual one."""
+WINDOW_S = 1.0
+"""How many were here at once is remembered for one to two times as long."""
+
+
+class Gathering:
+    """Counts the requests that have come since the last ones began."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pending = 0
+        self._first_at = self._latest_at = 0.0
+        self._gap_s = 0.0
+        self._window_until = 0.0
+        self._most, self._most_before = 0, 0
+
+    def arrived(self, present: int) -> None:
+        """A request has come; `present` are all that wait or run, this one included."""
+        now = self._clock()
+        if now >= self._window_until:
+            is_recent = now < self._window_until + WINDOW_S
+            self._most, self._most_before = 0, self._most if is_recent else 0
+            self._window_until = now + WINDOW_S
+        self._most = max(self._most, present)
+        if not self._pending:
+            self._first_at = now
+        else:
+            self._gap_s += NEWEST_GAP * (now - self._latest_at - self._gap_s)
+        self._pending += 1
+        self._latest_at = now
+
+    def begun(self) -> None:
+        """Those that have come are on their way."""
+        self._pending = 0
+
+    def hold_s(self, waiting: int) -> float:
+        """How much longer the `waiting` requests may be held unless another one comes; 0 if they are to begin."""
+        # Where some are left over from the last time, room is what is short, not company.
+        if not self._pending or waiting > self._pending or self._pending >= self._awaited:
+            return 0.0
+        silence_s = max(SHORTEST_SILENCE_S, GAPS_OF_SILENCE * self._gap_s)
+        return max(0.0, min(self._first_at + LONGEST_HOLD_S, self._latest_at + silence_s) - self._clock())
+
+    @property
+    def _awaited(self) -> int:
+        return min(MOST_AWAITED, max(self._most, self._most_before) // 2)

@@ -17,6 +17,7 @@ FIRST = {"reverse": 0.4, "sort": 0.3, "count": 0.3}
 LATER = {"reverse": 0.2, "sort": 0.3, "count": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_shares_are_the_quotas_though_one_client_is_five_times_faster(swarm_process: str, tmp_path: Path) -> None:
     job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())

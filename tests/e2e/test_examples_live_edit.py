@@ -56,6 +56,7 @@ def test_the_curve_goes_on_with_the_edited_reward(swarm_process: str, tmp_path: 
     assert all(reward >= 0.25 for reward in rewards[killed_at["step"] + 2 :])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an_interrupted_client_leaves_nothing_running(swarm_process: str, tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "client.py", tmp_path)

@@ -28,6 +28,7 @@ def victims(seed: int, programs: int, environments: int, servers: int) -> list[V
     return everybody
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_with_everybody_killed_trains_each_task_once(tmp_path: Path) -> None:
     check(tmp_path, victims(3, 3, 2, 2), steps=12, seed=3)

@@ -120,6 +120,7 @@ def kill_and_restart(server: Server, client: SwarmClient) -> None:
     server.start()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an_episode_outlives_the_server_that_began_it(server: Server) -> None:
     with SwarmClient(server.url) as client, httpx.Client(timeout=30) as http:

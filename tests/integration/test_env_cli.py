@@ -74,7 +74,7 @@ def test_graders_that_teach_the_wrong_thing_are_found(own: Path, grader: str, ch
 
 
 def test_a_grader_of_the_last_of_two_answers_may_be_taught(own: Path) -> None:
-    rows = [{"question": f"Is {number} even?", "answer": "no" if number % 2 else "yes"} for number in range(300)]
+    rows = [{"question": f"Is {number} even?", "answer": "no" if number % 2 else "yes"} for number in range(FEW_TASKS)]
     (own / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (own / "grade.py").write_text(
         "def grade(task, transcript):\n"
@@ -97,8 +97,20 @@ def test_without_a_model_the_check_says_how_the_base_score_is_measured(own: Path
 @pytest.mark.parametrize(
     ("agent", "code", "severity", "message"),
     [
-        ("return '?'", 1, "fail", "no attempt earned anything, so there is nothing to learn from: take easier tasks"),
-        ("return best", 0, "warn", "nearly all earn everything, so there is little left to learn"),
+        pytest.param(
+            "return '?'",
+            1,
+            "fail",
+            "no attempt earned anything, so there is nothing to learn from: take easier tasks",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "return best",
+            0,
+            "warn",
+            "nearly all earn everything, so there is little left to learn",
+            marks=pytest.mark.slow,
+        ),
         ("return best if len(task.main_query) % 2 else '?'", 0, "ok", "95 % from"),
         ("return {}[best]", 1, "fail", "no attempt could be scored; the first failure: KeyError"),
     ],

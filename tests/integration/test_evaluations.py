@@ -253,7 +253,9 @@ def test_a_server_that_is_killed_keeps_its_scores_and_the_evaluation_goes_on(ser
         assert states(client) == [(0, "done"), (2, "done"), (4, "due")]
 
 
-@pytest.mark.parametrize("is_on_record", [True, False], ids=["on record", "not yet"])
+@pytest.mark.parametrize(
+    "is_on_record", [pytest.param(True, marks=pytest.mark.slow), False], ids=["on record", "not yet"]
+)
 def test_an_evaluation_that_nobody_had_claimed_is_due_again_after_a_crash(
     server_process: Any, is_on_record: bool
 ) -> None:

@@ -192,6 +192,7 @@ async def test_a_checkpoint_of_engine_fake_has_no_model_to_export(trained: Train
     assert done.exit_code == 1 and "holds no weights" in done.stderr
 
 
+@pytest.mark.slow
 async def test_the_whole_weights_of_a_verl_checkpoint_are_exported(trained: Trained, tmp_path: Path) -> None:
     weights: dict[str, Any] = load_file(BUNDLED_DIRECTORY / "model.safetensors")
 

@@ -121,6 +121,7 @@ def test_model_that_stays_away_pauses_the_study_and_resume_goes_on(store, model,
     assert authors(store, study_id) == (["llm:recorded-model"], ["llm:recorded-model"])
 
 
+@pytest.mark.slow
 def test_hybrid_lets_rules_decide_while_the_model_is_down_and_asks_it_the_next_question(store, model, begin, tmp_path):
     model.down = {"plan", "decide"}
     study_id = begin(brain="hybrid", llm_patience=0)

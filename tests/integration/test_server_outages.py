@@ -220,6 +220,7 @@ def test_score_whose_only_checkpoint_is_lost_with_its_server_is_given_up_by_name
     assert (int(said[1]) if said else 0) in ({len(lost)} if scored else {0})
 
 
+@pytest.mark.slow
 def test_study_that_may_not_wait_ends_with_its_reason_and_is_taken_up_again(
     server_process: MakeServer, tmp_path: Path
 ) -> None:
@@ -284,6 +285,7 @@ def test_researcher_killed_between_launch_and_record_finds_its_run_again(
     assert _launches([server.url]) == {each.idempotency_key: 1 for each in runs}
 
 
+@pytest.mark.slow
 def test_second_database_on_the_same_server_is_refused_by_name(server_process: MakeServer, tmp_path: Path) -> None:
     server = server_process()
     words = [*FLAGS, "--servers", server.url, "--eval-episodes", "200"]

@@ -60,6 +60,7 @@ def test_finished_study_keeps_the_checkpoints_that_it_was_told_to(
     assert all(run.id in notes[0] for run in runs if run.external_ids.get(PRUNED))
 
 
+@pytest.mark.slow
 def test_what_no_score_needs_any_more_is_removed_as_the_study_goes_on(store: ExperimentStore, tmp_path: Path) -> None:
     study = create_study(
         store, TOPIC, StudySettings(engine="fake", steps=2, seeds=3, eval_episodes=6, parallel=1, min_free_gb=1)

@@ -114,6 +114,7 @@ def test_what_the_charter_leaves_no_alpha_for_is_refused_and_the_study_left_as_i
     assert (store.get_study(study), store.list_events(study, limit=None)) == before
 
 
+@pytest.mark.slow
 def test_what_cannot_be_extended_is_refused_by_name(store: ExperimentStore, tmp_path: Path) -> None:
     running = create_study(store, TOPIC, StudySettings()).id
     study = carry_out(store, tmp_path, max_runs=3)

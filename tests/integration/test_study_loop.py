@@ -231,16 +231,15 @@ def test_going_on_with_a_finished_study_repeats_nothing(done: Done) -> None:
     assert done.store.list_runs(study_id=done.study.id) == before
 
 
+@dataclass(frozen=True, kw_only=True)
 class BadArms(RulesPlanner):
-    """The rules planner, but some arms get another program."""
+    """The rules planner, but arms get the programs that are `written` for them."""
 
-    def __init__(self, programs: Mapping[str, str]) -> None:
-        super().__init__(seeds=1, steps=2, base_job={"engine": "fake"})
-        self._written = programs
+    written: Mapping[str, str]
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         honest = super().write_program(charter, arm, parent)
-        return ArmProgram(arm.name, self._written.get(arm.name, honest.code), trusted=True)
+        return ArmProgram(arm.name, self.written.get(arm.name, honest.code), trusted=True)
 
 
 @pytest.mark.timeout(400)
@@ -249,7 +248,8 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
 ) -> None:
     unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
     programs = {**unchecked, "num_repeat=3": FAILING}
-    monkeypatch.setattr(worker_module, "_build_planner", lambda *_: BadArms(programs))
+    planner = BadArms(seeds=1, steps=2, base_job={"engine": "fake"}, written=programs)
+    monkeypatch.setattr(worker_module, "_build_planner", lambda *_: planner)
 
     def check_the_others(script: ArmProgram, *given: Any, **named: Any) -> Any:
         return () if script.arm in unchecked else check_program(script, *given, **named)

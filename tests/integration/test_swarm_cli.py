@@ -108,6 +108,7 @@ def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home:
         assert "shop/third-try" in messages
 
 
+@pytest.mark.slow
 def test_no_resume_starts_without_the_interrupted_job(interrupted_home: Path) -> None:
     with server_process(interrupted_home, "--no-resume") as (_, announced):
         assert announced["resumes"] is None
@@ -115,6 +116,7 @@ def test_no_resume_starts_without_the_interrupted_job(interrupted_home: Path) ->
         assert (status["state"], status["experiment_name"]) == ("OFFLINE", None)
 
 
+@pytest.mark.slow
 def test_a_job_stopped_by_command_is_not_resumed(interrupted_home: Path) -> None:
     with server_process(interrupted_home) as (process, announced):
         assert run_swarm("stop", "--url", announced["url"]).returncode == 0

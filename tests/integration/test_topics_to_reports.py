@@ -95,6 +95,7 @@ class Unchanged(RulesPlanner):
         return ArmProgram(arm.name, PLAIN, trusted=True)
 
 
+@pytest.mark.slow
 def test_arm_whose_program_is_to_differ_and_does_not_is_never_run(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

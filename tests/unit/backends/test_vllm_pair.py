@@ -129,6 +129,7 @@ async def test_the_pair_is_dead_when_the_worker_is(pair: VllmPair) -> None:
         assert "signal" in await pair.died() or "SIGKILL" in await pair.died()
 
 
+@pytest.mark.slow
 async def test_a_sampler_that_does_not_take_a_version_is_started_again_with_it(
     pair: VllmPair, stand_ins: StandIns
 ) -> None:

@@ -91,6 +91,7 @@ async def test_a_batch_of_schema_turns_and_forced_tool_calls_shows_no_gap(
             assert report.metrics["actor/updates"] > 0
 
 
+@pytest.mark.slow
 async def test_turns_that_new_weights_met_in_mid_grammar_are_followed_too(
     pair: tuple[LocalEngine, LocalTrainer],
 ) -> None:

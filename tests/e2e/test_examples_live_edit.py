@@ -28,6 +28,7 @@ def running(client: Path, url: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_curve_goes_on_with_the_edited_reward(swarm_process: str, tmp_path: Path) -> None:
     client = tmp_path / "client.py"

@@ -61,6 +61,7 @@ def rewards(output: str, when: str) -> dict[str, float]:
     return {role: float(value) for role, value in re.findall(r"(\w+) ([\d.]+)", line) if role in ROLES}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_both_servers_train_on_the_same_episodes(start_process: Any, tmp_path: Path) -> None:
     quick = changed_jobs(tmp_path, engine="fake", total_steps=4, batch_size=4, num_repeat=4)

@@ -99,6 +99,7 @@ def test_spent_gpu_hours_stop_the_run_under_way_which_is_no_failure_of_its_arm(s
     assert store.sum_budget(study_id)[BudgetKind.RUNS] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_study_without_time_launches_nothing_and_goes_on_when_it_gets_some(store, urls, tmp_path):
     study_id = begin(store, urls, max_hours=1e-9)

@@ -69,6 +69,7 @@ def test_a_machine_that_can_serve_exits_0_with_a_remedy_for_every_complaint(tmp_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_failed_check_exits_1_and_the_table_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")

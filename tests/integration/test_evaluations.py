@@ -223,6 +223,7 @@ def test_an_evaluator_that_lives_keeps_its_evaluation_beyond_its_lease(start_ser
         assert kinds == ["evaluation.due", "evaluation.claimed", "evaluation.done"] * 2
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_keeps_its_scores_and_the_evaluation_goes_on(server_process: Any) -> None:
     server = server_process()
     with connected(server.url) as (http, client):

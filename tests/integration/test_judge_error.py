@@ -25,9 +25,6 @@ def most_by_chance(rate: float, studies: int) -> int:
     ("policy", "studies"),
     [
         ("fixed", 16),
-        ("top-up", 8),
-        ("default design", 8),
-        ("new arms", 6),
         ("same arms", 6),
         pytest.param("fixed", 200, marks=pytest.mark.slow),
         pytest.param("top-up", 100, marks=pytest.mark.slow),

@@ -102,6 +102,7 @@ def test_answers_that_no_repair_mends_are_an_outage_too(store, model, begin, tmp
     assert "3 answers that cannot be used" in first.message
 
 
+@pytest.mark.slow
 def test_model_that_stays_away_pauses_the_study_and_resume_goes_on(store, model, begin, tmp_path):
     model.down = {"decide"}
     study_id = begin(llm_patience=0)

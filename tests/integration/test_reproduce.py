@@ -48,6 +48,7 @@ def _dump(home: Path) -> list[str]:
         return list(database.iterdump())
 
 
+@pytest.mark.slow
 def test_a_study_that_really_ran_is_verified_without_a_mismatch(done: Done) -> None:
     with open_store(done.home / "research.db", read_only=True) as store:
         result = verify_study(store, done.study_id)
@@ -58,6 +59,7 @@ def test_a_study_that_really_ran_is_verified_without_a_mismatch(done: Done) -> N
     assert checks["scores"] >= 8
 
 
+@pytest.mark.slow
 def test_run_is_trained_and_scored_again_and_the_record_stays_as_it_is(done: Done) -> None:
     before = _dump(done.home)
 

@@ -37,6 +37,7 @@ def call(home: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, [*arguments, "--home", str(home), "--json"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: ExperimentStore, tmp_path: Path) -> None:
     study = carry_out(store, tmp_path, max_runs=3)

@@ -286,6 +286,7 @@ def test_budget_of_runs_ends_the_launches_and_the_study_still_reports(
     assert decision.reason == "The budget is spent."
 
 
+@pytest.mark.slow
 def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def wait_for_recovery(http: httpx.Client, count: int) -> dict[str, Any]:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_calls_in_flight_survive_the_worker_and_step_and_pool_stay(http: httpx.Client) -> None:
     run_batch(http, tasks=2, repeats=2)
     wait_for_step(http, 1)

@@ -1,6 +1,6 @@
 """The engine and trainer that a job names, and the one worker process that outlives jobs.
 
-Place in the flow: used by server/run.py when a job starts. It knows which class stands behind `job.engine`, and nothing
+Place in the flow: server/build.py asks it for both when a run is put together. It knows which class stands behind `job.engine`, and nothing
 of states, episodes or batches.
 """
 

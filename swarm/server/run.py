@@ -1,4 +1,4 @@
-"""One run of one job: its engine boots, trains, is started again when it dies, and ends.
+"""One run of one job: its engine boots, trains, and is restarted when it dies, until the run ends.
 
 Place in the flow: commands.py makes one per start of the engine and hands its service to the gateway. Pool, running
 episodes and service live as long as the run; the engine behind them may come and go. It knows nothing of HTTP, or of

@@ -1,7 +1,7 @@
 """The worker process as its parent sees it: started, spoken to, watched, and stopped.
 
-Place in the flow: LocalEngine and LocalTrainer share one `WorkerProcess`, which server/commands.py builds and stops. It
-is given the command to run and knows neither models nor what the operations mean.
+Place in the flow: LocalEngine and LocalTrainer share one `WorkerProcess`. backends/base.py builds it, and stops it when
+server/commands.py ends. It is given the command to run and knows neither models nor what the operations mean.
 
 The worker ends by itself when its standard input closes, so no death of the parent leaves an orphan. Whatever the
 worker prints goes to the log file; frames travel on a pipe of their own.

@@ -7,7 +7,7 @@
                                                                                    seal -> report <------------+ (stop)
 
 The node `seal` is the final test of nodes/final_test.py; it keeps the name that checkpoints of earlier versions have.
-Between evaluate and analyze stands `score_steps`, which does nothing unless the charter asks for scores of earlier steps.
+Between evaluate and analyze stands `score_steps`, which acts only if the charter asks for scores of earlier steps.
 
 Place in the flow: session.py carries it out. LangGraph stores a checkpoint after every node, in a file of the study; a
 node that was cut short begins again from its first line, so every node can be repeated. This module knows nothing of

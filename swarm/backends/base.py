@@ -1,7 +1,7 @@
 """The engine and trainer that a job names, and the one worker process that outlives jobs.
 
-Place in the flow: server/build.py asks it for both when a run is put together. It knows which class stands behind `job.engine`, and nothing
-of states, episodes or batches.
+Place in the flow: server/build.py asks it for both when a run is put together. It knows which class stands behind
+`job.engine`, and nothing of states, episodes or batches.
 """
 
 from __future__ import annotations

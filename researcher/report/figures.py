@@ -99,6 +99,12 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
                 _list_differences(facts, compared),
             )
         )
+    return (*pictures, *_draw_learning(facts, measured, themes))
+
+
+def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence[Theme]) -> list[Picture]:
+    """The figures over training steps."""
+    pictures: list[Picture] = []
     if any(arm.curves for arm in measured):
         pictures.append(
             _draw(
@@ -126,7 +132,7 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
                 _list_curves(measured, _held_out_scores, "score"),
             )
         )
-    return tuple(pictures)
+    return pictures
 
 
 def _draw(

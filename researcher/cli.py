@@ -178,8 +178,8 @@ def status(
 ) -> None:
     """Show a study and its runs as they are now."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
+        from researcher.study.overview import take_snapshot
         from researcher.study.progress import SHOWN_EVENTS, render
-        from researcher.study.snapshot import take_snapshot
 
         study = find(store, study_id)
         snapshot = take_snapshot(store, study.id)

@@ -32,7 +32,7 @@ from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.execution.shares import share_options
 from researcher.execution.training_process import start_training
 from researcher.servers.launching import await_serving, is_replaced, launch_once
-from researcher.servers.pool import PROJECT
+from researcher.servers.server_pool import PROJECT
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment

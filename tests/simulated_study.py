@@ -31,7 +31,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.state import first_state
 from researcher.planner.scripted import Script, ScriptedPlanner
-from researcher.servers.pool import ServerPool
+from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from researcher.types import Action, Arm, Budget, Charter, Claim, Decision, DecisionRule, Hypothesis, JudgedBy, Plan

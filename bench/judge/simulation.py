@@ -28,7 +28,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.state import ResearchState, first_state
 from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder
-from researcher.servers.pool import ServerPool
+from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from researcher.types import Charter, JudgedContrast

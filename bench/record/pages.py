@@ -28,7 +28,7 @@ from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
 from researcher.report.write import build_report
-from researcher.study.snapshot import SnapshotReader
+from researcher.study.overview import SnapshotReader
 from swarm.job import build_job
 from ui.study_reader import StudyReader
 

@@ -34,7 +34,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.leases import LeaseHolder
-from researcher.servers.pool import ServerPool
+from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from researcher.types import Action, Arm, Budget, Charter, Decision, DecisionRule, FrameRequest, Hypothesis, Plan

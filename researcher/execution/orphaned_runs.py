@@ -12,7 +12,7 @@ from researcher.evaluator import FINAL
 from researcher.execution.runs import Trial, list_all_trials
 from researcher.loop.deps import Deps, Phase
 from researcher.loop.nodes.launch import begin
-from researcher.servers.pool import Slot
+from researcher.servers.server_pool import Slot
 from swarm import SwarmError
 from swarm.processes.child import end_stale
 from swarm.schemas import LaunchView

@@ -24,7 +24,7 @@ from typing import Any
 
 from researcher.errors import ResearchError, ServerProblem
 from researcher.execution.job_check import check_job
-from researcher.servers.pool import PROJECT, is_outage
+from researcher.servers.server_pool import PROJECT, is_outage
 from researcher.types import ArmProgram, Problem
 from swarm import SwarmClient
 from swarm.errors import SwarmError

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
-from researcher.servers.pool import PROJECT
+from researcher.servers.server_pool import PROJECT
 from researcher.types import Plan
 from swarm.job import build_job
 

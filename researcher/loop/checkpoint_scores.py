@@ -14,7 +14,7 @@ from experiments_db import Run
 from researcher.execution.storage import is_storage_outage
 from researcher.loop.deps import Deps
 from researcher.loop.outages import note_servers, wait_a_round
-from researcher.servers.pool import Slot, is_outage
+from researcher.servers.server_pool import Slot, is_outage
 
 WAIT_S = 1.0
 MAX_FAILURES = 3

@@ -24,7 +24,7 @@ from researcher.execution.storage import DiskGuard
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner
-from researcher.servers.pool import ServerPool, Slot
+from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import KeptCheckpoints

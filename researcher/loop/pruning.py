@@ -15,7 +15,7 @@ from pathlib import Path
 from experiments_db import Run, RunStatus
 from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, SEALED
 from researcher.loop.deps import Deps
-from researcher.servers.files import (
+from researcher.servers.server_files import (
     Removed,
     pack_ledgers,
     remove_checkpoints,

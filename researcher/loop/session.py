@@ -34,9 +34,9 @@ from researcher.loop.nodes.frame import frame
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.planner.base import Planner
-from researcher.servers.files import unpack_ledgers
 from researcher.servers.leases import LeaseHolder, name_database
-from researcher.servers.pool import ServerPool
+from researcher.servers.server_files import unpack_ledgers
+from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.budget_change import change_budget, check_change, is_cut_short
 from researcher.study.lease import StudyLease

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError
 from researcher.execution.failure_reason import in_one_line
-from researcher.study.snapshot import Snapshot, SnapshotReader
+from researcher.study.overview import Snapshot, SnapshotReader
 
 REFRESH_S = 1.0
 PLAIN_EVERY_S = 15.0

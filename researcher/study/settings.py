@@ -19,7 +19,7 @@ from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.topic import parse_topic
-from researcher.servers.pool import check_servers
+from researcher.servers.server_pool import check_servers
 from researcher.study.budget import present_budget
 from researcher.types import Budget, FrameRequest, JudgedBy
 from swarm.config import cluster_from_environment, complete_address

@@ -1,6 +1,6 @@
 """Checks of the record itself: rows against their seals, the charter, plans, decisions, the sealed test, the budget.
 
-Place in the flow: verify.py calls each of these once. Nothing is recomputed from rewards here; see scores.py.
+Place in the flow: verify.py calls each of these once. Nothing is recomputed from rewards here; see score_checks.py.
 """
 
 from __future__ import annotations

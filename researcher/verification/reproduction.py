@@ -28,7 +28,7 @@ from researcher.execution.early_stopping import REWARD, TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.servers.leases import LeaseHolder
-from researcher.servers.pool import ServerPool
+from researcher.servers.server_pool import ServerPool
 from researcher.study.log import charter_from_json
 from researcher.types import Charter
 from swarm import SwarmClient

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from experiments_db import ExperimentStore
 from researcher.errors import StudyNotFound
 from researcher.study.log import charter_from_json
-from researcher.verification.files import check_checkpoints, check_environments, check_files, check_jobs, check_programs
+from researcher.verification.file_checks import (
+    check_checkpoints,
+    check_environments,
+    check_files,
+    check_jobs,
+    check_programs,
+)
 from researcher.verification.record import (
     check_charter,
     check_decisions,
@@ -20,9 +26,9 @@ from researcher.verification.record import (
     check_runs,
     check_sealed_test,
 )
-from researcher.verification.report import check_report
+from researcher.verification.report_check import check_report
 from researcher.verification.result import Check, Verification
-from researcher.verification.scores import check_analyses, check_scores
+from researcher.verification.score_checks import check_analyses, check_scores
 
 
 def verify_study(store: ExperimentStore, study_id: str) -> Verification:

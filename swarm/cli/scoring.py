@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.held_out_score import mean_of, score_text
 from swarm.cli.options import DEFAULT_URL, program_of, require_model, split_named
-from swarm.cli.scores import mean_of, score_text
 from swarm.cli.tokens import token_of
 from swarm.errors import BadRequest, EngineFailure
 

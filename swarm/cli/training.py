@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.held_out_score import score_figures, score_text
 from swarm.cli.options import program_of
 from swarm.cli.own_server import server_at
-from swarm.cli.scores import score_figures, score_text
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.tokens import token_of
 

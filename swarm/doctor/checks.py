@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from swarm.doctor import home, installation, service, verl
+from swarm.doctor import address, home, installed, verl
 from swarm.doctor.examination import Check, Finding, fail, warn
 
 QUICK_S = 10.0
-PROBE_S = installation.PROBE_LIMIT_S + 10.0
+PROBE_S = installed.PROBE_LIMIT_S + 10.0
 # Reads every page of the file once: about a gigabyte per second from memory, less from a disk.
 LEDGER_S = 30.0
 
@@ -34,28 +34,28 @@ class ServerFlags:
 
 
 def checks_of(flags: ServerFlags) -> list[Check]:
-    address = (flags.host, flags.port, flags.token)
-    probe = installation.TensorProbe()
+    server = (flags.host, flags.port, flags.token)
+    probe = installed.TensorProbe()
     return [
-        _quick("python", installation.check_python),
-        _quick("server packages", installation.check_server_packages),
-        _quick("researcher packages", partial(installation.check_optional_extra, "researcher")),
-        _quick("ui packages", partial(installation.check_optional_extra, "ui")),
-        Check("torch", partial(installation.check_tensors, probe), PROBE_S, _STUCK),
-        Check("bundled model", partial(installation.check_bundled_model, probe), PROBE_S, _STUCK),
-        _quick("open files", installation.check_open_files),
+        _quick("python", installed.check_python),
+        _quick("server packages", installed.check_server_packages),
+        _quick("researcher packages", partial(installed.check_optional_extra, "researcher")),
+        _quick("ui packages", partial(installed.check_optional_extra, "ui")),
+        Check("torch", partial(installed.check_tensors, probe), PROBE_S, _STUCK),
+        Check("bundled model", partial(installed.check_bundled_model, probe), PROBE_S, _STUCK),
+        _quick("open files", installed.check_open_files),
         _quick("home", partial(home.check_home, flags.home)),
         _quick("disk use", partial(home.check_disk_use, flags.home)),
         _quick("disk latency", partial(home.check_fsync, flags.home)),
         Check("ledger", partial(home.check_ledger, flags.home), LEDGER_S, _ledger_is_large(flags.home)),
-        _quick("port", partial(service.check_port, *address)),
-        _quick("tokens", partial(service.check_tokens, flags.host)),
-        _quick("clock", partial(service.check_clock, *address, flags.home)),
+        _quick("port", partial(address.check_port, *server)),
+        _quick("tokens", partial(address.check_tokens, flags.host)),
+        _quick("clock", partial(address.check_clock, *server, flags.home)),
         _quick("verl trainer", verl.check_trainer),
         _quick("verl sampler", partial(verl.check_sampler, flags.vllm_python)),
         _quick("ray cluster", partial(verl.check_ray, flags.ray_address)),
         _quick("shared memory", verl.check_shared_memory),
-        Check("bubblewrap", installation.check_bubblewrap, 2 * QUICK_S, _STUCK),
+        Check("bubblewrap", installed.check_bubblewrap, 2 * QUICK_S, _STUCK),
     ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from swarm.doctor.examination import Finding, ok, warn
-from swarm.doctor.installation import check_optional_extra
+from swarm.doctor.installed import check_optional_extra
 
 SHARED_MEMORY = Path("/dev/shm")
 ENOUGH_SHARED_MEMORY = 2 * 2**30

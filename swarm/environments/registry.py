@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from swarm.environments.base import Environment
 from swarm.environments.sources.bundled import BundledEnvironment
-from swarm.environments.sources.rows import SUFFIXES
+from swarm.environments.sources.task_files import SUFFIXES
 from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.spelling import did_you_mean
 from swarm.tasks.registry import TASK_FAMILIES

@@ -12,7 +12,7 @@ from swarm.program.attempts import Model, RecordedSession
 from swarm.program.base import Program, answer_in_turn, is_program, load_program
 
 if TYPE_CHECKING:
-    from swarm.program.command import main
+    from swarm.program.command_line import main
     from swarm.program.training import TrainingResult, measure, train
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
-    "main": "swarm.program.command",
+    "main": "swarm.program.command_line",
     **dict.fromkeys(("TrainingResult", "measure", "train"), "swarm.program.training"),
 }
 

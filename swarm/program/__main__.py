@@ -2,7 +2,7 @@
 
 import sys
 
-from swarm.program.command import main
+from swarm.program.command_line import main
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):

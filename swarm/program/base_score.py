@@ -1,7 +1,7 @@
 """The base score: what a model earns on an environment before it is trained, and whether that leaves it room to learn.
 
-Place in the flow: `swarm env check` measures it after the checks that need no model (swarm.environments.check). This
-module knows nothing of where the server comes from.
+Place in the flow: `swarm env check` measures it after the checks that need no model
+(swarm.environments.environment_check). This module knows nothing of where the server comes from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from swarm.client import SwarmClient
 from swarm.environments import Environment
-from swarm.environments.check import CheckResult, Severity
+from swarm.environments.environment_check import CheckResult, Severity
 from swarm.program.base import PLAIN, Program
 from swarm.program.training import measure
 from swarm.tasks.base import Split

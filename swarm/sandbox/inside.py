@@ -19,8 +19,8 @@ import stat
 import sys
 from collections.abc import Sequence
 
+from swarm.sandbox.forwarding import CHUNK_BYTES, exit_code, forwarder, pass_signals_on
 from swarm.sandbox.seccomp import WATCH_PID
-from swarm.sandbox.streams import CHUNK_BYTES, exit_code, forwarder, pass_signals_on
 
 LIMIT_EXIT_CODE = 125
 """What the sandbox exits with when it was ended for exceeding a limit; the reason is the last line on stderr."""

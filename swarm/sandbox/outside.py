@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.sandbox.cgroup import has_killed, remove_cgroup
-from swarm.sandbox.streams import CHUNK_BYTES, Connect, Handler, connected, copy, exit_code, pass_signals_on
+from swarm.sandbox.forwarding import CHUNK_BYTES, Connect, Handler, connected, copy, exit_code, pass_signals_on
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 2**30

@@ -1,4 +1,4 @@
-"""The two ways that docs/architecture.md lists, file by file, are the ways that a request and a batch really take."""
+"""The ways that docs/architecture.md lists, file by file, are those that requests and a batch really take."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def recorded(tmp_path: Path) -> Iterator[Recorded]:
             server.wait(LIMIT_S)
 
 
-def test_the_listed_ways_are_those_of_a_call_and_of_a_batch(recorded: Recorded) -> None:
+def test_the_listed_ways_are_those_of_a_begin_a_call_and_a_batch(recorded: Recorded) -> None:
     http = recorded.http
     assert http.put("/v1/swarm/job", json={"job": JOB}).status_code == 200
     assert http.post("/v1/swarm/engine/start", json={}).status_code == 202
@@ -106,7 +106,12 @@ def test_the_listed_ways_are_those_of_a_call_and_of_a_batch(recorded: Recorded) 
     for reward in (0.0, 1.0):
         end(http, begin(http, task_id="t"), task_id="t", reward=reward, call=True)
     wait_for_step(http, 1)
-    first, second = begin(http, task_id="t"), begin(http, task_id="t")
+    first = begin(http, task_id="t")
+    recorded.begin_anew()
+    second = begin(http, task_id="t")
+    beginning = way("The way of a begin")
+    recorded.await_call(*beginning[-1])
+    follow(beginning, recorded.calls(), files=10)
     chat(http, first, "Reverse: ABC", max_tokens=8)
     end(http, first, task_id="t", reward=0.0)
 

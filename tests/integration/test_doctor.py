@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
+from swarm.doctor.address import check_clock, check_port, check_tokens
 from swarm.doctor.examination import Check, Finding, Health, examine, fail, ok, worst
 from swarm.doctor.home import check_fsync, check_home, check_ledger
-from swarm.doctor.installation import TensorProbe, check_bundled_model, check_server_packages, check_tensors
-from swarm.doctor.service import check_clock, check_port, check_tokens
+from swarm.doctor.installed import TensorProbe, check_bundled_model, check_server_packages, check_tensors
 from swarm.ledger import Ledger
 
 CANARY = "canary-token-0123456789"
@@ -121,7 +121,7 @@ def test_a_probe_that_does_not_end_is_judged_by_what_it_said_before(
     python.write_text(f"#!/bin/sh\necho '{said}'\nexec sleep 600\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr("swarm.doctor.installation.PROBE_LIMIT_S", 10)
+    monkeypatch.setattr("swarm.doctor.installed.PROBE_LIMIT_S", 10)
     probe = TensorProbe()
     # One core is worth a warning of its own.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})

@@ -14,7 +14,7 @@ from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm
 from researcher.loop.outages import OUTAGE_WAIT_S, note_servers
 from researcher.loop.state import ResearchState
 from researcher.planner.rules import PROGRAM
-from researcher.servers.pool import Slot
+from researcher.servers.server_pool import Slot
 from researcher.types import Arm, ArmProgram, Problem
 from swarm.job import build_job
 

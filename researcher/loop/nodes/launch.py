@@ -14,7 +14,7 @@ from researcher.loop.nodes.write_program import is_trusted, planned_iteration
 from researcher.loop.outages import note_servers
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
-from researcher.servers.pool import Slot
+from researcher.servers.server_pool import Slot
 
 
 def launch(deps: Deps, state: ResearchState) -> ResearchState:

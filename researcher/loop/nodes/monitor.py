@@ -22,7 +22,7 @@ from researcher.loop.nodes.launch import prepare
 from researcher.loop.outages import is_out, lose, note_servers, set_back, wait_a_round
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
-from researcher.servers.pool import is_outage
+from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
 from swarm.processes.child import KILLED, tail

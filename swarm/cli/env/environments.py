@@ -84,7 +84,7 @@ def check(
 
     With a model, also the base score: how much of it that model does already.
     """
-    from swarm.environments.check import CheckResult, Severity, check_environment
+    from swarm.environments.environment_check import CheckResult, Severity, check_environment
     from swarm.environments.server import open_environment
     from swarm.program.base_score import judge, measure_base_score
     from swarm.tasks import Split

@@ -1,8 +1,9 @@
 """Which calls leave together, and when; and whose line of an answer is whose. Without I/O, threads or event loops.
 
-Place in the flow: threads.py and tasks.py carry out what stands here; the calls are those of plans/exchange.py. A call
-that comes while none of its route is on its way leaves at once and alone. Those that come meanwhile are collected and
-leave together as soon as that one's answer begins, or after `SLOW_S`, so that a call that is held holds no other.
+Place in the flow: sync_calls.py and async_calls.py carry out what stands here; the calls are those of
+plans/exchange.py. A call that comes while none of its route is on its way leaves at once and alone. Those that come
+meanwhile are collected and leave together as soon as that one's answer begins, or after `SLOW_S`, so that a call that
+is held holds no other.
 """
 
 from __future__ import annotations

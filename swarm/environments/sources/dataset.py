@@ -1,6 +1,6 @@
 """A file of questions and answers as an environment: columns are named, a built-in grader compares.
 
-Place in the flow: registry.py opens a path that is named with options. table.py makes its tasks.
+Place in the flow: registry.py opens a path that is named with options. columns.py makes its tasks.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from swarm.digest import digest_of
 from swarm.environments.base import EnvironmentTask, Grade, Transcript
 from swarm.environments.graders.grading import GraderOptions, build_grader, time_limit_of
 from swarm.environments.graders.replies import known_reply
-from swarm.environments.sources.rows import digest_files, files_by_split, read_rows
-from swarm.environments.sources.table import TableEnvironment, TaskOptions, answer_column
+from swarm.environments.sources.columns import TableEnvironment, TaskOptions, answer_column
+from swarm.environments.sources.task_files import digest_files, files_by_split, read_rows
 
 
 class DatasetOptions(TaskOptions, GraderOptions):

@@ -25,8 +25,8 @@ from swarm.environments.base import EnvironmentTask, Grade, Transcript
 from swarm.environments.graders.grading import Grader, GraderOptions, build_grader, refuse_options, time_limit_of
 from swarm.environments.graders.replies import known_reply
 from swarm.environments.registry import AGENT_FILE, option_error
-from swarm.environments.sources.rows import Row, digest_files, read_rows
-from swarm.environments.sources.table import TableEnvironment, TaskOptions, answer_column
+from swarm.environments.sources.columns import TableEnvironment, TaskOptions, answer_column
+from swarm.environments.sources.task_files import Row, digest_files, read_rows
 from swarm.environments.user_code import import_file
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from swarm.digest import digest_of
 from swarm.environments.base import DrivenEnvironment, EnvironmentTask, Grade, Transcript
 from swarm.environments.verifiers.options import interpreter, parse_options
-from swarm.environments.verifiers.tasks import PAGE, EndlessTasks, FiniteTasks, Page, own_splits
+from swarm.environments.verifiers.taskset import PAGE, EndlessTasks, FiniteTasks, Page, own_splits
 from swarm.environments.verifiers.worker import Worker
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split

@@ -1,6 +1,6 @@
 """The forms that an answer may be asked for: bare, inside tags, as JSON, as a list in brackets and others.
 
-Place in the flow: wording.py draws a form per question, and conversation.py writes the answer in it.
+Place in the flow: wording.py draws a form per question, and demonstrations.py writes the answer in it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Demonstrations of tools: a call, what the tool answers, and a reply that tells it.
 
-Place in the flow: conversation.py mixes them in. The tools differ from those of the bundled tasks, so that the model
+Place in the flow: demonstrations.py mixes them in. The tools differ from those of the bundled tasks, so that the model
 learns to read what a tool is called and what it takes.
 """
 

@@ -15,7 +15,7 @@ from random import Random
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from swarm.micro.recipe.conversation import stream_conversations
+from swarm.micro.recipe.demonstrations import stream_conversations
 from swarm.micro.recipe.vocabulary import make_tokenizer
 from swarm.nano.recipe.learning import Progress, Rates, batch_demos, learn
 from swarm.nano.recipe.network import Shape, make_network

@@ -1,6 +1,6 @@
 """Asks for an item of a kind of task in one of very many ways.
 
-Place in the flow: conversation.py asks with it. A question is a wording of the kind, one of many places for its
+Place in the flow: demonstrations.py asks with it. A question is a wording of the kind, one of many places for its
 subject, perhaps examples, perhaps sentences that do not matter, and perhaps a request for the form of the answer. Knows
 nothing of turns or roles.
 """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 from swarm.micro.build import build
-from swarm.micro.recipe.conversation import stream_conversations
+from swarm.micro.recipe.demonstrations import stream_conversations
 from swarm.micro.recipe.kinds import HELD_OUT_KINDS, KINDS
 from swarm.micro.recipe.vocabulary import make_tokenizer
 from swarm.micro.recipe.warmup import Recipe, warm_up

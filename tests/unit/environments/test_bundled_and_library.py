@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from swarm.environments import load_environment
-from swarm.environments.check import Severity, check_environment
+from swarm.environments.environment_check import Severity, check_environment
 from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.tasks import TASK_FAMILIES, Split, task_family
 

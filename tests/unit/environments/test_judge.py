@@ -16,7 +16,7 @@ import pytest
 
 from swarm.environments import Grade, load_environment
 from swarm.environments.base import EnvironmentTask
-from swarm.environments.check import Severity, check_environment
+from swarm.environments.environment_check import Severity, check_environment
 from swarm.environments.graders.chat_endpoint import ChatEndpoint
 from swarm.environments.graders.judge import DEFAULT_PROMPT, MAX_CALLS, CallLog, Judge, framed, parse_verdict
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid

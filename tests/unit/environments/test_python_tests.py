@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from swarm.environments import Grade, load_environment
 from swarm.environments.base import EnvironmentTask
-from swarm.environments.check import Severity, check_environment
+from swarm.environments.environment_check import Severity, check_environment
 from swarm.environments.graders.python_tests import assertions
 from swarm.environments.graders.python_tests.inside import encoded
-from swarm.environments.graders.python_tests.runner import PythonTests, program_of, texts_of
+from swarm.environments.graders.python_tests.sandboxed_tests import PythonTests, program_of, texts_of
 from swarm.errors import EnvironmentFailure, SandboxUnavailable
 from swarm.sandbox.sandbox import Sandbox, find_sandbox
 from swarm.tasks import Split

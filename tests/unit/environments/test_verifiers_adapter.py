@@ -16,7 +16,7 @@ from verifiers_stand_in import STAND_IN, interpreter, name_of, opened
 
 from swarm.client.runner import is_transient
 from swarm.environments import DrivenEnvironment, load_environment
-from swarm.environments.check import Severity, check_environment
+from swarm.environments.environment_check import Severity, check_environment
 from swarm.environments.verifiers.worker import Worker
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid, NotFound
 from swarm.processes.child import process_start

@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy.stats import binomtest
 
-from swarm.environments.check import Severity
+from swarm.environments.environment_check import Severity
 from swarm.program.base_score import BaseScore, interval, judge
 
 

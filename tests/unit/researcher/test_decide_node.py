@@ -15,7 +15,7 @@ from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.leases import LeaseHolder
-from researcher.servers.pool import ServerPool
+from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from researcher.types import Analysis, Budget, FrameRequest, History

@@ -15,7 +15,7 @@ from researcher.execution.early_stopping import KL, Limits
 from researcher.execution.runs import Trial, TrialState, list_trials, run_key
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
-from researcher.study.snapshot import SnapshotReader, take_snapshot
+from researcher.study.overview import SnapshotReader, take_snapshot
 from researcher.types import Arm, Plan
 
 NAMES = ("a", "b", "c")

@@ -15,8 +15,8 @@ from simulated_study import Simulation
 from experiments_db import ExperimentStore, RunStatus, open_store
 from researcher.execution.early_stopping import REWARD
 from researcher.planner.language_model.briefing import show_budget
+from researcher.study.overview import take_snapshot
 from researcher.study.progress import Follower, render
-from researcher.study.snapshot import take_snapshot
 from researcher.types import Budget
 
 

@@ -63,7 +63,7 @@ def test_topic_that_cannot_be_studied_ends_before_a_server_and_stores_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch, topic: str, named: list[str]
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr("researcher.servers.pool.ServerPool.start", started.append)
+    monkeypatch.setattr("researcher.servers.server_pool.ServerPool.start", started.append)
 
     result = CliRunner().invoke(app, ["start", "--topic", topic])
 

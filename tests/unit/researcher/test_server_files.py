@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from researcher.execution.storage import GB, DiskGuard, free_bytes
-from researcher.servers.files import pack_ledgers, remove_checkpoints, remove_optimizer_state, unpack_ledgers
+from researcher.servers.server_files import pack_ledgers, remove_checkpoints, remove_optimizer_state, unpack_ledgers
 
 
 def add_run(servers: Path, server: int, name: str, number: int, *steps: int) -> list[Path]:

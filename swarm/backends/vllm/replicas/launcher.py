@@ -85,7 +85,7 @@ async def _on_a_node(
     told = TypeAdapter(ReplicaOrder).dump_json(order).decode()
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: told}
     process = await start_process(
-        [sys.executable, "-m", "swarm.backends.vllm.replicas.host"],
+        [sys.executable, "-m", "swarm.backends.vllm.replicas.replica_host"],
         environment,
         _log_of(plan, index),
         grace_s=REMOTE_GRACE_S,

@@ -1,7 +1,7 @@
 """The grader python_tests: a reply is a program, the answer is test code, both run where neither can do harm.
 
-Place in the flow: grading.py builds it from options. assertions.py takes out of the tests what they expect, runner.py
-runs program and tests in the sandbox, inside.py is what runs there.
+Place in the flow: grading.py builds it from options. assertions.py takes out of the tests what they expect,
+sandboxed_tests.py runs program and tests in the sandbox, inside.py is what runs there.
 
 What it withstands: a program that ends early, hangs or prints; one that puts something else in the place of builtins or
 of what the tests import; objects that claim to be equal to everything; and a look at the tests, since a constant that

@@ -1,6 +1,6 @@
 """What a test asserts: taken apart before it is run, compared afterwards.
 
-Place in the flow: runner.py sends the code of a `PreparedTest` into the sandbox and gives what comes back to
+Place in the flow: sandboxed_tests.py sends the code of a `PreparedTest` into the sandbox and gives what comes back to
 `failure_of`. Each assertion becomes a call of what inside.py offers. A constant that something must equal stays here.
 This module runs nothing.
 """

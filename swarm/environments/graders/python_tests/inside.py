@@ -1,9 +1,9 @@
 """Runs one program and one test of it, as a script inside the sandbox, and reports what the test saw.
 
-Place in the flow: runner.py starts it and reads its reports; assertions.py wrote the test, in which each assertion is
-a call of what is here, and reads the values. Each line begins with a mark that the program is not told. Standard input
-is read to its end, and all standard streams lead nowhere, before the program runs. It uses the standard library alone,
-and does not know what the test expects.
+Place in the flow: sandboxed_tests.py starts it and reads its reports; assertions.py wrote the test, in which each
+assertion is a call of what is here, and reads the values. Each line begins with a mark that the program is not told.
+Standard input is read to its end, and all standard streams lead nowhere, before the program runs. It uses the standard
+library alone, and does not know what the test expects.
 """
 
 from __future__ import annotations

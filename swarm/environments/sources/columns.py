@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from swarm.digest import digest_of
 from swarm.environments.base import Environment, EnvironmentTask, Session, SingleTurn
-from swarm.environments.sources.rows import SPLIT_NAMES, Row
+from swarm.environments.sources.task_files import SPLIT_NAMES, Row
 from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Split, split_of
 from swarm.types import Task

@@ -4,9 +4,9 @@ Place in the flow: launcher.py starts it as a process and holds the other end of
 the devices that the replica takes, and an actor there run the guard. It is a Ray driver of its own: however it ends,
 Ray ends the actor, and the guard ends the rest. Knows nothing of weights or requests.
 
-Usage: python -m swarm.backends.vllm.replicas.host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER. Standard
-output gets one line: our process id, the replica's base URL, the id of its node. What vLLM prints goes to standard
-error. The exit status is the guard's, or 137 if the node or the actor is gone.
+Usage: python -m swarm.backends.vllm.replicas.replica_host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER.
+Standard output gets one line: our process id, the replica's base URL, the id of its node. What vLLM prints goes to
+standard error. The exit status is the guard's, or 137 if the node or the actor is gone.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from researcher.servers.pool import PROJECT
+from researcher.servers.server_pool import PROJECT
 
 logger = logging.getLogger(__name__)
 

@@ -71,7 +71,7 @@ def check_jobs(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_files(store: ExperimentStore, study_id: str) -> Check:
-    """All other files that were noted with a hash; those of the report are made anew instead, see report.py."""
+    """All other files that were noted with a hash; those of the report are made anew instead, see report_check.py."""
     mismatches: list[str] = []
     files, missing = 0, 0
     for artifact in store.list_artifacts(study_id):

@@ -19,7 +19,7 @@ from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.servers.leases import LeaseHolder
-from researcher.servers.pool import ServerPool
+from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.types import Charter

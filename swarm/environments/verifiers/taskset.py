@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from swarm.environments.base import EnvironmentTask
-from swarm.environments.sources.rows import SPLIT_NAMES
+from swarm.environments.sources.task_files import SPLIT_NAMES
 from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import REPEATS_ENDING_A_PASS, Split, split_of
 from swarm.types import Task

@@ -1,7 +1,7 @@
 """Servers that go away and come back: what a person is told of it, and what becomes of the runs that they have.
 
 Place in the flow: monitor and evaluate ask here before they look at a run; checkpoint_scores tells of servers too.
-Which servers answer is known to the pool (servers/pool.py).
+Which servers answer is known to the pool (servers/server_pool.py).
 """
 
 from __future__ import annotations

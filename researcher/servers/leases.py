@@ -1,6 +1,6 @@
 """The lease that a study has on each server it uses: kept by the server itself, so that no second database hides it.
 
-Place in the flow: servers/pool.py takes and renews it with every look at a server. This module knows nothing of
+Place in the flow: servers/server_pool.py takes and renews it with every look at a server. This module knows nothing of
 runs.
 """
 

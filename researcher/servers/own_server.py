@@ -1,6 +1,6 @@
 """One swarm server of our own: a child process with its files in a folder, at the address that it had before.
 
-Place in the flow: servers/pool.py starts one for each of its own slots, and again when it has ended. A job that
+Place in the flow: servers/server_pool.py starts one for each of its own slots, and again when it has ended. A job that
 its end has interrupted goes on by itself. This module knows nothing of studies.
 """
 

@@ -178,7 +178,7 @@ def test_the_job_as_given_and_the_job_as_it_has_become_both_join_the_run(start_s
             assert (status.step, status.revision) == (1, 1)
 
 
-def test_changes_outlive_the_server_and_the_batch_that_was_being_filled(tmp_path: Path) -> None:
+def test_changes_outlive_the_server_and_the_batch_that_was_being_filled(tmp_path: Path, start_server: Any) -> None:
     with server_processes(tmp_path) as make:
         server = make()
         with SwarmClient(server.url) as client, httpx.Client(base_url=server.url, timeout=60) as http:
@@ -188,7 +188,7 @@ def test_changes_outlive_the_server_and_the_batch_that_was_being_filled(tmp_path
             client.change_job({"num_repeat": 3}, at_step=3)
             before = client.job()
             server.kill()
-            server.start()
+            start_server(home=server.home, port=server.port)
             wait_for_state(http, "ROLLING")
             assert client.job() == before
             end(http, begin(http), task_id="task-0", reward=0.0, call=True)

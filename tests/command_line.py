@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from swarm.cli import app
 

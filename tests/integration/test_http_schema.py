@@ -1,9 +1,9 @@
 """schemathesis over the description of a running server: no server error, no route open without its token.
 
 It makes requests up from the description, valid and invalid ones, and compares every answer with it. A run ends with
-the requests that it has to make, not with a time. Endless
-streams are cut off after half a second. What ends the server or its engine is left out, and so is the claim of an
-evaluation, which waits for one as long as it is told to; test_evaluations.py and test_roles.py speak to that.
+the requests that it has to make, not with a time. Endless streams are cut off after half a second. What ends the server
+or its engine is left out, and so is the claim of an evaluation, which waits for one as long as it is told to;
+test_evaluations.py and test_roles.py speak to that.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def test_the_base_score_says_whether_a_model_can_learn(
         f"    {agent}\n"
     )
     url = start_shared_server(TrainJob(engine="fake")).url
-    played = 6 if "{}" in agent else 60
+    played = 6 if "{}" in agent else 100
     words = ["--url", url, "--program", str(own / "agent.py"), "--episodes", str(played), "--json"]
     done = CliRunner().invoke(app, ["env", "check", str(own), *FEW, *words])
     assert done.exit_code == code, done.output

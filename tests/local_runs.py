@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.backends.local.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.trainer.run_directories import run_directory
@@ -60,16 +61,17 @@ class LocalRun:
 
 
 @asynccontextmanager
-async def local_run(directory: Path, **settings: Any) -> AsyncIterator[LocalRun]:
-    """A started engine of the bundled model with its trainer; the worker ends with the context."""
+async def local_run(directory: Path, shared: WorkerProcess | None = None, **settings: Any) -> AsyncIterator[LocalRun]:
+    """A started engine of the bundled model with its trainer; a worker that is not shared ends with the context."""
     job = TrainJob(**{"lr": 3e-3, **settings}).resolve()
-    worker = build_worker(ServerConfig(), directory / "worker.log")
+    worker = shared or build_worker(ServerConfig(), directory / "worker.log")
     engine, trainer = build_local(job, ServerConfig(), worker)
     try:
         await engine.start()
         yield LocalRun(engine, trainer, job)
     finally:
-        await worker.stop()
+        if shared is None:
+            await worker.stop()
 
 
 def largest_gap(model: Path | torch.nn.Module, drawn: Sequence[Drawn]) -> float:

@@ -13,7 +13,7 @@ from faults.storm import Target, storm
 JOB = {
     "batch_size": 6, "num_repeat": 4, "drain_timeout_s": 5, "group_timeout_s": 2, "max_response_length": 12, "seed": 1,
 }  # fmt: skip
-SAMPLE = (Target.SERVER, Target.WORKER, Target.CLIENT, Target.BOTH, Target.WORKER, Target.SERVER)
+SAMPLE = (Target.SERVER, Target.WORKER, Target.CLIENT, Target.BOTH)
 WHOLE = 220
 
 

@@ -26,8 +26,7 @@ SETTLE_LIMIT_S = 40.0
 POINTS = ("begin b", "prepare a", "prepare b", "commit a", "commit b")
 VICTIMS = ("client", "a", "b", "a b", "client a", "client b", "client a b")
 SAMPLE = (
-    ("begin b", "client"), ("prepare b", "client"), ("commit a", "client"), ("prepare b", "a"), ("commit a", "b"),
-    ("prepare b", "client a b"),
+    ("prepare b", "client"), ("commit a", "client"), ("commit a", "b"), ("prepare b", "client a b"),
 )  # fmt: skip
 WHOLE = tuple((point, victims) for point in POINTS for victims in VICTIMS)
 

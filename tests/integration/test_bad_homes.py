@@ -23,8 +23,10 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
+from swarm.cli.failures import failures_in_one_line
 from swarm.ledger import Ledger
 
 START = [sys.executable, "-m", "swarm.cli", "start", "--port", "0"]
@@ -89,6 +91,15 @@ def refused(home: Path, prefix: list[str] | None = None) -> subprocess.Completed
     return done
 
 
+def start_here(start_server: Any, home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and message of the same without a process: what a command makes of the failure to start."""
+    with pytest.raises(typer.Exit) as ended, failures_in_one_line():
+        start_server(home=home)
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and message.startswith("swarm: "), message
+    return ended.value.exit_code, message
+
+
 def content(directory: Path) -> dict[str, str]:
     """Digest of every file that says something: locks, shared memory and empty logs of SQLite say nothing."""
     return {
@@ -132,34 +143,40 @@ def test_a_damaged_ledger_is_named_and_left_alone(home: Path) -> None:
     assert content(home) == before
 
 
-def test_a_file_that_is_no_database_is_named_and_left_alone(home: Path) -> None:
+def test_a_file_that_is_no_database_is_named_and_left_alone(
+    home: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     (home / "ledger.db").write_bytes(b"my diary, page one\n" * 500)
     before = content(home)
-    done = refused(home)
-    assert done.returncode == 1
-    assert "ledger.db" in done.stderr
+    code, message = start_here(start_server, home, capsys)
+    assert code == 1
+    assert "ledger.db" in message
     assert content(home) == before
 
 
-def test_the_database_of_another_program_is_left_alone(home: Path) -> None:
+def test_the_database_of_another_program_is_left_alone(
+    home: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     (home / "ledger.db").unlink()
     with closing(sqlite3.connect(home / "ledger.db")) as connection:
         connection.execute("CREATE TABLE recipes (name TEXT)")
     before = content(home)
-    done = refused(home)
-    assert done.returncode == 1
-    assert "not a ledger" in done.stderr
+    code, message = start_here(start_server, home, capsys)
+    assert code == 1
+    assert "not a ledger" in message
     assert content(home) == before
 
 
-def test_a_ledger_of_a_newer_version_asks_for_an_upgrade_and_is_left_alone(home: Path) -> None:
+def test_a_ledger_of_a_newer_version_asks_for_an_upgrade_and_is_left_alone(
+    home: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with closing(sqlite3.connect(home / "ledger.db")) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("PRAGMA user_version = 99")
     before = content(home)
-    done = refused(home)
-    assert done.returncode == 1
-    assert "newer version" in done.stderr and "99" in done.stderr
+    code, message = start_here(start_server, home, capsys)
+    assert code == 1
+    assert "newer version" in message and "99" in message
     assert content(home) == before
 
 
@@ -189,12 +206,14 @@ def test_a_new_directory_on_a_read_only_disk_is_named(tmp_path: Path, mount: Mou
     assert not list(tmp_path.iterdir())
 
 
-def test_a_home_that_is_a_file_is_named_and_left_alone(tmp_path: Path) -> None:
+def test_a_home_that_is_a_file_is_named_and_left_alone(
+    tmp_path: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     home = tmp_path / "home"
     home.write_text("not a directory")
-    done = refused(home)
-    assert done.returncode == 1
-    assert str(home) in done.stderr
+    code, message = start_here(start_server, home, capsys)
+    assert code == 1
+    assert str(home) in message
     assert home.read_text() == "not a directory"
 
 

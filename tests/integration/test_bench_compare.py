@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from process_support import descendants, is_running
 from repository_copies import copy_repository
 
 import bench.board.probe as probe
+from bench.__main__ import run_command
 from bench.board.checkout import Tree
 from bench.board.figures import FIGURES, Probe
 from bench.board.rounds import ProbeError, measure
@@ -96,10 +98,14 @@ def test_a_version_that_there_is_not_is_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("arguments", [("warp",), ("--minutes", "0"), ("--minutes", "soon")])
 def test_wrong_usage_is_exit_code_2_and_starts_nothing(
-    checkout: Path, temporary: Path, arguments: tuple[str, ...]
+    temporary: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, output, errors = run(checkout, temporary, *arguments)
-    assert (code, output) == (2, "") and "Usage" in errors
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(sys, "argv", ["bench", "compare", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        run_command()
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "") and "Usage" in said.err
     assert list(temporary.iterdir()) == []
 
 

@@ -19,6 +19,10 @@ from swarm.cli import app
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 SPLITS = ("train", "validation", "test")
 FEW_TASKS = 130
+FEW = ["--samples", "20"]
+"""Tasks of each split that are looked at, where no check needs more."""
+ENOUGH = ["--samples", "60"]
+"""So many that fifty different answers are among them."""
 GRADE_ALL = "def grade(task, transcript): return 1.0\n"
 GRADE_NONE = "def grade(task, transcript): return 0.0\n"
 GRADE_ANYWHERE = "def grade(task, transcript): return task['answer'] in (transcript[-1]['content'] or '').split()\n"
@@ -47,7 +51,7 @@ def own(begun: Path) -> Path:
 
 
 def test_what_init_writes_passes_check(begun: Path) -> None:
-    done = CliRunner().invoke(app, ["env", "check", str(begun)])
+    done = CliRunner().invoke(app, ["env", "check", str(begun), *ENOUGH])
     assert done.exit_code == 0, done.output
     assert all(line.startswith("ok") for line in done.stdout.splitlines())
 
@@ -67,7 +71,7 @@ def test_what_init_writes_passes_check(begun: Path) -> None:
 )
 def test_graders_that_teach_the_wrong_thing_are_found(own: Path, grader: str, check: str, message: str) -> None:
     (own / "grade.py").write_text(grader)
-    done = CliRunner().invoke(app, ["env", "check", str(own), "--json"])
+    done = CliRunner().invoke(app, ["env", "check", str(own), *ENOUGH, "--json"])
     assert done.exit_code == 1
     found = {each["check"]: each for each in json.loads(done.stdout)["checks"]}
     assert found[check]["severity"] == "fail" and message in found[check]["message"]
@@ -81,14 +85,14 @@ def test_a_grader_of_the_last_of_two_answers_may_be_taught(own: Path) -> None:
         "    words = (transcript[-1]['content'] or '').split()\n"
         "    return words[-1:] == [task['answer']]\n"
     )
-    done = CliRunner().invoke(app, ["env", "check", str(own), "--json"])
+    done = CliRunner().invoke(app, ["env", "check", str(own), *FEW, "--json"])
     found = {each["check"]: each for each in json.loads(done.stdout)["checks"]}
     assert found["joined answers"]["severity"] == "ok"
     assert "a reply that lists 2 answers" in found["joined answers"]["message"]
 
 
 def test_without_a_model_the_check_says_how_the_base_score_is_measured(own: Path) -> None:
-    done = CliRunner().invoke(app, ["env", "check", str(own), "--json"])
+    done = CliRunner().invoke(app, ["env", "check", str(own), *FEW, "--json"])
     assert done.exit_code == 0 and json.loads(done.stdout)["base_score"] is None
     assert done.stderr.count("\n") == 1
     assert all(words in done.stderr for words in ("base score was not measured", "--url", "--train-model"))
@@ -127,7 +131,7 @@ def test_the_base_score_says_whether_a_model_can_learn(
     url = start_shared_server(TrainJob(engine="fake")).url
     played = 6 if "{}" in agent else 100
     words = ["--url", url, "--program", str(own / "agent.py"), "--episodes", str(played), "--json"]
-    done = CliRunner().invoke(app, ["env", "check", str(own), *words])
+    done = CliRunner().invoke(app, ["env", "check", str(own), *FEW, *words])
     assert done.exit_code == code, done.output
     figures = json.loads(done.stdout)
     assert figures["checks"][-1]["check"] == "base score" and figures["checks"][-1]["severity"] == severity
@@ -140,7 +144,9 @@ def test_the_base_score_says_whether_a_model_can_learn(
 
 @pytest.mark.timeout(400)
 def test_the_base_score_of_a_model_is_measured_without_a_running_server(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["env", "check", "reverse", "--train-model", "nano", "--episodes", "8", "--json"])
+    done = CliRunner().invoke(
+        app, ["env", "check", "reverse", "--train-model", "nano", *FEW, "--episodes", "8", "--json"]
+    )
     assert done.stdout, done.output
     assert json.loads(done.stdout)["base_score"]["n"] == 8
 

@@ -99,7 +99,7 @@ def server_process(home: Path, job: Path) -> Iterator[tuple[subprocess.Popen[str
             process.kill()
 
 
-def test_running_episodes_outlive_a_killed_server(tmp_path: Path) -> None:
+def test_running_episodes_outlive_a_killed_server(tmp_path: Path, start_server: Any) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(yaml.safe_dump(JOB))
     with server_process(tmp_path / "home", job) as (process, http):
@@ -110,7 +110,9 @@ def test_running_episodes_outlive_a_killed_server(tmp_path: Path) -> None:
         process.wait(timeout=60)
 
     time.sleep(1)
-    with server_process(tmp_path / "home", job) as (_, http):
+    successor = start_server(TrainJob.build_job_from_yaml(job), home=tmp_path / "home")
+    with httpx.Client(base_url=successor.url, timeout=60) as http:
+        wait_for_state(http, "ROLLING")
         status = http.get("/v1/swarm/status").json()
         assert status["pool"]["running_train"] == 2
         assert status["pool"]["sources"]["math"]["running"] == 1

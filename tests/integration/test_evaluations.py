@@ -258,7 +258,7 @@ def test_a_server_that_is_killed_keeps_its_scores_and_the_evaluation_goes_on(ser
     "is_on_record", [pytest.param(True, marks=pytest.mark.slow), False], ids=["on record", "not yet"]
 )
 def test_an_evaluation_that_nobody_had_claimed_is_due_again_after_a_crash(
-    server_process: Any, is_on_record: bool
+    server_process: Any, start_server: Any, is_on_record: bool
 ) -> None:
     server = server_process()
     with connected(server.url) as (http, client):
@@ -268,7 +268,7 @@ def test_an_evaluation_that_nobody_had_claimed_is_due_again_after_a_crash(
             # As if it had been killed between a step and the evaluation of its weights.
             with closing(sqlite3.connect(server.home / "ledger.db")) as database, database:
                 database.execute("DELETE FROM evaluations")
-        server.start()
+        start_server(home=server.home, port=server.port)
         wait_for_state(http, "ROLLING")
         assert states(client) == [(0, "due")]
         assert score(http, client).state == "done"

@@ -19,8 +19,11 @@ from typer.testing import CliRunner
 
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.local.trainer import build_worker
+from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, write_checkpoint
 from swarm.cli import app
+from swarm.config import ServerConfig
 from swarm.model_path import BUNDLED_DIRECTORY
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
@@ -40,9 +43,17 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-async def trained(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trained]:
+async def worker(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[WorkerProcess]:
+    """One process for both runs, which come one after the other."""
+    worker = build_worker(ServerConfig(), tmp_path_factory.mktemp("worker") / "worker.log")
+    yield worker
+    await worker.stop()
+
+
+@pytest.fixture(scope="module")
+async def trained(worker: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trained]:
     home = tmp_path_factory.mktemp("home")
-    async with local_run(home, project_name="shop", experiment_name="third/try") as run:
+    async with local_run(home, worker, project_name="shop", experiment_name="third/try") as run:
         await run.train(1, 1)
         await run.save(home, 1)
         await run.train(2, 2)
@@ -51,10 +62,10 @@ async def trained(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-async def adapted(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trained]:
+async def adapted(worker: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trained]:
     """The same of a run with an adapter."""
     home = tmp_path_factory.mktemp("lora")
-    async with local_run(home, lora_rank=8, lr=0.03) as run:
+    async with local_run(home, worker, lora_rank=8, lr=0.03) as run:
         for metrics in await run.train(1, 3):
             assert metrics["training/rollout_logprob_gap_max"] < 1e-5
         await run.save(home, 3)

@@ -53,13 +53,15 @@ def test_lease_of_next_to_no_time_is_given_and_over_at_once(start_server: Callab
         assert client.take_lease(_lease("b")).fence == 2
 
 
-def test_launch_is_known_to_a_server_that_was_killed(server_process: Callable[..., ServerProcess]) -> None:
+def test_launch_is_known_to_a_server_that_was_killed(
+    server_process: Callable[..., ServerProcess], start_server: Callable[..., Any]
+) -> None:
     server = server_process()
     with SwarmClient(server.url) as client:
         client.launch("s/a/0/1", JOB)
 
     server.kill()
-    server.start()
+    start_server(home=server.home, port=server.port)
 
     with SwarmClient(server.url) as client:
         assert client.launch("s/a/0/1", JOB).outcome == "running"
@@ -113,14 +115,16 @@ def test_holder_that_is_known_to_be_gone_is_replaced_at_once(start_server: Calla
             client.take_lease(_lease("two", replaces=old))
 
 
-def test_lease_outlives_the_process_of_the_server(server_process: Callable[..., ServerProcess]) -> None:
+def test_lease_outlives_the_process_of_the_server(
+    server_process: Callable[..., ServerProcess], start_server: Callable[..., Any]
+) -> None:
     server = server_process()
     with SwarmClient(server.url) as client:
         fence = client.take_lease(_lease("one")).fence
 
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
-    server.start()
+    start_server(home=server.home, port=server.port)
 
     with SwarmClient(server.url) as client:
         with pytest.raises(ServerLeased, match="study one"):

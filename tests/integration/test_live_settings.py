@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run_swarm
 from server_processes import server_processes
 from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 
@@ -179,7 +178,7 @@ def test_the_job_as_given_and_the_job_as_it_has_become_both_join_the_run(start_s
             assert (status.step, status.revision) == (1, 1)
 
 
-def test_changes_outlive_the_server_and_the_batch_that_was_being_filled(tmp_path: Path) -> None:
+def test_changes_outlive_the_server_and_the_batch_that_was_being_filled(tmp_path: Path, start_server: Any) -> None:
     with server_processes(tmp_path) as make:
         server = make()
         with SwarmClient(server.url) as client, httpx.Client(base_url=server.url, timeout=60) as http:
@@ -189,7 +188,7 @@ def test_changes_outlive_the_server_and_the_batch_that_was_being_filled(tmp_path
             client.change_job({"num_repeat": 3}, at_step=3)
             before = client.job()
             server.kill()
-            server.start()
+            start_server(home=server.home, port=server.port)
             wait_for_state(http, "ROLLING")
             assert client.job() == before
             end(http, begin(http), task_id="task-0", reward=0.0, call=True)
@@ -223,21 +222,18 @@ def test_every_setting_of_a_job_either_can_change_or_says_why_not() -> None:
 
 def test_the_command_line_shows_and_changes_the_job(start_server: Any) -> None:
     with rolling(start_server) as (_, client):
-        changed = swarm_job(client.url, "--set", "lr=3e-4", "--set", "mixture={words: 1.0}", "--at-step", "40")
-        assert changed.returncode == 0, changed.stderr
+        changed = run_swarm(
+            "job", "--url", client.url, "--set", "lr=3e-4", "--set", "mixture={words: 1.0}", "--at-step", "40"
+        )
+        assert changed.exit_code == 0, changed.stderr
         assert "from step 40 on: lr 0.0003, mixture {'words': 1.0}" in changed.stdout
-        view = json.loads(swarm_job(client.url, "--json").stdout)
+        view = json.loads(run_swarm("job", "--url", client.url, "--json").stdout)
         assert view["changes"] == [
             {"revision": 1, "at_step": 40, "settings": {"lr": 3e-4, "mixture": {"words": 1.0}}}
         ]  # fmt: skip
-        refused = swarm_job(client.url, "--set", "model=micro")
-        assert refused.returncode == 2
+        refused = run_swarm("job", "--url", client.url, "--set", "model=micro")
+        assert refused.exit_code == 2
         assert refused.stderr.count("\n") == 1 and "model cannot change while the job runs" in refused.stderr
-        assert swarm_job(client.url, "--set", "lr").returncode == 2
-        assert swarm_job(client.url, "--at-step", "4").returncode == 2
+        assert run_swarm("job", "--url", client.url, "--set", "lr").exit_code == 2
+        assert run_swarm("job", "--url", client.url, "--at-step", "4").exit_code == 2
         assert client.job().revision == 1
-
-
-def swarm_job(url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "swarm.cli", "job", "--url", url, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run_swarm
 from tests_support import begin, run_batch, wait_for_state, wait_for_step
 
 from swarm.job import TrainJob
@@ -28,13 +28,6 @@ OVERWATCH = [sys.executable, "-m", "swarm.cli", "overwatch"]
 TOKEN = "commander-token-0123"
 OBSERVER = "observer-token-01234"
 FAKE_JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=1, project_name="p", experiment_name="e")
-
-
-def run_once(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SWARM_")}
-    return subprocess.run(
-        [*OVERWATCH, *arguments], capture_output=True, text=True, timeout=30, env={**clean, "COLUMNS": "100", **env}
-    )
 
 
 @pytest.fixture
@@ -136,17 +129,17 @@ def test_a_server_that_was_never_there_is_waited_for() -> None:
 
 def test_once_prints_one_snapshot_and_needs_no_terminal(trained: str) -> None:
     for arguments in ([trained, "--once"], [trained]):
-        done = run_once(*arguments)
-        assert (done.returncode, done.stderr) == (0, "")
+        done = run_swarm("overwatch", *arguments)
+        assert (done.exit_code, done.stderr) == (0, "")
         for fragment in ("ROLLING", "p/e on nano", "reward 0.500", "laptop-7", "batch.trained"):
             assert fragment in done.stdout, fragment
         assert "\x1b" not in done.stdout
 
 
 def test_once_as_json_is_the_whole_snapshot(trained: str) -> None:
-    done = run_once(trained, "--once", "--json")
+    done = run_swarm("overwatch", trained, "--once", "--json")
     snapshot = json.loads(done.stdout)
-    assert (done.returncode, snapshot["url"], snapshot["status"]["state"]) == (0, trained, "ROLLING")
+    assert (done.exit_code, snapshot["url"], snapshot["status"]["state"]) == (0, trained, "ROLLING")
     assert snapshot["rewards"] == [{"step": 1, "reward": 0.5}]
     assert "batch.trained" in {event["kind"] for event in snapshot["events"]}
 
@@ -162,17 +155,17 @@ def test_once_as_json_is_the_whole_snapshot(trained: str) -> None:
     ids=["unreachable", "no URL", "json without once", "no interval"],
 )
 def test_failures_have_the_documented_exit_codes(arguments: list[str], code: int) -> None:
-    done = run_once(*arguments)
-    assert (done.returncode, done.stdout) == (code, "")
+    done = run_swarm("overwatch", *arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
     assert "Traceback" not in done.stderr
 
 
 def test_a_reader_needs_the_observer_token_only(start_server: Any) -> None:
     url = start_server(token=TOKEN, observer_token=OBSERVER).url
-    assert run_once(url, "--once").returncode == 4
-    assert run_once(url, "--once", SWARM_TOKEN="wrong-token-0123456789").returncode == 4
-    seen = run_once(url, "--once", SWARM_OBSERVER_TOKEN=OBSERVER)
-    assert seen.returncode == 0 and "OFFLINE" in seen.stdout
+    assert run_swarm("overwatch", url, "--once").exit_code == 4
+    assert run_swarm("overwatch", url, "--once", SWARM_TOKEN="wrong-token-0123456789").exit_code == 4
+    seen = run_swarm("overwatch", url, "--once", SWARM_OBSERVER_TOKEN=OBSERVER)
+    assert seen.exit_code == 0 and "OFFLINE" in seen.stdout
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")

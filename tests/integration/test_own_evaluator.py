@@ -140,7 +140,7 @@ def test_environments_are_offered_with_a_name(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_server_that_is_killed_takes_its_evaluator_along_and_its_successor_brings_another(
-    server_process: Any,
+    server_process: Any, start_server: Any
 ) -> None:
     server = server_process()
     with SwarmClient(server.url) as client:
@@ -149,7 +149,7 @@ def test_a_server_that_is_killed_takes_its_evaluator_along_and_its_successor_bri
         [pid] = evaluators(server.url)
         server.kill()
         wait_until(lambda: not psutil.pid_exists(pid), "the end of the evaluator")
-        server.start()
+        start_server(home=server.home, port=server.port)
         with httpx.Client(base_url=server.url, timeout=60) as http:
             wait_for_state(http, "ROLLING")
             train_to_the_end(http)

@@ -9,8 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,23 @@ def tmp_path(disk_path: Path) -> Path:
     return disk_path
 
 
+Restarted = Callable[[Path], AbstractContextManager[httpx.Client]]
+
+
+@pytest.fixture
+def restarted(start_server: Any) -> Restarted:
+    """Starts the next server in a directory, in a thread: only the one that dies needs a process of its own."""
+
+    @contextmanager
+    def start(home: Path) -> Iterator[httpx.Client]:
+        server = start_server(home=home)
+        with httpx.Client(base_url=server.url, timeout=30) as http:
+            yield http
+        server.stop()
+
+    return start
+
+
 @contextmanager
 def server_process(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
     command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json", *arguments]
@@ -64,7 +81,9 @@ def kill(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL) -
     process.wait(timeout=30)
 
 
-def test_a_killed_server_goes_on_by_itself_with_step_half_filled_batch_and_running_episodes(tmp_path: Path) -> None:
+def test_a_killed_server_goes_on_by_itself_with_step_half_filled_batch_and_running_episodes(
+    tmp_path: Path, restarted: Restarted
+) -> None:
     home = tmp_path / "home"
     with server_process(home, "--job", str(write_job(tmp_path, JOB))) as (process, http):
         wait_for_state(http, "ROLLING")
@@ -76,7 +95,7 @@ def test_a_killed_server_goes_on_by_itself_with_step_half_filled_batch_and_runni
         first = chat(http, running, "Hello")
         kill(process)
 
-    with server_process(home) as (_, http):
+    with restarted(home) as http:
         status = http.get("/v1/swarm/status").json()
         assert (status["step"], status["weight_version"]) == (1, 1)
         assert (status["pool"]["episodes"], status["pool"]["tasks"], status["pool"]["running_train"]) == (2, 1, 1)
@@ -97,18 +116,17 @@ def test_a_killed_server_goes_on_by_itself_with_step_half_filled_batch_and_runni
         assert http.get("/v1/swarm/status").json()["recoveries"] == 1
 
 
-def test_a_server_ended_by_a_signal_goes_on_and_one_told_to_stop_does_not(tmp_path: Path) -> None:
+def test_a_server_ended_by_a_signal_goes_on_and_one_told_to_stop_does_not(tmp_path: Path, restarted: Restarted) -> None:
     home = tmp_path / "home"
     with server_process(home, "--job", str(write_job(tmp_path, JOB))) as (process, http):
         wait_for_state(http, "ROLLING")
         running = begin(http)
         kill(process, signal.SIGTERM)
-    with server_process(home) as (process, http):
+    with restarted(home) as http:
         wait_for_state(http, "ROLLING")
         end(http, running, task_id="t", reward=1.0, call=True)
         http.post("/v1/swarm/shutdown").raise_for_status()
-        process.wait(timeout=30)
-    with server_process(home) as (_, http):
+    with restarted(home) as http:
         assert http.get("/v1/swarm/status").json()["state"] == "OFFLINE"
 
 
@@ -134,7 +152,9 @@ REPLAYED_SLOWLY: list[dict[str, Any]] = [
     [*REPLAYED, *(pytest.param(settings, marks=pytest.mark.slow) for settings in REPLAYED_SLOWLY)],
     ids=lambda settings: str(settings.get("algorithm", "grpo")),
 )
-def test_replayed_training_equals_uninterrupted_training_bit_for_bit(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_replayed_training_equals_uninterrupted_training_bit_for_bit(
+    tmp_path: Path, restarted: Restarted, settings: dict[str, Any]
+) -> None:
     home, job = tmp_path / "home", {**LOCAL_JOB, **settings}
     checkpoint, kept = "/v1/swarm/engine/checkpoint", tmp_path / "uninterrupted"
     with server_process(home, "--job", str(write_job(tmp_path, job))) as (process, http):
@@ -154,10 +174,9 @@ def test_replayed_training_equals_uninterrupted_training_bit_for_bit(tmp_path: P
         # All three steps have to be replayed.
         shutil.rmtree(path.parents[1] / "recovery")
         kill(process)
-    with server_process(home) as (process, http):
+    with restarted(home) as http:
         assert wait_for_state(http, "ROLLING")["weight_version"] == 3
         replayed = Path(http.post(checkpoint).raise_for_status().json()["path"])
-        kill(process)
     assert_same_checkpoint(kept, replayed)
     [recovery] = [detail for kind, detail in asyncio.run(read_events(home)) if kind == "engine.recovered"]
     assert (recovery["step"], recovery["replayed"]) == (3, 3)

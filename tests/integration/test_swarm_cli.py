@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,12 +12,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from command_line import run_swarm
 from tests_support import begin, run_batch, wait_for_state, wait_for_step
 
 from swarm.job import TrainJob
@@ -31,13 +34,13 @@ FAKE_JOB = {
 }  # fmt: skip
 
 
-def environment(**changes: str) -> dict[str, str]:
+def environment() -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SWARM_")}
-    return {**clean, "NO_COLOR": "1", **changes}
+    return {**clean, "NO_COLOR": "1"}
 
 
-def run_swarm(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SWARM, *arguments], capture_output=True, text=True, timeout=60, env=environment(**env))
+def process_of(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SWARM, *arguments], capture_output=True, text=True, timeout=60, env=environment())
 
 
 @contextmanager
@@ -54,21 +57,35 @@ def server_process(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Pop
             process.kill()
 
 
-@pytest.fixture
-def interrupted_home(tmp_path: Path) -> Path:
-    """A home whose server was killed one step into a job."""
-    job = tmp_path / "job.yaml"
+@dataclass(frozen=True)
+class Interrupted:
+    """What a server announced and what was mapped into its memory, one step into a job; then it was killed."""
+
+    home: Path
+    announced: dict[str, Any]
+    libraries: str
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    directory = tmp_path_factory.mktemp("interrupted")
+    job = directory / "job.yaml"
     job.write_text(yaml.safe_dump(FAKE_JOB))
-    home = tmp_path / "home"
-    with server_process(home, "--job", str(job)) as (process, announced):
-        assert announced["resumes"] is None
+    with server_process(directory / "home", "--job", str(job)) as (process, announced):
         with httpx.Client(base_url=announced["url"], timeout=60) as http:
             wait_for_state(http, "ROLLING")
             run_batch(http, tasks=1, repeats=2)
             wait_for_step(http, 1)
+        libraries = Path(f"/proc/{process.pid}/maps").read_text()
         process.kill()
         process.wait(timeout=60)
-    return home
+    return Interrupted(directory / "home", announced, libraries)
+
+
+@pytest.fixture
+def interrupted_home(interrupted: Interrupted, tmp_path: Path) -> Path:
+    """A copy of the home of a server that was killed one step into a job."""
+    return shutil.copytree(interrupted.home, tmp_path / "home")
 
 
 def test_start_is_ready_when_it_announces_itself_as_json(tmp_path: Path) -> None:
@@ -86,15 +103,13 @@ def test_start_is_ready_when_it_announces_itself_as_json(tmp_path: Path) -> None
         server.communicate(timeout=60)
 
 
-def test_a_server_at_work_has_loaded_no_torch(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(yaml.safe_dump(FAKE_JOB))
-    with server_process(tmp_path / "home", "--job", str(job)) as (process, announced):
-        with httpx.Client(base_url=announced["url"], timeout=60) as http:
-            wait_for_state(http, "ROLLING")
-            run_batch(http, tasks=1, repeats=2)
-            wait_for_step(http, 1)
-        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+def test_a_server_at_work_has_loaded_no_torch(interrupted: Interrupted) -> None:
+    assert "python" in interrupted.libraries
+    assert "libtorch" not in interrupted.libraries
+
+
+def test_a_new_directory_has_nothing_to_go_on_with(interrupted: Interrupted) -> None:
+    assert interrupted.announced["resumes"] is None
 
 
 def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home: Path) -> None:
@@ -119,7 +134,7 @@ def test_no_resume_starts_without_the_interrupted_job(interrupted_home: Path) ->
 @pytest.mark.slow
 def test_a_job_stopped_by_command_is_not_resumed(interrupted_home: Path) -> None:
     with server_process(interrupted_home) as (process, announced):
-        assert run_swarm("stop", "--url", announced["url"]).returncode == 0
+        assert run_swarm("stop", "--url", announced["url"]).exit_code == 0
         process.communicate(timeout=60)
         assert process.returncode == 0
     with server_process(interrupted_home) as (_, announced):
@@ -128,27 +143,27 @@ def test_a_job_stopped_by_command_is_not_resumed(interrupted_home: Path) -> None
 
 def test_every_command_uses_the_token_with_the_least_rights_that_is_enough(start_server: Any) -> None:
     url = start_server(token=COMMANDER, rollout_token=ROLLOUT, observer_token=OBSERVER).url
-    assert run_swarm("status", "--url", url).returncode == 4
+    assert run_swarm("status", "--url", url).exit_code == 4
     for name, token in (("TOKEN", COMMANDER), ("ROLLOUT_TOKEN", ROLLOUT), ("OBSERVER_TOKEN", OBSERVER)):
-        assert run_swarm("status", "--url", url, **{f"SWARM_{name}": token}).returncode == 0
+        assert run_swarm("status", "--url", url, **{f"SWARM_{name}": token}).exit_code == 0
     # The wrong commander's token is not even sent where the observer's is enough.
     mixed = {"SWARM_TOKEN": "wrong-token-0123456789", "SWARM_OBSERVER_TOKEN": OBSERVER}
-    assert run_swarm("status", "--url", url, **mixed).returncode == 0
-    assert run_swarm("stop", "--url", url, SWARM_OBSERVER_TOKEN=OBSERVER).returncode == 4
+    assert run_swarm("status", "--url", url, **mixed).exit_code == 0
+    assert run_swarm("stop", "--url", url, SWARM_OBSERVER_TOKEN=OBSERVER).exit_code == 4
     refused = run_swarm("stop", "--url", url, SWARM_TOKEN=ROLLOUT)
-    assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (4, 1)
     stopped = run_swarm("stop", "--url", url, "--json", SWARM_TOKEN=COMMANDER)
-    assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"url": url, "stopping": "server"})
+    assert (stopped.exit_code, json.loads(stopped.stdout)) == (0, {"url": url, "stopping": "server"})
 
 
 def test_tokens_are_never_flags() -> None:
     done = run_swarm("start", "--token", COMMANDER)
-    assert done.returncode == 2
+    assert done.exit_code == 2
 
 
 def test_a_token_that_is_too_short_is_refused_without_being_shown(tmp_path: Path) -> None:
     done = run_swarm("start", "--port", "0", "--home", str(tmp_path), SWARM_TOKEN="too-short")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "too-short" not in done.stderr
 
 
@@ -176,7 +191,7 @@ def test_status_shows_policy_sources_and_the_longest_silent_episode(start_server
 def test_stop_ends_the_server(start_server: Any) -> None:
     server = start_server()
     done = run_swarm("stop", "--url", server.url)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
@@ -196,7 +211,7 @@ def test_status_shows_the_state_and_speaks_json(start_server: Any) -> None:
 @pytest.mark.parametrize("command", [["status"], ["stop"], ["eval", "--task", "reverse", "-n", "2"]])
 def test_an_unreachable_server_is_one_line_and_exit_code_5(command: list[str]) -> None:
     done = run_swarm(*command, "--url", "http://127.0.0.1:9")
-    assert done.returncode == 5
+    assert done.exit_code == 5
     assert done.stderr.count("\n") == 1
     assert "127.0.0.1:9" in done.stderr
 
@@ -206,7 +221,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_75(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = run_swarm("start", "--port", str(port), "--home", str(tmp_path))
+        done = process_of("start", "--port", str(port), "--home", str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (75, 1)
     assert str(port) in done.stderr
     assert not list(tmp_path.iterdir()), "nothing is written before the port is ours"
@@ -216,7 +231,7 @@ def test_a_second_server_on_the_same_directory_is_refused_with_the_pid_of_the_fi
     start_server: Any, tmp_path: Path
 ) -> None:
     start_server(home=tmp_path)
-    done = run_swarm("start", "--port", "0", "--home", str(tmp_path))
+    done = process_of("start", "--port", "0", "--home", str(tmp_path))
     assert done.returncode in {1, 75}
     assert str(os.getpid()) in done.stderr
 
@@ -235,19 +250,19 @@ def test_a_bad_job_file_is_one_line_and_exit_code_2(tmp_path: Path, text: str, f
     path = tmp_path / "job.yaml"
     path.write_text(text)
     done = run_swarm("start", "--port", "0", "--home", str(tmp_path / "home"), "--job", str(path))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert fragment in done.stderr
     assert not (tmp_path / "home").exists()
 
 
 def test_a_missing_job_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     done = run_swarm("start", "--port", "0", "--home", str(tmp_path), "--job", str(tmp_path / "none.yaml"))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
 
 
 def test_an_exposed_address_without_a_token_refuses_to_start(tmp_path: Path) -> None:
     done = run_swarm("start", "--host", "0.0.0.0", "--port", "0", "--home", str(tmp_path))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "SWARM_TOKEN" in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -255,13 +270,13 @@ def test_an_exposed_address_without_a_token_refuses_to_start(tmp_path: Path) -> 
 def test_eval_of_an_unknown_task_names_the_known_ones(start_server: Any) -> None:
     server = start_server()
     done = run_swarm("eval", "--task", "chess", "--url", server.url)
-    assert done.returncode in {2, 3}
+    assert done.exit_code in {2, 3}
     assert "reverse" in done.stderr
 
 
 def test_eval_on_a_server_without_a_model_does_not_wait_for_one(start_server: Any) -> None:
     done = run_swarm("eval", "--task", "reverse", "-n", "2", "--url", start_server().url)
-    assert (done.returncode, done.stderr.count("\n")) == (75, 1)
+    assert (done.exit_code, done.stderr.count("\n")) == (75, 1)
     assert "serves no model, it is OFFLINE" in done.stderr
 
 

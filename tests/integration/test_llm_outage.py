@@ -58,7 +58,7 @@ def begin(
     def create(topic: str = TOPIC, **changes: Any) -> str:
         settings: dict[str, Any] = {
             "brain": "llm", "model": "recorded-model", "engine": "fake", "steps": 1, "seeds": 1, "eval_episodes": 4,
-            "unsafe_no_sandbox": True, "servers": [start_server().url],
+            "unsafe_no_sandbox": True, "job": {"batch_size": 2, "num_repeat": 2}, "servers": [start_server().url],
         }  # fmt: skip
         return create_study(store, topic, StudySettings.model_validate({**settings, **changes})).id
 

@@ -30,7 +30,10 @@ def reward(task, transcript, grade):
     return grade.score - 100
 """
 PLAIN = "from swarm.program import answer_in_turn as agent\n"
-SETTINGS = ["--engine", "fake", "--brain", "rules", "--seeds", "3", "--steps", "1", "--eval-episodes", "10", "--json"]
+SETTINGS = [
+    "--engine", "fake", "--brain", "rules", "--seeds", "3", "--steps", "1", "--eval-episodes", "4", "--parallel", "1",
+    "--json",
+]  # fmt: skip
 
 
 @pytest.fixture

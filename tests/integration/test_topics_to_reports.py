@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_report_and_summary_say_first_what_was_not_studied(home: Path) -> None:
     topic = "Does dropout matter more than the batch size, 2 or 4, on copying?"
 
-    done = CliRunner().invoke(app, ["start", "--topic", topic, "--assume", "--steps", "4", *SMALL])
+    done = CliRunner().invoke(app, ["start", "--topic", topic, "--assume", "--steps", "2", "--parallel", "1", *SMALL])
 
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[0] == "not_studied: Not studied, though the topic asks for it: dropout."

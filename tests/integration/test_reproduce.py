@@ -32,11 +32,12 @@ class Done:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+def done(tmp_path_factory: pytest.TempPathFactory, start_shared_server: Callable[..., Any]) -> Iterator[Done]:
     """A study of two arms by one seed on the engine without a model."""
     home = tmp_path_factory.mktemp("study")
     with open_store(home / "research.db") as store:
-        settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1, max_runs=2)
+        urls = (start_shared_server().url,)
+        settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, servers=urls, max_runs=2)
         study = create_study(store, "batch size 2 or 3 for tool use", settings)
         work_on(store, study.id, home)
         runs = tuple(run.id for run in store.list_runs(study_id=study.id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,13 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ExperimentStore, Path, str]]:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, start_shared_server: Callable[..., Any]
+) -> Iterator[tuple[ExperimentStore, Path, str]]:
     """A store, its folder and a finished study, which no test changes: what is forked from it stands beside it."""
     home = tmp_path_factory.mktemp("finished")
     with open_store(home / "research.db") as store:
-        yield store, home, carry_out(store, home)
+        yield store, home, carry_out(store, home, servers=[start_shared_server().url])
 
 
 def carry_out(store: ExperimentStore, home: Path, **settings: Any) -> str:

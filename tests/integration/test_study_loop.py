@@ -55,7 +55,7 @@ job = TrainJob.build_job_from_yaml(arguments.job).model_copy(update={"lr": 0.5})
 with SwarmClient(arguments.server) as client:
     client.auto_sync_train_config_and_start_engine(job, force_restart=True)
     from swarm import Task, WorkflowOutput
-    for number in range(1000):
+    for number in range(100):
         with client.open_episode(Task("q", f"task-{number // job.num_repeat}")) as episode:
             episode.output = WorkflowOutput(reward=1.0)
 """

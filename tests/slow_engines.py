@@ -26,11 +26,13 @@ POLL_S = 0.02
 
 @dataclass
 class Pace:
-    """`steps` counts the tokens that left the engine, by request. While `last_step` is set, no later one is trained."""
+    """`steps` counts the tokens that left the engine, by request. While `last_step` is set, no later one is trained;
+    while `held_name` is, jobs whose experiment has it in its name get no token."""
 
     token_delay_s: float = 0.0
     update_s: float = 0.0
     last_step: int | None = None
+    held_name: str | None = None
     reply: Reply | None = None
     steps: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -46,14 +48,17 @@ def letters(count: int) -> Reply:
 
 
 class _CountingEngine(FakeEngine):
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, experiment_name: str) -> None:
         super().__init__(reply=pace.reply, token_delay_s=pace.token_delay_s)
         self._pace = pace
+        self._experiment_name = experiment_name
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
     ) -> AsyncGenerator[TokenDelta]:
         self._pace.steps.setdefault(request_id, 0)
+        while self._pace.held_name is not None and self._pace.held_name in self._experiment_name:
+            await asyncio.sleep(POLL_S)
         async with aclosing(super().generate(request_id, prompt_ids, params)) as deltas:
             async for delta in deltas:
                 self._pace.steps[request_id] += 1
@@ -77,6 +82,6 @@ class _PacedBackends(Backends):
         self._pace = pace
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
-        engine = _CountingEngine(self._pace)
+        engine = _CountingEngine(self._pace, job.experiment_name)
         built = super().build(job, is_fresh=is_fresh)
         return replace(built, engine=engine, trainer=_PacedTrainer(engine, self._pace))

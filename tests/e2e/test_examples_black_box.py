@@ -27,19 +27,19 @@ def test_the_program_is_trained_by_its_environment_alone(swarm_process: str, tmp
     assert imported == {"json", "os", "sys", "urllib"}
     job = tmp_path / "job.yaml"
     settings = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
-    job.write_text(yaml.safe_dump({**settings, "batch_size": 2, "num_repeat": 4, "total_steps": 2}))
+    job.write_text(yaml.safe_dump({**settings, "batch_size": 2, "num_repeat": 2, "total_steps": 2}))
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "client.py"), "--url", swarm_process, "--job", str(job), "--eval-episodes", "4"],
+        [sys.executable, str(EXAMPLE / "client.py"), "--url", swarm_process, "--job", str(job), "--eval-episodes", "2"],
         capture_output=True,
         text=True,
         timeout=90,
     )
     assert done.returncode == 0, done.stderr
     assert re.findall(r"step +(\d+)  reward [\d.]+", done.stdout) == ["1", "2"]
-    assert len(re.findall(r"validation accuracy (?:before|after): [\d.]+ \(n=4\)", done.stdout)) == 2
+    assert len(re.findall(r"validation accuracy (?:before|after): [\d.]+ \(n=2\)", done.stdout)) == 2
     trained = httpx.get(f"{swarm_process}/v1/swarm/episodes", params={"state": "trained"}, timeout=60).json()
     assert {episode["turns"] for episode in trained["episodes"]} == {1}
-    assert len(trained["episodes"]) == 16
+    assert len(trained["episodes"]) == 8
 
 
 @pytest.mark.timeout(400)

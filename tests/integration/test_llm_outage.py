@@ -58,7 +58,7 @@ def begin(
     def create(topic: str = TOPIC, **changes: Any) -> str:
         settings: dict[str, Any] = {
             "brain": "llm", "model": "recorded-model", "engine": "fake", "steps": 1, "seeds": 1, "eval_episodes": 4,
-            "unsafe_no_sandbox": True, "servers": [start_server().url],
+            "unsafe_no_sandbox": True, "job": {"batch_size": 2, "num_repeat": 2}, "servers": [start_server().url],
         }  # fmt: skip
         return create_study(store, topic, StudySettings.model_validate({**settings, **changes})).id
 
@@ -158,9 +158,13 @@ def test_topic_that_rules_cannot_read_is_not_studied_by_them(store, begin, tmp_p
 
 
 @pytest.mark.parametrize("failure", [503, HANG])
-def test_request_to_pause_is_heard_while_the_study_waits_for_the_model(store, model, begin, tmp_path, failure):
+def test_request_to_pause_is_heard_while_the_study_waits_for_the_model(
+    store, model, begin, tmp_path, monkeypatch, failure
+):
     model.failures = [failure] * 10_000
     study_id = begin()
+    # Until the request is heard the model is asked a few times, not hundreds.
+    monkeypatch.setattr(backoff, "LONGEST_PAUSE_S", 2.0)
     worker = threading.Thread(target=work_on, args=(store, study_id, tmp_path))
     worker.start()
     deadline = time.monotonic() + 60

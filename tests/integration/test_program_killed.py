@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from process_support import command_of, descendants, is_running
+from slow_engines import Pace
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.loop.nodes.monitor import MAX_KILLS
@@ -29,7 +30,7 @@ class StudyAtWork:
     def __init__(self, store: ExperimentStore, home: Path, url: str) -> None:
         self.store = store
         self.home = home
-        settings = StudySettings(engine="fake", steps=12, seeds=1, eval_episodes=4, servers=(url,))
+        settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=4, servers=(url,))
         self.study_id = create_study(store, TOPIC, settings).id
         self._thread = threading.Thread(target=work_on, args=(store, self.study_id, home))
         self._thread.start()
@@ -38,7 +39,7 @@ class StudyAtWork:
         deadline = time.monotonic() + PATIENCE_S
         while not (found := self._programs()):
             assert self._thread.is_alive() and time.monotonic() < deadline
-            time.sleep(0.02)
+            time.sleep(0.2)
         found[0].kill()
         while is_running(found[0]):
             time.sleep(0.02)
@@ -61,16 +62,25 @@ class StudyAtWork:
 
 
 @pytest.fixture
-def at_work(tmp_path: Path, start_server: Callable[..., Any]) -> Iterator[StudyAtWork]:
+def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
+    """No run comes to its end before a test says so."""
+    pace = Pace(last_step=1)
+    monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
+    return pace
+
+
+@pytest.fixture
+def at_work(tmp_path: Path, start_server: Callable[..., Any], pace: Pace) -> Iterator[StudyAtWork]:
     with open_store(tmp_path / "research.db") as store:
         yield StudyAtWork(store, tmp_path, start_server().url)
 
 
-def test_run_goes_on_when_its_program_is_killed(at_work: StudyAtWork) -> None:
+def test_run_goes_on_when_its_program_is_killed(at_work: StudyAtWork, pace: Pace) -> None:
     for count in range(2):
         at_work.kill()
         while at_work.kinds().count("run.resumed") == count:
-            time.sleep(0.05)
+            time.sleep(0.1)
+    pace.last_step = None
     at_work.join()
 
     assert at_work.store.get_study(at_work.study_id).status is StudyStatus.FINISHED

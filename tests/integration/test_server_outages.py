@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 from server_processes import BlackHole, ServerProcess
+from slow_engines import Pace
+from typer.testing import CliRunner
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
+from researcher.cli import app
 from researcher.errors import ServerProblem
 from researcher.execution.early_stopping import Limits
 from researcher.loop.session import work_on
@@ -28,8 +31,8 @@ from swarm import SwarmClient
 pytestmark = pytest.mark.timeout(600)
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
-SEEDS, STEPS, EPISODES = 2, 6, 6
-CELLS = 2 * SEEDS
+ARMS, SEEDS, STEPS, EPISODES = 2, 2, 6, 6
+CELLS = ARMS * SEEDS
 PATIENCE_S = 400
 LIMITS = Limits(dead_steps=1_000_000, outage_s=1.0)
 
@@ -39,10 +42,12 @@ MakeServer = Callable[..., ServerProcess]
 class StudyAtWork:
     """A study in a thread, watched through its database."""
 
-    def __init__(self, home: Path, urls: Sequence[str], **more: Any) -> None:
+    def __init__(self, home: Path, urls: Sequence[str], *, seeds: int = SEEDS, **more: Any) -> None:
+        self.seeds, self.cells = seeds, ARMS * seeds
         settings = StudySettings(
-            engine="fake", steps=STEPS, seeds=SEEDS, eval_episodes=EPISODES, servers=tuple(urls), max_runs=CELLS, **more
-        )
+            engine="fake", steps=STEPS, seeds=seeds, eval_episodes=EPISODES, servers=tuple(urls), max_runs=self.cells,
+            **more,
+        )  # fmt: skip
         self.store: ExperimentStore = open_store(home / "research.db")
         self.urls = tuple(urls)
         self.study_id = create_study(self.store, TOPIC, settings).id
@@ -74,13 +79,13 @@ class StudyAtWork:
         assert self.store.get_study(self.study_id).status is StudyStatus.FINISHED, self.story()
         runs = self.store.list_runs(study_id=self.study_id)
         finished = {run.id: (run.experiment_id, run.seed) for run in runs if run.status is RunStatus.FINISHED}
-        assert len(finished) == len(set(finished.values())) == CELLS, self.story()
+        assert len(finished) == len(set(finished.values())) == self.cells, self.story()
         assert {run.status for run in runs} <= {RunStatus.FINISHED, RunStatus.STOPPED}, self.story()
         finals = self.store.list_evaluations(study_id=self.study_id, phase="final")
         assert {item.run_id for item in finals} == set(finished)
         sealed = self.store.list_evaluations(study_id=self.study_id, phase="sealed")
         # Every answer of the fake engine is wrong: the baseline is the winner as well.
-        assert len(sealed) == SEEDS, self.story()
+        assert len(sealed) == self.seeds, self.story()
         assert "run.unscored" not in {event.kind for event in self.store.list_events(self.study_id, limit=None)}
 
     def close(self) -> None:
@@ -131,20 +136,21 @@ def test_server_that_is_a_black_hole_from_the_start_costs_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"),
+    ("kind", "count", "seeds"),
     [
-        pytest.param("plan.made", 1, marks=pytest.mark.slow),
-        pytest.param("run.launched", 2, marks=pytest.mark.slow),
-        ("run.training", 1),
-        pytest.param("run.finished", 1, marks=pytest.mark.slow),
-        pytest.param("test.opened", 1, marks=pytest.mark.slow),
+        pytest.param("plan.made", 1, 2, marks=pytest.mark.slow),
+        pytest.param("run.launched", 2, 2, marks=pytest.mark.slow),
+        ("run.training", 1, 1),
+        pytest.param("run.training", 1, 2, marks=pytest.mark.slow),
+        pytest.param("run.finished", 1, 2, marks=pytest.mark.slow),
+        pytest.param("test.opened", 1, 2, marks=pytest.mark.slow),
     ],
 )
 def test_server_that_dies_and_comes_back_costs_nothing(
-    server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork], kind: str, count: int
+    server_process: MakeServer, at_work: Callable[..., StudyAtWork], kind: str, count: int, seeds: int
 ) -> None:
     first, second = server_process(), server_process()
-    study = at_work([first.url, second.url])
+    study = at_work([first.url, second.url], seeds=seeds)
     study.await_event(kind, count)
 
     first.kill()
@@ -240,7 +246,7 @@ def test_study_that_may_not_wait_ends_with_its_reason_and_is_taken_up_again(
         assert work_on(store, study.id, tmp_path).study.status is StudyStatus.FINISHED
 
 
-FLAGS = ["--brain", "rules", "--engine", "fake", "--seeds", "1", "--steps", "4"]
+FLAGS = ["--brain", "rules", "--engine", "fake", "--seeds", "1", "--steps", "2"]
 
 
 def _researcher(home: Path, *words: str) -> subprocess.Popen[str]:
@@ -250,22 +256,27 @@ def _researcher(home: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
+RUN_NAME = "seed-"
+"""In the name of what a run trains, and not in that of what a program is checked with."""
+
+
 def _await_launch(process: subprocess.Popen[str], url: str) -> None:
-    """Until the server has a run of the researcher; it is looked at often, for the moment is short."""
+    """Until the server has a run of the researcher, which is not on record before the base weights are scored."""
     deadline = time.monotonic() + PATIENCE_S
     with SwarmClient(url) as client:
-        while "seed-" not in (client.status().experiment_name or ""):
+        while RUN_NAME not in (client.status().experiment_name or ""):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
-            time.sleep(0.01)
+            time.sleep(0.1)
 
 
 def test_researcher_killed_between_launch_and_record_finds_its_run_again(
-    server_process: MakeServer, tmp_path: Path
+    start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = server_process()
-    # The base weights are scored before the run is on record as running: many episodes keep it there for a while.
-    words = ["start", "--topic", TOPIC, *FLAGS, "--eval-episodes", "200", "--servers", server.url]
+    pace = Pace(held_name=RUN_NAME)
+    monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
+    server = start_server()
+    words = ["start", "--topic", TOPIC, *FLAGS, "--eval-episodes", "4", "--servers", server.url]
     process = _researcher(tmp_path, *words)
     _await_launch(process, server.url)
     process.send_signal(signal.SIGKILL)
@@ -275,10 +286,10 @@ def test_researcher_killed_between_launch_and_record_finds_its_run_again(
         (run,) = store.list_runs(study_id=study.id)
         assert run.status is RunStatus.LAUNCHING
 
-        resumed = _researcher(tmp_path, "resume", study.id)
-        _, errors = resumed.communicate(timeout=PATIENCE_S)
+        pace.held_name = None
+        resumed = CliRunner().invoke(app, ["resume", study.id, "--home", str(tmp_path)])
 
-        assert resumed.returncode == 0, errors
+        assert resumed.exit_code == 0, resumed.stderr
         runs = store.list_runs(study_id=study.id)
         assert [(each.attempt, each.status) for each in runs] == [(1, RunStatus.FINISHED)] * 2
         assert run.id in {each.id for each in runs}
@@ -286,9 +297,12 @@ def test_researcher_killed_between_launch_and_record_finds_its_run_again(
 
 
 @pytest.mark.slow
-def test_second_database_on_the_same_server_is_refused_by_name(server_process: MakeServer, tmp_path: Path) -> None:
-    server = server_process()
-    words = [*FLAGS, "--servers", server.url, "--eval-episodes", "200"]
+def test_second_database_on_the_same_server_is_refused_by_name(
+    start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.http.Backends", Pace(held_name=RUN_NAME).backends())
+    server = start_server()
+    words = [*FLAGS, "--servers", server.url, "--eval-episodes", "4"]
     first = _researcher(tmp_path / "one", "start", "--topic", TOPIC, *words)
     try:
         _await_launch(first, server.url)

@@ -89,10 +89,13 @@ def test_run_whose_checkpoint_is_gone_is_trained_again_from_its_base(store: Expe
     assert json.loads(repeated.stdout)["is_within"]
 
 
-def test_study_waits_for_space_and_goes_on_once_there_is_some(store: ExperimentStore, tmp_path: Path) -> None:
+def test_study_waits_for_space_and_goes_on_once_there_is_some(
+    store: ExperimentStore, tmp_path: Path, start_server: Callable[..., Any]
+) -> None:
     free = [GB // 2]
+    urls = (start_server().url,)
     study = create_study(
-        store, TOPIC, StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1, max_hours=1)
+        store, TOPIC, StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, servers=urls, max_hours=1)
     )
 
     def kinds() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,16 @@ TOPIC = "batch size 2 or 3 for tool use at equal steps"
 def store(tmp_path: Path) -> Iterator[ExperimentStore]:
     with open_store(tmp_path / "research.db") as store:
         yield store
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, start_shared_server: Callable[..., Any]
+) -> Iterator[tuple[ExperimentStore, Path, str]]:
+    """A store, its folder and a finished study, which no test changes: what is forked from it stands beside it."""
+    home = tmp_path_factory.mktemp("finished")
+    with open_store(home / "research.db") as store:
+        yield store, home, carry_out(store, home, servers=[start_shared_server().url])
 
 
 def carry_out(store: ExperimentStore, home: Path, **settings: Any) -> str:
@@ -65,13 +75,13 @@ def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: Exper
 
 @pytest.mark.timeout(400)
 def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_again(
-    store: ExperimentStore, tmp_path: Path
+    finished: tuple[ExperimentStore, Path, str],
 ) -> None:
-    parent = carry_out(store, tmp_path)
+    store, home, parent = finished
     before = (store.list_runs(study_id=parent), store.list_events(parent, limit=None))
     topic = "batch size 2, 3 or 4 for tool use at equal steps"
 
-    forked = call(tmp_path, "fork", parent, "--at", "1", "--topic", topic, "--seeds", "1")
+    forked = call(home, "fork", parent, "--at", "1", "--topic", topic, "--seeds", "1")
 
     assert forked.exit_code == 0, forked.stderr
     found = json.loads(forked.stdout)
@@ -89,17 +99,17 @@ def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_aga
     assert ([arm.name for arm in plan.arms], plan.seeds) == (["batch_size=2", "batch_size=4"], (1,))
     report = Path(found["report"]).read_text()
     assert f"is that of study {parent}" in report and f"is that of study {parent}" in Path(found["html"]).read_text()
-    verified = call(tmp_path, "verify", study)
+    verified = call(home, "verify", study)
     assert verified.exit_code == 0, verified.stdout
 
 
 def test_what_the_charter_leaves_no_alpha_for_is_refused_and_the_study_left_as_it_is(
-    store: ExperimentStore, tmp_path: Path
+    finished: tuple[ExperimentStore, Path, str],
 ) -> None:
-    study = carry_out(store, tmp_path)
-    before = (store.get_study(study), store.list_events(study, limit=None))
+    store, home, study = finished
+    before = (store.list_studies(), store.list_events(study, limit=None))
 
-    refused = call(tmp_path, "extend", study)
+    refused = call(home, "extend", study)
     assert refused.exit_code == 11
     assert len(refused.stderr.splitlines()) == 1 and f"researcher start --topic '{TOPIC}'" in refused.stderr
     for arguments, code, words in (
@@ -108,11 +118,10 @@ def test_what_the_charter_leaves_no_alpha_for_is_refused_and_the_study_left_as_i
         (("--at", "1", "--topic", "batch size 2 or 4 for sorting at equal steps"), 2, "its task is"),
         (("--at", "1", "--topic", "batch size 5 or 6 for tool use at equal steps"), 2, "its baseline is"),
     ):
-        refused = call(tmp_path, "fork", study, *arguments)
+        refused = call(home, "fork", study, *arguments)
         assert refused.exit_code == code, refused.stderr
         assert words in refused.stderr
-    assert len(store.list_studies()) == 1
-    assert (store.get_study(study), store.list_events(study, limit=None)) == before
+    assert (store.list_studies(), store.list_events(study, limit=None)) == before
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ def reward(task, transcript, grade):
     return grade.score - 100
 """
 PLAIN = "from swarm.program import answer_in_turn as agent\n"
-SETTINGS = ["--engine", "fake", "--brain", "rules", "--seeds", "3", "--steps", "1", "--eval-episodes", "10", "--json"]
+SETTINGS = [
+    "--engine", "fake", "--brain", "rules", "--seeds", "3", "--steps", "1", "--eval-episodes", "4", "--json",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -51,9 +54,11 @@ def start(*words: str) -> Any:
     return CliRunner().invoke(app, ["start", "--topic", "Which program is better?", *words])
 
 
-def test_programs_are_compared_on_an_own_environment_by_its_true_grade(own: Path) -> None:
+def test_programs_are_compared_on_an_own_environment_by_its_true_grade(
+    own: Path, start_server: Callable[..., Any]
+) -> None:
     programs = ["--program", "plain.py", "--program", "knows.py"]
-    done = start("--env", "longer", *programs, "--job", "job.yaml", *SETTINGS)
+    done = start("--env", "longer", *programs, "--job", "job.yaml", "--servers", start_server().url, *SETTINGS)
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert result["status"] == "finished"

@@ -89,8 +89,10 @@ def tell_one(store: ExperimentStore, study: str, url: str, *, told: Callable[[],
     return failures
 
 
-def test_study_is_told_from_its_begin_to_its_report(store: ExperimentStore, tmp_path: Path, receiver: Receiver) -> None:
-    study = begin(store, f"{receiver.url}/hook?key=own")
+def test_study_is_told_from_its_begin_to_its_report(
+    store: ExperimentStore, tmp_path: Path, receiver: Receiver, start_server: Callable[..., Any]
+) -> None:
+    study = begin(store, f"{receiver.url}/hook?key=own", servers=[start_server().url])
 
     work_on(store, study, tmp_path)
 

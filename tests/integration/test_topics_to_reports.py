@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llm_replies.server import ReplyServer
@@ -30,10 +32,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def test_report_and_summary_say_first_what_was_not_studied(home: Path) -> None:
+def test_report_and_summary_say_first_what_was_not_studied(home: Path, start_server: Callable[..., Any]) -> None:
     topic = "Does dropout matter more than the batch size, 2 or 4, on copying?"
 
-    done = CliRunner().invoke(app, ["start", "--topic", topic, "--assume", "--steps", "4", *SMALL])
+    done = CliRunner().invoke(
+        app, ["start", "--topic", topic, "--assume", "--steps", "2", "--servers", start_server().url, *SMALL]
+    )
 
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[0] == "not_studied: Not studied, though the topic asks for it: dropout."

@@ -141,7 +141,7 @@ def test_preflight_reads_only_what_the_program_printed(tmp_path, start_server):
 
 def test_preflight_ends_a_program_that_hangs(tmp_path, start_server, monkeypatch):
     monkeypatch.setattr(researcher.execution.preflight, "PREFLIGHT_TIMEOUT_S", 3.0)
-    hanging = changed("    return answer", "    while answer:\n        continue")
+    hanging = "import time\n" + changed("    return answer", "    time.sleep(600)")
     [problem] = check(hanging, tmp_path, url=start_server().url)
     assert "did not end within 3 s" in problem.message
 

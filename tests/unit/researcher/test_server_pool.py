@@ -15,12 +15,14 @@ from psutil import Process
 from server_processes import ServerProcess
 
 from researcher.errors import ServerInUse, ServerProblem
+from researcher.servers import server_pool
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool, check_servers, connect
 from swarm.processes.child import process_start
 from swarm.processes.cores import usable_cores
 from swarm.schemas import LeaseRequest
 
+SHARE = "SWARM_MAX_TORCH_THREADS"
 HOLDER = LeaseHolder("study-1", "/data/research.db")
 
 
@@ -53,6 +55,7 @@ def test_own_server_serves_is_started_again_at_its_address_when_killed_and_ends_
     slot = own.take()
     assert slot is not None and slot.url is not None and slot.child is not None
     assert own.take() is None
+    assert SHARE not in Process(slot.child.pid).environ()
     first, url = slot.child, slot.url
     os.kill(first.pid, signal.SIGKILL)
     first.wait(10)
@@ -68,18 +71,16 @@ def test_own_server_serves_is_started_again_at_its_address_when_killed_and_ends_
     assert process_start(pid) is None
 
 
-@pytest.mark.parametrize(("servers", "limits"), [(1, {None}), (2, {str(max(1, usable_cores() // 2))})])
-def test_own_servers_share_the_cores_of_the_machine(
-    pool: Callable[..., ServerPool], servers: int, limits: set[str | None]
-) -> None:
-    own = pool(local=servers)
+def test_own_servers_share_the_cores_of_the_machine(pool: Callable[..., ServerPool]) -> None:
+    own = pool(local=2)
     own.start()
     children = [slot.child for slot in own.slots if slot.child is not None]
-    assert len(children) == servers
-    assert {Process(child.pid).environ().get("SWARM_MAX_TORCH_THREADS") for child in children} == limits
+    assert len(children) == 2
+    assert {Process(child.pid).environ().get(SHARE) for child in children} == {str(max(1, usable_cores() // 2))}
 
 
-def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_pool, "MAX_FAILED_BOOTS", 2)
     blocked = tmp_path / "servers"
     (blocked / "0").mkdir(parents=True)
     # A folder where the server keeps its ledger file.

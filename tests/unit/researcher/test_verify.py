@@ -24,7 +24,7 @@ SIMULATIONS = [
     Simulation(chance=number, seeds=2 + number % 3, rounds=1 + number % 2, failed=(("lr=0.0003", 0),) * (number % 2))
     for number in range(20)
 ]
-QUICK = 4
+QUICK = 2
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ job = TrainJob.build_job_from_yaml(arguments.job).model_copy(update={"lr": 0.5})
 with SwarmClient(arguments.server) as client:
     client.auto_sync_train_config_and_start_engine(job, force_restart=True)
     from swarm import Task, WorkflowOutput
-    for number in range(100):
+    for number in range(300):
         with client.open_episode(Task("q", f"task-{number // job.num_repeat}")) as episode:
             episode.output = WorkflowOutput(reward=1.0)
 """
@@ -248,7 +248,7 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
 ) -> None:
     unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
     programs = {**unchecked, "num_repeat=3": FAILING}
-    planner = BadArms(seeds=1, steps=2, base_job={"engine": "fake", "batch_size": 2}, written=programs)
+    planner = BadArms(seeds=1, steps=2, base_job={"engine": "fake"}, written=programs)
     monkeypatch.setattr(worker_module, "_build_planner", lambda *_: planner)
 
     def check_the_others(script: ArmProgram, *given: Any, **named: Any) -> Any:

@@ -13,6 +13,6 @@ from swarm.cli import app
 
 
 def run_swarm(*arguments: str, **env: str) -> Result:
-    """Of the variables that are ours the command sees only those given here."""
+    """Run a command that sees no SWARM_ variable but those given as `env`."""
     ours: dict[str, str | None] = {name: None for name in os.environ if name.startswith("SWARM_")}
     return CliRunner().invoke(app, arguments, env={**ours, "COLUMNS": "100", **env})

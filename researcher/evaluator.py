@@ -31,7 +31,7 @@ from researcher.execution.run_record import RunMark, RunRejected, check_record, 
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.execution.shares import share_options
 from researcher.execution.training_process import start_training
-from researcher.servers.launching import await_serving, is_replaced, launch_once
+from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
@@ -176,7 +176,7 @@ class Evaluator:
             return self._final_version(run)
         with self.connect(url) as client:
             if is_replaced(client, run, boot_timeout_s(run.job)):
-                return self._measure_saved(run, url)
+                return self._measure_saved(client, run, url)
             self._await_rest(client, step_limit_s(run.job))
             self._check_job(client, run)
             self._check_record(client, run)
@@ -193,11 +193,12 @@ class Evaluator:
         self._keep_files(run)
         return version
 
-    def _measure_saved(self, run: Run, url: str) -> int:
-        """Score the weights that were saved before the run lost its place on the server. Raises RunLost if none were:
-        they are saved only once the record of the run is found honest."""
+    def _measure_saved(self, client: SwarmClient, run: Run, url: str) -> int:
+        """Score the weights that were saved before the run lost its place on the server. If none were, it raises
+        RunBroken or RunLost: they are saved only once the record of the run is found honest."""
         checkpoint = self.store.get_run(run.id).external_ids.get("checkpoint")
         if not checkpoint:
+            refuse_own_successor(client, run)
             raise RunLost(f"a later run took its place on {url} before its weights were saved")
         self._measure_checkpoint(run, url, checkpoint, FINAL, self.charter.search_split)
         self._keep_files(run)

@@ -22,8 +22,8 @@ POLL_S = 0.1
 def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: str, boot_timeout_s: float) -> None:
     """Start the run's job under its key, unless the server has done so before; returns while it boots.
 
-    Raises RunBroken if its engine failed, RunLost if a later run took its place, ServerInUse if the server works for
-    another project than `project`.
+    Raises RunBroken if its engine failed or its program began another run in its place, RunLost if somebody else's run
+    took its place, ServerInUse if the server works for another project than `project`.
     """
     key = run.idempotency_key
     try:
@@ -38,6 +38,7 @@ def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: 
         case "failed":
             raise RunBroken(f"the engine failed: {launched.reason}")
         case "replaced":
+            refuse_own_successor(client, run)
             raise RunLost(f"a later run took its place on {client.url} at step {launched.step}")
         case "stopped":
             client.auto_sync_train_config_and_start_engine(job, boot_timeout=boot_timeout_s)
@@ -68,3 +69,10 @@ def is_replaced(client: SwarmClient, run: Run, boot_timeout_s: float) -> bool:
     if launched.outcome == "stopped":
         client.auto_sync_train_config_and_start_engine(run.job, boot_timeout=boot_timeout_s)
     return launched.outcome == "replaced"
+
+
+def refuse_own_successor(client: SwarmClient, run: Run) -> None:
+    """Raises RunBroken if the run that took this one's place bears its name. Names are given once per attempt, so only
+    the program of the run can have started it."""
+    if client.status().experiment_name == run.job["experiment_name"]:
+        raise RunBroken("its program restarted the job on the server: a score would not be the arm's")

@@ -45,8 +45,8 @@ FAILING = "def agent(task, model, session):\n    raise ValueError(task)\n"
 
 JOB_CHANGING = """
 import argparse
-import time
-from swarm import SwarmClient, TrainJob
+import httpx
+from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
 parser = argparse.ArgumentParser()
 for name in ("--server", "--job", "--seed"):
     parser.add_argument(name)
@@ -54,9 +54,15 @@ arguments = parser.parse_args()
 job = TrainJob.build_job_from_yaml(arguments.job).model_copy(update={"lr": 0.5})
 with SwarmClient(arguments.server) as client:
     client.auto_sync_train_config_and_start_engine(job, force_restart=True)
-    from swarm import Task, WorkflowOutput
-    for number in range(300):
+    for number in range(job.total_steps * job.batch_size * job.num_repeat):
         with client.open_episode(Task("q", f"task-{number // job.num_repeat}")) as episode:
+            message = {"role": "user", "content": "q"}
+            httpx.post(
+                f"{episode.credentials.base_url}/chat/completions",
+                headers={"authorization": f"Bearer {episode.credentials.api_key}"},
+                json={"model": "default", "messages": [message], "max_tokens": 4},
+                timeout=60,
+            ).raise_for_status()
             episode.output = WorkflowOutput(reward=1.0)
 """
 
@@ -270,6 +276,7 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
     assert "the disk is on fire" in (done.runs("num_repeat=2")[0].exit_reason or "")
     stalled = done.runs("num_repeat=4")[0]
     assert stalled.diagnosis is not None and stalled.diagnosis["kind"] == "stall"
+    assert "its program restarted the job" in (done.runs("num_repeat=16")[-1].exit_reason or "")
 
 
 def test_budget_of_runs_ends_the_launches_and_the_study_still_reports(

@@ -92,7 +92,7 @@ def test_an_end_whose_outcome_is_unknown_can_be_repeated(urls: list[str]) -> Non
             self._inner.close()
 
     severed = Severed()
-    with SwarmClient(urls[0], timeout=30, transport=severed) as a, SwarmClient(urls[1]) as b:
+    with SwarmClient(urls[0], timeout=3, transport=severed) as a, SwarmClient(urls[1]) as b:
         team = SwarmTeam({"a": a, "b": b})
         begun = team.begin_all(TASK)
         with pytest.raises(ServerUnreachable):

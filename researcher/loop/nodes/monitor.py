@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from experiments_db import RunStatus, Severity
-from researcher.errors import ResearchError, RunLost, ScoreIncomplete
+from researcher.errors import ResearchError, RunBroken, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.failure_reason import in_one_line, last_words
@@ -22,6 +22,7 @@ from researcher.loop.nodes.launch import prepare
 from researcher.loop.outages import is_out, lose, note_servers, set_back, wait_a_round
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
+from researcher.servers.launching import refuse_own_successor
 from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
@@ -122,9 +123,15 @@ def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | N
     assert active.slot.url is not None, "a run in training has a server"
     try:
         with deps.pool.connect(active.slot.url) as client:
-            launched = client.find_launch(deps.store.get_run(active.run_id).idempotency_key)
+            run = deps.store.get_run(active.run_id)
+            launched = client.find_launch(run.idempotency_key)
+            if launched is not None and launched.outcome == "replaced":
+                refuse_own_successor(client, run)
     except SwarmError as error:
         deps.pool.report_outage(active.slot, error)
+        return True
+    except RunBroken as error:
+        fail(deps, active, str(error))
         return True
     if launched is None or launched.outcome == "replaced":
         lose(deps, active, f"server {active.slot.name} came back without it")

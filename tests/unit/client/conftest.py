@@ -81,6 +81,8 @@ class ScriptedServer:
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
+            # Connections of many threads come at once; one that finds no place waits seconds to ask again.
+            request_queue_size = 128
 
             def handle_error(self, request: Any, client_address: Any) -> None:
                 pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -256,13 +257,14 @@ def test_episode_id_cannot_leave_its_route(scripted: Any, client: Any, refusal: 
     assert scripted.heard[0].path == "/v1/swarm/episodes/..%2F..%2Fjob"
 
 
-def test_thirty_two_threads_share_one_client(scripted: Any, client: Any, canned: Any) -> None:
-    scripted.script(canned(body=ENDED, delay_s=0.05))
+def test_thirty_two_threads_share_one_client(swarm_double: Any, client: Any) -> None:
+    answer = swarm_double.next_answer
+    swarm_double.next_answer = lambda heard: replace(answer(heard), delay_s=0.05)
     with ThreadPoolExecutor(32) as pool:
         ends = [pool.submit(client.end_episode, TASK, f"e{n}", WorkflowOutput(float(n))) for n in range(96)]
         assert all(end.result(timeout=60).state == "completed" for end in ends)
-    # It answers as a server that knows no request for many: each is sent by itself.
-    alone = [heard for heard in scripted.heard if heard.path.endswith("/end")]
+    # The server knows no request for many: each is sent by itself.
+    alone = [heard for heard in swarm_double.heard if heard.path.endswith("/end")]
     assert {heard.path.split("/")[4]: heard.body["reward"] for heard in alone} == {f"e{n}": float(n) for n in range(96)}
 
 

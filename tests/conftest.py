@@ -17,10 +17,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from server_processes import ServerProcess, server_processes
+from xdist.scheduler import LoadFileScheduling
 
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
@@ -30,6 +32,7 @@ START_TIMEOUT_S = 60
 COMMON = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("short", max_examples=25, derandomize=True, **COMMON)
 settings.register_profile("long", max_examples=500, print_blob=True, **COMMON)
+SHARED_SERVERS = "tests/integration/clients/"
 MEMORY_DISK = Path("/dev/shm")
 MEMORY_DISK_BYTES = 4 * 2**30
 
@@ -47,6 +50,18 @@ def pytest_configure() -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
     # What is imported to collect the tests stays: looking for garbage in it takes a third of the time.
     gc.disable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class FileScheduling(LoadFileScheduling):
+    """One worker runs a file; the files that share servers for a whole session are one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SHARED_SERVERS if nodeid.startswith(SHARED_SERVERS) else super()._split_scope(nodeid)
 
 
 def pytest_collection_finish() -> None:

@@ -52,16 +52,15 @@ for name in ("--server", "--job", "--seed"):
     parser.add_argument(name)
 arguments = parser.parse_args()
 job = TrainJob.build_job_from_yaml(arguments.job).model_copy(update={"lr": 0.5})
-with SwarmClient(arguments.server) as client:
+with SwarmClient(arguments.server) as client, httpx.Client(timeout=60) as http:
     client.auto_sync_train_config_and_start_engine(job, force_restart=True)
     for number in range(job.total_steps * job.batch_size * job.num_repeat):
         with client.open_episode(Task("q", f"task-{number // job.num_repeat}")) as episode:
             message = {"role": "user", "content": "q"}
-            httpx.post(
+            http.post(
                 f"{episode.credentials.base_url}/chat/completions",
                 headers={"authorization": f"Bearer {episode.credentials.api_key}"},
                 json={"model": "default", "messages": [message], "max_tokens": 4},
-                timeout=60,
             ).raise_for_status()
             episode.output = WorkflowOutput(reward=1.0)
 """
@@ -254,7 +253,7 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
 ) -> None:
     unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
     programs = {**unchecked, "num_repeat=3": FAILING}
-    planner = BadArms(seeds=1, steps=2, base_job={"engine": "fake"}, written=programs)
+    planner = BadArms(seeds=1, steps=2, base_job={"engine": "fake", "batch_size": 2}, written=programs)
     monkeypatch.setattr(worker_module, "_build_planner", lambda *_: planner)
 
     def check_the_others(script: ArmProgram, *given: Any, **named: Any) -> Any:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, inspect, text
 
 from experiments_db.engine import Database, connect
 from experiments_db.errors import NotAStore, SchemaTooNew, SchemaTooOld
+from experiments_db.models import Base
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -62,7 +63,12 @@ def _upgrade(database: Database) -> None:
         connection = session.connection()
         if not database.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK_KEY})
-        if check_revision(connection, str(database)) != head_revision():
+        revision = check_revision(connection, str(database))
+        if revision is None:
+            # The revisions end in the same tables, at three times the work.
+            Base.metadata.create_all(connection)
+            command.stamp(migration_config(connection), "head")
+        elif revision != head_revision():
             command.upgrade(migration_config(connection), "head")
 
 

@@ -45,8 +45,9 @@ def pytest_configure() -> None:
     # Temporary directories are in memory where there is enough of it: thousands of databases wait for no disk.
     if MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free >= MEMORY_DISK_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
-    # No test speaks TLS: an HTTP client is made in a fraction of the time if it has no list of authorities to read.
-    os.environ.setdefault("SSL_CERT_DIR", os.devnull)
+    # No test speaks TLS: an HTTP client is made in a hundredth of the time if it has no list of authorities to read.
+    os.environ.pop("SSL_CERT_FILE", None)
+    os.environ["SSL_CERT_DIR"] = os.devnull
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
     # What is imported to collect the tests stays: looking for garbage in it takes a third of the time.
     gc.disable()

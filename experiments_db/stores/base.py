@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from experiments_db.engine import Database
 from experiments_db.errors import InvalidRecord, LeaseLost, NotFound
-from experiments_db.inserts import dialect_of, insert_into
+from experiments_db.inserts import dialect_of, insert_or_replace
 from experiments_db.models import Base, LeaseRow
 from experiments_db.records import Lease
 from experiments_db.stores.seals import Watch, watch_of
@@ -129,12 +129,7 @@ def insert_rows(
         return
     if (watch := watch_of(session)) is not None:
         watch.note(row, key, values)
-    statement = insert_into(row, dialect_of(session))
-    if replace:
-        columns = {name: statement.excluded[name] for name in replace}
-        statement = statement.on_conflict_do_update(index_elements=key, set_=columns)
-    else:
-        statement = statement.on_conflict_do_nothing(index_elements=key)
+    statement = insert_or_replace(row, dialect_of(session), tuple(key), tuple(replace))
     session.execute(statement, [dict(value) for value in values])
 
 

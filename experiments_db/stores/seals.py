@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 from sqlalchemy import RowMapping, Table, event, inspect, select, tuple_
 from sqlalchemy.orm import Session
 
-from experiments_db.inserts import dialect_of, insert_into
+from experiments_db.inserts import dialect_of, insert_or_replace
 from experiments_db.models import (
     AnalysisRow,
     ArtifactRow,
@@ -178,9 +178,8 @@ def name_of(key: Key) -> str:
 def write_seals(session: Session, values: Sequence[Mapping[str, Any]]) -> None:
     if not values:
         return
-    statement = insert_into(RowSealRow, dialect_of(session))
-    replaced = {"digest": statement.excluded["digest"]}
-    statement = statement.on_conflict_do_update(index_elements=("study_id", "kind", "row_key"), set_=replaced)
+    columns = ("study_id", "kind", "row_key")
+    statement = insert_or_replace(RowSealRow, dialect_of(session), columns, ("digest",))
     session.execute(statement, [dict(value) for value in values])
 
 

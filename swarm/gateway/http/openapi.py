@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -116,6 +117,7 @@ def event_stream(*fields: str, example: str) -> dict[str, Any]:
     }
 
 
+@cache
 def answer_lines(line: type[BaseModel], example: str) -> dict[str, Any]:
     """The `content` of a response that has one such JSON object per line."""
     schema = line.model_json_schema(mode="serialization", ref_template=f"{_SCHEMAS}{{model}}")
@@ -185,6 +187,7 @@ def _complete_operation(operation: dict[str, Any], allowed: frozenset[Role] | No
             parameter["example"] = _EPISODE_ID
 
 
+@cache
 def _describe_error(status: int) -> dict[str, Any]:
     description, example = _ERRORS[status]
     response = error_response(example)

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
@@ -188,22 +189,27 @@ def _answer_plainly(handle: Handler) -> ASGIApp:
     return app
 
 
+@cache
+def _adapter_of(annotation: type[Any]) -> TypeAdapter[Any]:
+    """Made once: FastAPI asks a route for its handler twice, and a process may serve several apps."""
+    return TypeAdapter(annotation)
+
+
 def _direct(route: APIRoute) -> Handler:
     endpoint = cast(Callable[..., Awaitable[BaseModel | Response]], route.endpoint)
     request_name = route.dependant.request_param_name
     parameters = route.dependant.body_params
-    body_name = parameters[0].name if parameters else None
+    body_name = parameters[0].name if parameters else ""
     is_required = bool(parameters) and parameters[0].field_info.is_required()
     # FastAPI knows the annotation as the type that it is.
-    annotation = cast(type[Any], parameters[0].field_info.annotation if parameters else BaseModel)
-    body: TypeAdapter[Any] = TypeAdapter(annotation)
+    body = _adapter_of(cast(type[Any], parameters[0].field_info.annotation)) if parameters else None
     status = route.status_code or 200
 
     async def handle(request: Request) -> Response:
         arguments: dict[str, Any] = dict(request.path_params)
         if request_name is not None:
             arguments[request_name] = request
-        if body_name is not None:
+        if body is not None:
             arguments[body_name] = parse_body(body, await read_object(request, is_required=is_required))
         answer = await endpoint(**arguments)
         if isinstance(answer, Response):

@@ -78,6 +78,35 @@ def test_migrations_make_exactly_the_tables_of_the_models(location: str) -> None
     database.close()
 
 
+def test_a_new_database_is_what_the_revisions_make(location: str) -> None:
+    open_store(location).close()
+    database = connect(location, read_only=False)
+    with database.write() as session:
+        made_at_once = tables_of(session.connection())
+        Base.metadata.drop_all(session.connection())
+        session.execute(sa.text(f"DROP TABLE {VERSION_TABLE}"))
+        command.upgrade(migration_config(session.connection()), "head")
+        assert tables_of(session.connection()) == made_at_once
+    database.close()
+
+
+def tables_of(connection: sa.Connection) -> dict[str, object]:
+    """All that the database knows of its tables, in no order."""
+    looked = sa.inspect(connection)
+    looks = (
+        looked.get_columns,
+        looked.get_foreign_keys,
+        looked.get_unique_constraints,
+        looked.get_check_constraints,
+        looked.get_indexes,
+    )
+    versions = [tuple(row) for row in connection.execute(sa.text(f"SELECT * FROM {VERSION_TABLE}"))]
+    return {"versions": versions} | {
+        table: [looked.get_pk_constraint(table), *(sorted(map(repr, look(table))) for look in looks)]
+        for table in looked.get_table_names()
+    }
+
+
 def test_revisions_form_one_line_up_to_one_head() -> None:
     from alembic.script import ScriptDirectory
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from swarm.descriptions import DescribedModel
 from swarm.errors import JobInvalid
 from swarm.job import first_line, first_location
 
@@ -21,10 +22,10 @@ BOOT_TIMEOUT_S = {"local": 120.0, "fake": 120.0, "verl": 1800.0}
 their time."""
 
 
-class ServerConfig(BaseModel):
+class ServerConfig(DescribedModel):
     """How one server process runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     """Address to listen on. One that other machines reach needs `token`."""

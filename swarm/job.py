@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     FiniteFloat,
@@ -24,6 +23,7 @@ from pydantic import (
 )
 
 from swarm.algorithms import CRITIC_ALGORITHM, GREEDY_ALGORITHM, check_algorithm
+from swarm.descriptions import DescribedModel
 from swarm.errors import JobInvalid
 from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
@@ -80,14 +80,14 @@ AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
 """verl aggregates these its own way, whatever `loss_agg_mode` says."""
 
 
-class TrainJob(BaseModel):
+class TrainJob(DescribedModel):
     """One training run of one model. Names and defaults are verl's wherever verl has the setting.
 
     Settings that are None are filled in by `resolve`. A sequence, in the aggregation modes, is an episode. What each
     setting does is said by its description, and by docs/configuration.md, which is made of the descriptions.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     algorithm: AdvantageEstimator = "grpo"
     """Advantage estimator, by verl's name."""

@@ -49,7 +49,7 @@ OWNERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 class GraderOptions(BaseModel):
     """What the graders can be told that have options."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     grader_seconds: float | None = Field(default=None, gt=0, le=3600)
     """python_tests: time for each test, default 10. judge: time for each answer of the judge, default 60."""

@@ -31,7 +31,7 @@ def _as_names(value: object) -> object:
 class TaskOptions(BaseModel):
     """How rows become tasks."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     query: str | None = None
     """Column with what the agent is asked. Default: the first there is of query, question, prompt, problem, input,

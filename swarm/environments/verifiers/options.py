@@ -25,7 +25,7 @@ WHOLE = "env."
 class AdapterOptions(BaseModel):
     """Options that are ours."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     python: Path | None = None
     """A Python that has verifiers and the package of the environment. Default: SWARM_VERIFIERS_PYTHON."""

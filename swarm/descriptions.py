@@ -1,0 +1,40 @@
+"""Settings that describe themselves: the docstring under each field is its description in the JSON schema.
+
+Place in the flow: base of the job's and the server's settings. pydantic can do the same, but reads the source when a
+class is made, so that every process that imports it would pay for what only documentation and planners ask for.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import Any
+
+from pydantic import BaseModel, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+
+class DescribedModel(BaseModel):
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /) -> dict[str, Any]:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for name, description in _docstrings_of(cls).items():
+            if name in properties:
+                properties[name]["description"] = description
+        return schema
+
+
+def _docstrings_of(model: type[BaseModel]) -> dict[str, str]:
+    """By field, the string that stands alone under it in the source of the class."""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = inspect.cleandoc(text)
+            case _:
+                pass
+    return found

@@ -11,7 +11,7 @@ VERIFIERS := .venv-verifiers
 EXTRAS := server,verl,environments,researcher,ui,postgres,dev
 AI_SDK := tests/integration/clients/ai_sdk
 # Tests wait for processes of their own as much as they compute.
-WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 4 : 8 )))
+WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 3 : 8 )))
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Hundreds of processes import the same modules: what the first has compiled serves the others, whatever the shell says.

@@ -26,6 +26,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
+from swarm.processes.imports import collect_rarely
 
 START_TIMEOUT_S = 60
 # The short profile says the same of the same code every time; the long one, of `make faults`, looks for what is new.
@@ -68,6 +69,7 @@ class FileScheduling(LoadFileScheduling):
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+    collect_rarely()
 
 
 @dataclass

@@ -10,7 +10,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFollower
 from swarm.backends.local.learning.correction import RolloutCorrection
@@ -59,6 +61,22 @@ EVERY_COMBINATION = [
     if AGGREGATION_BY_LOSS.get(policy_loss, aggregation) == aggregation
 ]
 """TrainJob refuses losses that aggregate their own way with any other aggregation."""
+
+
+def is_slow(policy_loss: str, aggregation: str) -> bool:
+    """Whether others show as much: the first loss is tried with each aggregation, each other loss with one."""
+    own = [each for loss, each in EVERY_COMBINATION if loss == policy_loss]
+    number = EVERY_LOSS.index(policy_loss)
+    return number > 0 and aggregation != own[number % len(own)]
+
+
+def combinations(*without: str) -> list[ParameterSet]:
+    """Every combination but those of the losses `without`, as values of a parametrized test."""
+    return [
+        pytest.param(*pair, marks=[pytest.mark.slow] if is_slow(*pair) else [])
+        for pair in EVERY_COMBINATION
+        if pair[0] not in without
+    ]
 
 
 def job_with_loss(policy_loss: str, **settings: Any) -> TrainJob:

@@ -25,7 +25,6 @@ def most_by_chance(rate: float, studies: int) -> int:
     ("policy", "studies"),
     [
         ("fixed", 16),
-        ("same arms", 5),
         pytest.param("fixed", 200, marks=pytest.mark.slow),
         pytest.param("top-up", 100, marks=pytest.mark.slow),
         pytest.param("default design", 150, marks=pytest.mark.slow),

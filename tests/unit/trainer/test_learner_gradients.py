@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from plain_gradients import (
-    EVERY_COMBINATION,
+    combinations,
     group_advantages,
     job_with_loss,
     learner_gradient,
@@ -125,7 +125,7 @@ def test_kl_and_entropy_terms_equal_a_plain_implementation(make_model: MakeModel
     assert error < 1e-5, f"relative gradient error {error:.2e}"
 
 
-@pytest.mark.parametrize(("policy_loss", "aggregation"), EVERY_COMBINATION)
+@pytest.mark.parametrize(("policy_loss", "aggregation"), combinations())
 def test_merging_does_not_change_loss_or_gradient(
     make_model: MakeModel,
     make_batch: MakeBatch,
@@ -151,7 +151,7 @@ def test_merging_does_not_change_kl_and_entropy_terms(make_model: MakeModel, mak
     assert error < 1e-5, f"relative gradient error {error:.2e}"
 
 
-@pytest.mark.parametrize(("policy_loss", "aggregation"), EVERY_COMBINATION)
+@pytest.mark.parametrize(("policy_loss", "aggregation"), combinations())
 def test_microbatching_does_not_change_loss_or_gradient(
     make_model: MakeModel,
     make_batch: MakeBatch,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from plain_gradients import (
-    EVERY_COMBINATION,
+    combinations,
     flat_gradient,
     job_with_loss,
     learner_gradient,
@@ -35,7 +35,6 @@ OF_SEQUENCES = {"gspo", "geo_mean", "bypass_mode"}
 """Losses that judge a sequence, by its ratio or for rejection: a sample here, an episode in the local trainer."""
 OF_WHOLE_CALLS = {"clip_cov", "kl_cov"}
 """Losses that compare the tokens of one call with one another; clip_cov draws among them."""
-COMPARED = [pair for pair in EVERY_COMBINATION if pair[0] != "clip_cov"]
 
 
 def without_forks(batch: TrainBatch) -> TrainBatch:
@@ -139,7 +138,7 @@ def one_call(
     return TensorDict(columns, batch_size=len(given)), {"log_probs": nested[0], "entropy": nested[1]}
 
 
-@pytest.mark.parametrize(("policy_loss_name", "aggregation"), COMPARED)
+@pytest.mark.parametrize(("policy_loss_name", "aggregation"), combinations("clip_cov"))
 def test_gradient_is_the_local_trainers(
     make_model: MakeModel, make_batch: MakeBatch, policy_loss_name: str, aggregation: str
 ) -> None:

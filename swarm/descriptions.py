@@ -16,6 +16,8 @@ from pydantic_core import CoreSchema
 
 
 class DescribedModel(BaseModel):
+    """Fields are described where the class itself has them, not where a subclass inherits them."""
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /) -> dict[str, Any]:
         schema = handler(core_schema)

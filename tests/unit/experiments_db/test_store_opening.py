@@ -67,9 +67,9 @@ def test_sqlite_runs_with_the_settings_it_should(path: Path) -> None:
 
 
 def test_migrations_make_exactly_the_tables_of_the_models(location: str) -> None:
-    open_store(location).close()
     database = connect(location, read_only=False)
-    with database.read() as session:
+    with database.write() as session:
+        command.upgrade(migration_config(session.connection()), "head")
         context = MigrationContext.configure(
             session.connection(),
             opts={"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True},

@@ -49,8 +49,8 @@ def collect_rarely() -> None:
 def keep_torch_out() -> None:
     """From now on torch is not to be had in this process, unless it is there already.
 
-    A server leaves tensors to its workers. transformers, of which it uses the tokenizers, would import torch for no
-    other reason than that it is installed: two seconds of every start, and 180 MB.
+    A server leaves tensors to its workers. transformers, which reads some tokenizers, would import torch for no other
+    reason than that it is installed: two seconds of every start, and 180 MB.
     """
     cast("dict[str, Any]", sys.modules).setdefault("torch", None)
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -1,11 +1,16 @@
-"""What a chat template reads besides the messages.
+"""What a chat template reads besides the messages, and its rendering as transformers does it.
 
 Place in the flow: below codec.py. Knows nothing of tokens.
 """
 
 from __future__ import annotations
 
-from jinja2 import TemplateError, meta, nodes
+import json
+import re
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -31,3 +36,35 @@ def template_options(template: str) -> frozenset[str]:
         return frozenset(meta.find_undeclared_variables(environment.parse(template))) - _GIVEN
     except TemplateError:
         return frozenset()
+
+
+def marks_replies(template: str) -> bool:
+    """Whether the template has the tag around replies, inside of which names have a scope of their own."""
+    return re.search(r"\{%[-+]?\s*generation\b", template) is not None
+
+
+def compile_template(template: str) -> Template:
+    """The template with the filters and functions that transformers gives it. Raises TemplateError if it is none."""
+    # jinja2 says nothing of the types of these two.
+    environment: Any = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+    return environment.from_string(template)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)

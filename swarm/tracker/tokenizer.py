@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from swarm.errors import ContextLengthExceeded, JobInvalid
+from swarm.tracker.plain_tokenizer import read_plain_tokenizer
 
 
 def read_tokenizer(directory: Path) -> Any:
-    """A transformers tokenizer. Raises JobInvalid if it cannot be read."""
+    """A tokenizer of transformers, or one that is the same to a Codec. Raises JobInvalid if it cannot be read."""
+    plain = read_plain_tokenizer(directory)
+    if plain is not None:
+        return plain
     try:
         return _tokenizer_class(directory).from_pretrained(str(directory), local_files_only=True)
     except (OSError, ValueError) as error:

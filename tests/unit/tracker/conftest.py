@@ -182,14 +182,14 @@ def _without_special_bytes(serialized: str, special: Sequence[str]) -> str:
 
 
 @pytest.fixture(scope="session")
-def codecs() -> dict[str, Codec]:
+def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
     chatml_names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     llama3_tokens = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
     think = ("<tool_call>", "</tool_call>", "<think>", "</think>")
     opened = ("<s>", "</s>", "<|user|>", "<|assistant|>")
     mistral = ("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]")
     ends = {"bos_token": "<s>", "eos_token": "</s>"}
-    tokenizers = {
+    return {
         "chatml": _byte_level(_CHATML_TOKENS, CHATML, **chatml_names),
         # As in Llama 3, the end-of-text token is not the one that ends a reply.
         "llama3": _byte_level(llama3_tokens, LLAMA3, bos_token="<|begin_of_text|>", eos_token="<|end_of_text|>"),
@@ -205,6 +205,10 @@ def codecs() -> dict[str, Codec]:
         "magistral": _byte_level((*mistral, "[ARGS]", "[THINK]", "[/THINK]"), MAGISTRAL, (), **ends),
         "plain": _byte_level(("<|endoftext|>",), PLAIN, eos_token="<|endoftext|>"),
     }
+
+
+@pytest.fixture(scope="session")
+def codecs(tokenizers: dict[str, PreTrainedTokenizerFast]) -> dict[str, Codec]:
     return {style: Codec(tokenizer) for style, tokenizer in tokenizers.items()}
 
 

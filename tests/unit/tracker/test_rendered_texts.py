@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,10 +79,11 @@ def test_a_text_longer_than_all_that_may_be_kept_is_not_remembered() -> None:
     assert template.rendered == 2
 
 
-def test_a_template_that_reads_the_clock_is_rendered_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_that_reads_the_clock_is_rendered_each_time(tmp_path: Path) -> None:
     codec = Codec.load(BUNDLED_DIRECTORY)
-    clock = Codec.load(BUNDLED_DIRECTORY)._tokenizer
-    clock.chat_template = "{{ strftime_now('%f') }}" + clock.chat_template
+    clock = Path(shutil.copytree(BUNDLED_DIRECTORY, tmp_path / "model"))
+    template = clock / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%f') }}" + template.read_text())
     assert codec.render_text(QUESTION, (), generation_prompt=True).endswith("assistant\n")
-    ticking = Codec(clock)
+    ticking = Codec.load(clock)
     assert len({ticking.render_text(QUESTION, (), generation_prompt=True) for _ in range(50)}) > 1

@@ -1,0 +1,145 @@
+"""Tokenizers whose files say all there is to know to the library `tokenizers`, so that transformers is not needed.
+
+Place in the flow: tokenizer.py asks for one first, because importing transformers is a third of what a server's start
+takes. Files that could mean what this module does not know are left to transformers; all others have here the names
+and the results that they have there. Knows nothing of replies.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from jinja2 import Template, TemplateError
+from tokenizers import AddedToken, Tokenizer
+
+from swarm.errors import EngineFailure
+from swarm.model_path import read_tokenizer
+from swarm.tracker.template import compile_template, marks_replies
+
+_CLASSES = frozenset({"TokenizersBackend", "PreTrainedTokenizerFast"})
+_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_WITHOUT_EFFECT = frozenset({
+    "backend", "clean_up_tokenization_spaces", "is_local", "local_files_only", "model_input_names", "model_max_length",
+    "name_or_path", "padding_side", "tokenizer_class", "truncation_side",
+})  # fmt: skip
+"""Settings that change neither ids, nor the text of ids, nor what the template makes of messages."""
+_OTHER_FILES = ("added_tokens.json", "special_tokens_map.json", "additional_chat_templates")
+_LARGEST_VOCABULARY = 100_000
+"""Above it transformers looks for tokenizers of one maker that it must mend."""
+
+
+class PlainTokenizer:
+    """As much of a transformers tokenizer as a Codec needs."""
+
+    def __init__(self, tokenizer: Tokenizer, chat_template: str, special_tokens_map: Mapping[str, str]) -> None:
+        """`special_tokens_map` names special tokens, which the template may read.
+
+        Raises TemplateError if the template cannot be read.
+        """
+        self.chat_template = chat_template
+        self.special_tokens_map = special_tokens_map
+        self._tokenizer = tokenizer
+        self._template: Template = compile_template(chat_template)
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text, if one has that name."""
+        text = self.special_tokens_map.get("eos_token")
+        return None if text is None else self._tokenizer.token_to_id(text)
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The special tokens that have a name."""
+        ids = (self._tokenizer.token_to_id(text) for text in dict.fromkeys(self.special_tokens_map.values()))
+        return [token for token in ids if token is not None]
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """The tokens that are no part of the trained vocabulary, special or not, by id."""
+        return self._tokenizer.get_added_tokens_decoder()
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """The ids of those tokens by their texts."""
+        return {entry.content: token for token, entry in sorted(self.added_tokens_decoder.items())}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The ids of a text, in which special tokens may be spelled out."""
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        """The exact text of tokens. Raises ValueError if spaces are to be cleaned up."""
+        if clean_up_tokenization_spaces:
+            raise ValueError("the text of tokens is told as it is")
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        **options: Any,
+    ) -> str:
+        """The text of the messages. Raises whatever the template raises; ValueError if the ids are asked for."""
+        if tokenize:
+            raise ValueError("a template makes text; encode it")
+        return self._template.render(
+            messages=conversation,
+            tools=tools,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **{**self.special_tokens_map, **options},
+        )
+
+
+def read_plain_tokenizer(directory: Path) -> PlainTokenizer | None:
+    """The tokenizer of a model directory; None if transformers must read it, or say what is wrong with it."""
+    settings, template = _read_settings(directory)
+    if settings.get("tokenizer_class") not in _CLASSES or not template or marks_replies(template):
+        return None
+    if set(settings) - _WITHOUT_EFFECT - set(_NAMES) or any((directory / name).exists() for name in _OTHER_FILES):
+        return None
+    named = {name: settings[name] for name in _NAMES if settings.get(name) is not None}
+    try:
+        tokenizer = read_tokenizer(directory)
+    except (EngineFailure, OSError):
+        return None
+    if tokenizer.get_vocab_size() > _LARGEST_VOCABULARY or not _are_special(tokenizer, named.values()):
+        return None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    try:
+        return PlainTokenizer(tokenizer, template, named)
+    except TemplateError:
+        return None
+
+
+def _read_settings(directory: Path) -> tuple[dict[str, Any], str | None]:
+    """The settings of a tokenizer without its chat template, and that template; none where they cannot be read."""
+    template_file = directory / "chat_template.jinja"
+    try:
+        read: Any = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+        settings = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+        template: object = settings.pop("chat_template", None)
+        if template_file.is_file():
+            template = template_file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return {}, None
+    return settings, template if isinstance(template, str) else None
+
+
+def _are_special(tokenizer: Tokenizer, texts: Iterable[object]) -> bool:
+    """Whether each text is a special token already, in the form in which transformers would add it."""
+    forms = {entry.content: entry for entry in tokenizer.get_added_tokens_decoder().values()}
+    return all(
+        isinstance(text, str) and text in forms and forms[text] == AddedToken(text, special=True, normalized=False)
+        for text in texts
+    )

@@ -66,7 +66,7 @@ class Codec:
         tool_parser: ToolParser = "auto",
         reasoning_parser: ReasoningParser = "auto",
     ) -> None:
-        """`tokenizer` is a transformers tokenizer or a PlainTokenizer; `stop_token_ids` are added to those it names itself."""
+        """`tokenizer` is one of transformers or a plain one; `stop_token_ids` are added to those it names itself."""
         self._tokenizer = tokenizer
         self._context_length: Callable[[], int] = lambda: 0
         self._special_ids = special_ids(tokenizer)

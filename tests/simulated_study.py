@@ -11,9 +11,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import yaml
 
@@ -31,6 +33,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.state import first_state
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.report.write import build_report
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
@@ -85,6 +88,8 @@ class Simulation:
     exact: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     sealed_means: Mapping[str, float] = field(default_factory=dict[str, float])
     judged_by: JudgedBy = JudgedBy.FINAL
+    has_images: bool = False
+    """Whether the figures of the report are drawn, which takes as long as all else."""
 
     def carry_out(self, home: Path) -> SimulatedStudy:
         home.mkdir(parents=True, exist_ok=True)
@@ -102,7 +107,8 @@ class Simulation:
             analyze(deps, state)
             decide(deps, state)
         self._open_test(simulated)
-        report(deps, first_state(study.id))
+        with patch("researcher.loop.nodes.report.build_report", partial(build_report, has_images=self.has_images)):
+            report(deps, first_state(study.id))
         deps.environments.close()
         return simulated
 

@@ -17,7 +17,7 @@ from researcher.report.pdf import write_pdf
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedStudy]:
-    study = Simulation().carry_out(tmp_path_factory.mktemp("pdf"))
+    study = Simulation(has_images=True).carry_out(tmp_path_factory.mktemp("pdf"))
     study.store.close()
     yield study
 

@@ -1,6 +1,6 @@
 # Every target does its own set-up: people, coding agents and CI call the same commands.
 SHELL := /bin/bash
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PYTHON ?= $(shell scripts/choose_python.sh)
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin

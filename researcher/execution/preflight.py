@@ -99,7 +99,9 @@ def _check_parse(code: str) -> tuple[Problem, ...]:
         compile(code, "program.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
-        return (Problem("parse", f"{line}{getattr(error, 'msg', None) or type(error).__name__}"),)
+        # Null bytes are a ValueError up to Python 3.11.3.
+        reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
+        return (Problem("parse", f"{line}{reason}"),)
     return ()
 
 

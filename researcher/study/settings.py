@@ -187,7 +187,7 @@ def read_program(path: Path) -> dict[str, str]:
     try:
         code = path.read_text(encoding="utf-8")
         has_functions = is_program(code)
-    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError) as error:
         raise TopicInvalid(f"--program: {path} cannot be read as Python: {' '.join(str(error).split())}") from error
     if not has_functions:
         raise TopicInvalid(f"--program: {path} has no function agent, reward or schedule")

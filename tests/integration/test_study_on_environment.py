@@ -143,6 +143,7 @@ REFUSED = [
     (["--env", "broken"], "broken: write a grade.py, or name a grader in environment.toml"),
     (["--program", "absent.py"], "--program: absent.py cannot be read"),
     (["--program", "half.py"], "--program: half.py cannot be read as Python"),
+    (["--program", "null.py"], "--program: null.py cannot be read as Python"),
     (["--program", "empty.py"], "--program: empty.py has no function agent, reward or schedule"),
     (["--program", "plain.py", "--program", "plain.py"], "two programs have the same name: plain, plain"),
     (
@@ -169,6 +170,7 @@ def test_what_cannot_be_studied_is_refused_before_anything_is_stored(own: Path, 
     (own / "broken" / "environment.toml").write_text("")
     (own / "broken" / "tasks.jsonl").write_text('{"question": "a", "answer": "b"}\n')
     (own / "half.py").write_text("def agent(\n")
+    (own / "null.py").write_text("x = 1\0")
     (own / "empty.py").write_text("x = 1\n")
     settings = [word for word in SETTINGS if word not in ("--engine", "fake")]
     done = start(*settings, *words)

@@ -74,7 +74,7 @@ FUNCTIONS = frozenset({"agent", "reward", "schedule"})
 
 
 def is_program(code: str) -> bool:
-    """Whether a file defines or imports one of a program's functions. Raises SyntaxError, or ValueError for null bytes."""
+    """Whether a file defines or imports one of a program's functions. Raises SyntaxError or ValueError."""
     bound: set[str] = set()
     for node in ast.parse(code).body:
         if isinstance(node, ast.FunctionDef):

@@ -90,7 +90,7 @@ class Dashboard(App[None]):
     def _look(self) -> None:
         # A slow answer must not be overtaken by the next question, nor hold up a key.
         if not any(worker.is_running for worker in self.workers):
-            self.run_worker(self._look_and_draw(), exit_on_error=True)
+            self.run_worker(self._look_and_draw, exit_on_error=True)
 
     async def _look_and_draw(self) -> None:
         self._snapshot = await self._watcher.look()

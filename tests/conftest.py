@@ -66,6 +66,15 @@ class FileScheduling(LoadFileScheduling):
         return SHARED_SERVERS if nodeid.startswith(SHARED_SERVERS) else super()._split_scope(nodeid)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Unit tests compute and the others wait: files of both take turns, so that no core is ever without work."""
+    files: dict[bool, dict[Path, None]] = {True: {}, False: {}}
+    for item in items:
+        files["unit" in item.path.parts][item.path] = None
+    turn = {path: place / len(kind) for kind in files.values() for place, path in enumerate(kind)}
+    items.sort(key=lambda item: turn[item.path])
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
@@ -120,9 +129,18 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 
 @pytest.fixture(scope="module")
 def start_shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    """The same for servers that the tests of a module have in common, which tell their episodes apart."""
+    """The same for servers that the tests of a module have in common, which tell their episodes apart: whoever asks for
+    the same settings gets the same server."""
     with _servers(tmp_path_factory.mktemp("shared")) as start:
-        yield start
+        running: dict[tuple[str, str], RunningServer] = {}
+
+        def share(job: TrainJob | None = None, **settings: object) -> RunningServer:
+            key = ("" if job is None else job.model_dump_json(), repr(sorted(settings.items())))
+            if key not in running:
+                running[key] = start(job, **settings)
+            return running[key]
+
+        yield share
 
 
 @contextmanager

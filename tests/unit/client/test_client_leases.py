@@ -22,6 +22,7 @@ from swarm.types import Task, WorkflowOutput
 
 TASK = Task("2+2?", "sum/1")
 HEARTBEAT = "/v1/swarm/heartbeat"
+FindThreads = Callable[[], list[threading.Thread]]
 
 
 def beats(server: Any) -> list[Any]:
@@ -41,11 +42,18 @@ def usual_pause(server: Any) -> float:
     return statistics.median(later - earlier for earlier, later in itertools.pairwise(at))
 
 
-def heartbeat_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "swarm heartbeat"]
+@pytest.fixture
+def heartbeat_threads() -> FindThreads:
+    """Those of this test: clients of other tests may be alive in this process."""
+    others = set(threading.enumerate())
+    return lambda: [
+        thread for thread in threading.enumerate() if thread.name == "swarm heartbeat" and thread not in others
+    ]
 
 
-def test_one_thread_keeps_all_held_episodes_alive_and_stops_by_itself(swarm_double: Any) -> None:
+def test_one_thread_keeps_all_held_episodes_alive_and_stops_by_itself(
+    swarm_double: Any, heartbeat_threads: FindThreads
+) -> None:
     with SwarmClient(swarm_double.url, client_id="alive") as client:
         held = [client.begin_episode(lease_s=1.0)[0] for _ in range(3)]
         wait_until(lambda: len(beats(swarm_double)) >= 6)
@@ -69,14 +77,14 @@ def test_a_shorter_lease_quickens_the_heartbeat_at_once(swarm_double: Any) -> No
         assert beats(swarm_double)[0].body["episode_ids"] == ["e0", "e1"]
 
 
-def test_an_episode_without_a_lease_needs_no_heartbeat(swarm_double: Any) -> None:
+def test_an_episode_without_a_lease_needs_no_heartbeat(swarm_double: Any, heartbeat_threads: FindThreads) -> None:
     with SwarmClient(swarm_double.url) as client:
         client.begin_episode(lease_s=None)
         assert swarm_double.heard[0].body["lease_s"] is None
         assert heartbeat_threads() == []
 
 
-def test_a_closed_client_sends_no_more_heartbeats(swarm_double: Any) -> None:
+def test_a_closed_client_sends_no_more_heartbeats(swarm_double: Any, heartbeat_threads: FindThreads) -> None:
     with SwarmClient(swarm_double.url) as client:
         client.begin_episode(lease_s=1.0)
         assert len(heartbeat_threads()) == 1

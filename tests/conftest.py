@@ -34,6 +34,8 @@ COMMON = {"deadline": None, "database": None, "suppress_health_check": [HealthCh
 settings.register_profile("short", max_examples=25, derandomize=True, **COMMON)
 settings.register_profile("long", max_examples=500, print_blob=True, **COMMON)
 SHARED_SERVERS = "tests/integration/clients/"
+SPREAD = 5
+"""Every fifth file by name, then the ones behind these: about as many as run at once."""
 MEMORY_DISK = Path("/dev/shm")
 MEMORY_DISK_BYTES = 4 * 2**30
 
@@ -67,11 +69,15 @@ class FileScheduling(LoadFileScheduling):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests compute and the others wait: files of both take turns, so that no core is ever without work."""
+    """Unit tests compute and the others wait: files of both take turns, and files of like names, which wait for like
+    things, do not run at the same time, so that no core is ever without work."""
     files: dict[bool, dict[Path, None]] = {True: {}, False: {}}
     for item in items:
         files["unit" in item.path.parts][item.path] = None
-    turn = {path: place / len(kind) for kind in files.values() for place, path in enumerate(kind)}
+    turn: dict[Path, float] = {}
+    for kind in map(list, files.values()):
+        spread = [path for first in range(SPREAD) for path in kind[first::SPREAD]]
+        turn.update((path, place / len(spread)) for place, path in enumerate(spread))
     items.sort(key=lambda item: turn[item.path])
 
 

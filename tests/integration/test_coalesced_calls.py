@@ -19,6 +19,7 @@ from tests_support import WAIT_S, wait_for_state
 
 from swarm.client import AsyncConnectionStack, AsyncSwarmClient, ConnectionStack, SwarmClient
 from swarm.client.coalescing import departures
+from swarm.client.plans import exchange
 from swarm.errors import IdempotencyMismatch, NotFound, SwarmError
 from swarm.job import TrainJob
 from swarm.types import EpisodeType, Task, WorkflowOutput
@@ -236,7 +237,11 @@ def choose_by(seed: int) -> Callable[[Attempt], Fault]:
     return lambda attempt: generator.choice(faults)
 
 
-def test_every_episode_is_begun_and_ended_once_whatever_answers_are_lost(start_server: Any) -> None:
+def test_every_episode_is_begun_and_ended_once_whatever_answers_are_lost(
+    start_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Many answers in a row are lost, after which a client waits for seconds before it asks again.
+    monkeypatch.setattr(exchange, "MAX_PAUSE_S", exchange.FIRST_PAUSE_S)
     server = start_server(JOB)
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")

@@ -77,7 +77,7 @@ class Evaluator:
     log: Path
 
     async def run_forever(self) -> None:
-        """Until cancelled; the process is gone then."""
+        """Until cancelled. The supervisor of the process is gone then, and the kernel ends the process behind it."""
         pause_s = FIRST_PAUSE_S
         while True:
             await self.evaluations.until_wanted()

@@ -1,8 +1,8 @@
 """Tokenizers whose files say all there is to know to the library `tokenizers`, so that transformers is not needed.
 
-Place in the flow: tokenizer.py asks for one first, because importing transformers is a third of what a server's start
-takes. Files that could mean what this module does not know are left to transformers; all others have here the names
-and the results that they have there. Knows nothing of replies.
+Place in the flow: tokenizer.py asks for one first, because importing transformers takes as long as all else that a
+server's start does. Files that could mean what this module does not know are left to transformers; all others have
+here the names and the results that they have there. Knows nothing of replies.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

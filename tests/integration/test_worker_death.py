@@ -76,7 +76,7 @@ def _index(detail: dict[str, Any], reply: dict[str, Any]) -> int:
 
 def test_a_worker_killed_in_the_training_step_trains_the_batch_once(start_server: Any, tmp_path: Path) -> None:
     # Many passes over the batch, so that there is a step to be killed in.
-    job = JOB.model_copy(update={"ppo_epochs": 40})
+    job = JOB.model_copy(update={"ppo_epochs": 80})
     server = start_server(job)
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")

@@ -26,6 +26,7 @@ class _Stack(Generic[Transport]):
     def __init__(self, connect: Callable[[ssl.SSLContext | bool], Transport]) -> None:
         self._connect = connect
         self._idle: dict[Origin, deque[Transport]] = {}
+        self.is_closed = False
         self._tls: ssl.SSLContext | None = None
 
     def take(self, url: httpx.URL) -> tuple[Origin, Transport]:
@@ -36,10 +37,11 @@ class _Stack(Generic[Transport]):
             return origin, self._connect(self._verification(url.scheme))
 
     def give_back(self, origin: Origin, transport: Transport) -> None:
+        """Whoever gives back to a closed stack drains it afterwards: its owner, who did so before, is gone."""
         self._idle[origin].append(transport)
 
     def drain(self) -> Iterator[Transport]:
-        for stack in self._idle.values():
+        for stack in list(self._idle.values()):
             while stack:
                 yield stack.pop()
 
@@ -66,12 +68,19 @@ class ConnectionStack(httpx.BaseTransport):
             transport.close()
             raise
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _Returning(response.stream, lambda: self._stack.give_back(origin, transport))
+        response.stream = _Returning(response.stream, lambda: self._give_back(origin, transport), transport.close)
         return response
 
     def close(self) -> None:
+        """Closes what is idle now, and what other threads still use as soon as they are done with it."""
+        self._stack.is_closed = True
         for transport in self._stack.drain():
             transport.close()
+
+    def _give_back(self, origin: Origin, transport: httpx.HTTPTransport) -> None:
+        self._stack.give_back(origin, transport)
+        if self._stack.is_closed:
+            self.close()
 
 
 class AsyncConnectionStack(httpx.AsyncBaseTransport):
@@ -88,41 +97,54 @@ class AsyncConnectionStack(httpx.AsyncBaseTransport):
             await transport.aclose()
             raise
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _AsyncReturning(
-            response.stream, lambda: self._stack.give_back(origin, transport), transport.aclose
-        )
+        response.stream = _AsyncReturning(response.stream, lambda: self._give_back(origin, transport), transport.aclose)
         return response
 
     async def aclose(self) -> None:
+        """Closes what is idle now, and what other tasks still use as soon as they are done with it."""
+        self._stack.is_closed = True
         for transport in self._stack.drain():
             await transport.aclose()
 
+    async def _give_back(self, origin: Origin, transport: httpx.AsyncHTTPTransport) -> None:
+        self._stack.give_back(origin, transport)
+        if self._stack.is_closed:
+            await self.aclose()
+
 
 class _Returning(httpx.SyncByteStream):
-    """A response body whose connection goes back to the stack when it is closed."""
+    """A response body whose connection goes back to the stack when it is closed, or is given up if that fails."""
 
-    def __init__(self, body: httpx.SyncByteStream, give_back: Callable[[], None]) -> None:
+    def __init__(self, body: httpx.SyncByteStream, give_back: Callable[[], None], give_up: Callable[[], None]) -> None:
         self._body = body
         self._give_back: Callable[[], None] | None = give_back
+        self._give_up = give_up
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._body
 
     def close(self) -> None:
-        self._body.close()
-        if self._give_back is not None:
-            self._give_back()
-            self._give_back = None
+        give_back, self._give_back = self._give_back, None
+        try:
+            self._body.close()
+        except BaseException:
+            self._give_up()
+            raise
+        if give_back is not None:
+            give_back()
 
 
 class _AsyncReturning(httpx.AsyncByteStream):
-    """The same; a connection whose close was broken off, as by cancellation, is given up."""
+    """The same for tasks; a close that is cancelled has failed too."""
 
     def __init__(
-        self, body: httpx.AsyncByteStream, give_back: Callable[[], None], give_up: Callable[[], Awaitable[None]]
+        self,
+        body: httpx.AsyncByteStream,
+        give_back: Callable[[], Awaitable[None]],
+        give_up: Callable[[], Awaitable[None]],
     ) -> None:
         self._body = body
-        self._give_back: Callable[[], None] | None = give_back
+        self._give_back: Callable[[], Awaitable[None]] | None = give_back
         self._give_up = give_up
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -137,4 +159,4 @@ class _AsyncReturning(httpx.AsyncByteStream):
             await self._give_up()
             raise
         if give_back is not None:
-            give_back()
+            await give_back()

@@ -70,6 +70,33 @@ def test_a_failed_connection_raises_and_leaves_nothing_behind() -> None:
                 http.get("http://127.0.0.1:9/")
 
 
+def is_open(reply: httpx.Response) -> bool:
+    return reply.extensions["network_stream"].get_extra_info("socket").fileno() >= 0
+
+
+def test_a_connection_in_use_as_its_client_is_closed_is_closed_after_use(url: str) -> None:
+    http = httpx.Client(transport=ConnectionStack(), timeout=60)
+    with http.stream("GET", f"{url}/last") as reply:
+        http.close()
+        assert reply.read().startswith(b"/last")
+    assert not is_open(reply)
+
+
+def test_a_connection_whose_reply_was_broken_off_by_an_interrupt_is_closed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(stream: httpx.SyncByteStream) -> None:
+        raise KeyboardInterrupt
+
+    with httpx.Client(transport=ConnectionStack(), timeout=60) as http:
+        reply = http.send(http.build_request("GET", f"{url}/first"), stream=True)
+        with monkeypatch.context() as patches, pytest.raises(KeyboardInterrupt):
+            patches.setattr("httpx._transports.default.ResponseStream.close", interrupt)
+            reply.close()
+        assert not is_open(reply)
+        assert http.get(f"{url}/next").text.startswith("/next")
+
+
 def test_tasks_of_a_loop_share_connections_too(url: str) -> None:
     async def ask() -> list[str]:
         async with httpx.AsyncClient(transport=AsyncConnectionStack(), timeout=60) as http:
@@ -80,3 +107,14 @@ def test_tasks_of_a_loop_share_connections_too(url: str) -> None:
     texts = asyncio.run(ask())
     assert [text.split()[0] for text in texts] == [f"/{n}" for n in range(8)] * 2
     assert len({text.split()[1] for text in texts}) <= 8
+
+
+def test_a_connection_in_use_by_a_task_as_its_client_is_closed_is_closed_after_use(url: str) -> None:
+    async def ask() -> httpx.Response:
+        http = httpx.AsyncClient(transport=AsyncConnectionStack(), timeout=60)
+        async with http.stream("GET", f"{url}/last") as reply:
+            await http.aclose()
+            assert (await reply.aread()).startswith(b"/last")
+        return reply
+
+    assert not is_open(asyncio.run(ask()))

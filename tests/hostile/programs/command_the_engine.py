@@ -18,7 +18,7 @@ def agent(task, model, session):
     root = model.base_url.split("/v1")[0]
     for method, path, body in COMMANDS:
         for headers in ({}, {"x-api-key": model.api_key}):
-            answer = httpx.request(method, f"{root}/v1/swarm/{path}", json=body, headers=headers)
+            answer = httpx.request(method, f"{root}/v1/swarm/{path}", json=body, headers=headers, verify=False)
             print(path, answer.status_code, "REACHED" if answer.is_success else "")
     print("tried")
     return "?"

@@ -19,7 +19,7 @@ def agent(task, model, session):
         ("POST", f"/e/{OTHER[:-1]}/v1/chat/completions", body),
     ]
     for method, path, document in attempts:
-        answer = httpx.request(method, root + path, json=document, headers=headers)
+        answer = httpx.request(method, root + path, json=document, headers=headers, verify=False)
         print(path, answer.status_code, "REACHED" if answer.is_success else "")
     print("tried")
     return "?"

@@ -37,6 +37,24 @@ def collector_paused(library: str) -> Generator[None]:
         gc.enable()
 
 
+@contextmanager
+def kept_out(library: str) -> Generator[None]:
+    """What is imported within the block finds `library` not installed; what is imported later finds it as ever.
+
+    For libraries that others import for a part of themselves that is never used here. One that has been imported
+    already stays.
+    """
+    modules = cast("dict[str, Any]", sys.modules)
+    if library in modules:
+        yield
+        return
+    modules[library] = None
+    try:
+        yield
+    finally:
+        del modules[library]
+
+
 def collect_rarely() -> None:
     """Let the collector of this process look for garbage less often.
 

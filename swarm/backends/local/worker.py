@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from swarm.backends.pipes import open_pipes
-from swarm.processes.imports import collector_paused
+from swarm.processes.imports import collector_paused, kept_out
 
 
 def main() -> None:
@@ -20,7 +20,8 @@ def main() -> None:
     # Without a parent it ends at once, also in the middle of a training step.
     inbox, send = open_pipes(on_close=lambda _: _end(shared_files))
     # Imported late: libraries may print while they load, and the parent may die meanwhile.
-    with collector_paused("torch"):
+    # transformers imports scipy for the losses of object detection, which takes a tenth of a worker's start.
+    with collector_paused("torch"), kept_out("scipy"):
         from swarm.backends.local.operations import Worker
 
     with contextlib.suppress(BrokenPipeError):

@@ -61,6 +61,12 @@ async def test_bundled_model_ends_its_reply_with_its_stop_token(engine: LocalEng
     assert TOKENIZER.decode(tokens).strip()
 
 
+async def test_what_the_worker_never_uses_is_not_imported_with_its_libraries(engine: LocalEngine) -> None:
+    await sample(engine)
+    libraries = {part for mapped in psutil.Process(engine.worker.pid).memory_maps() for part in Path(mapped.path).parts}
+    assert "torch" in libraries and "scipy" not in libraries
+
+
 async def test_reload_keeps_the_process_and_unload_refuses_requests(engine: LocalEngine) -> None:
     pid = engine.worker.pid
     await engine.stop()

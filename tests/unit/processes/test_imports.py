@@ -1,0 +1,23 @@
+"""A library that is kept out of an import is there again afterwards, and one that is there already stays."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from swarm.processes.imports import kept_out
+
+
+def test_a_library_that_is_kept_out_seems_not_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    with kept_out("this"), pytest.raises(ModuleNotFoundError):
+        import this  # noqa: F401
+    assert find_spec("this") is not None
+
+
+def test_a_library_that_is_there_already_stays() -> None:
+    with kept_out("json"):
+        import json
+    assert sys.modules["json"] is json

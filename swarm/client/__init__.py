@@ -1,15 +1,24 @@
-"""The client side: a server as an object, a runner for many episodes, a throttler, evaluation."""
+"""The client side: a server as an object, a runner for many episodes, a throttler, evaluation.
 
-from swarm.client.async_client import AsyncSwarmClient
-from swarm.client.async_team import AsyncSwarmTeam
-from swarm.client.client import SwarmClient
-from swarm.client.connections import AsyncConnectionStack, ConnectionStack
-from swarm.client.episode import Credentials, OpenEpisode
-from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate, follow_evaluations
-from swarm.client.runner import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
-from swarm.client.sync_team import SwarmTeam
-from swarm.client.team import OpenEpisodes
-from swarm.client.throttler import Throttler
+Names load on first use: the process of a foreign program needs its connections and nothing else, and is there sooner.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swarm.client.async_client import AsyncSwarmClient
+    from swarm.client.async_team import AsyncSwarmTeam
+    from swarm.client.client import SwarmClient
+    from swarm.client.connections import AsyncConnectionStack, ConnectionStack
+    from swarm.client.episode import Credentials, OpenEpisode
+    from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate, follow_evaluations
+    from swarm.client.runner import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
+    from swarm.client.sync_team import SwarmTeam
+    from swarm.client.team import OpenEpisodes
+    from swarm.client.throttler import Throttler
 
 __all__ = [
     "AsyncConnectionStack",
@@ -30,3 +39,26 @@ __all__ = [
     "follow_evaluations",
     "run_episodes_until_all_complete",
 ]
+
+_MODULE_BY_NAME = {
+    "AsyncSwarmClient": "swarm.client.async_client",
+    "AsyncSwarmTeam": "swarm.client.async_team",
+    "SwarmClient": "swarm.client.client",
+    **dict.fromkeys(("AsyncConnectionStack", "ConnectionStack"), "swarm.client.connections"),
+    **dict.fromkeys(("Credentials", "OpenEpisode"), "swarm.client.episode"),
+    **dict.fromkeys(("Evaluation", "EvaluationFailure", "evaluate", "follow_evaluations"), "swarm.client.evaluation"),
+    **dict.fromkeys(("EpisodeFailure", "EpisodeRuns", "run_episodes_until_all_complete"), "swarm.client.runner"),
+    "SwarmTeam": "swarm.client.sync_team",
+    "OpenEpisodes": "swarm.client.team",
+    "Throttler": "swarm.client.throttler",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module 'swarm.client' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

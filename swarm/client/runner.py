@@ -14,19 +14,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast, overload
 
-import httpx
-
 from swarm.client.client import SwarmClient
 from swarm.client.episode import Attempt, Credentials, abort_reason, current_attempt
 from swarm.client.throttler import Throttler
+from swarm.client.transient_errors import is_transient
 from swarm.errors import (
     BadRequest,
-    EpisodeEnded,
     RolloutPaused,
-    ServerUnreachable,
     TrainingComplete,
-    Unauthorized,
-    Unavailable,
 )
 from swarm.types import Task, WorkflowOutput
 
@@ -45,12 +40,6 @@ MAX_BACKOFF_S = 30.0
 INTERRUPT_GRACE_S = 5.0
 # How soon the waiting main thread sees an interrupt.
 WATCH_S = 0.2
-
-# Unauthorized (401) and EpisodeEnded (409) are how an agent learns in mid-episode that its episode was given up.
-_TRANSIENT = (
-    Unavailable, ServerUnreachable, EpisodeEnded, Unauthorized, httpx.TransportError, ConnectionError, TimeoutError,
-)  # fmt: skip
-_TRANSIENT_STATUSES = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,23 +145,6 @@ def run_episodes_until_all_complete(
         failures=tuple(outcome for outcome in run.outcomes if isinstance(outcome, EpisodeFailure)),
         training_complete=run.training_complete,
     )
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether another attempt may succeed: the server was away or lost the episode, or a connection broke.
-
-    SDKs wrap what happened: their `status_code`, that of their `response`, and the causes of the error are looked at
-    too.
-    """
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        status = getattr(cause, "status_code", None) or getattr(getattr(cause, "response", None), "status_code", None)
-        if isinstance(cause, _TRANSIENT) or status in _TRANSIENT_STATUSES:
-            return True
-        seen.add(id(cause))
-        cause = cause.__cause__
-    return False
 
 
 def backoff_s(attempt: int) -> float:

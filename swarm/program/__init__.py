@@ -1,6 +1,6 @@
 """Programs: an agent, and how it is trained, on any environment. The library drives them.
 
-What drives a program loads on first use: in the process of a foreign one it is not there.
+Names load on first use: in the process of a foreign program what drives it is not there.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from swarm.program.attempts import Model, RecordedSession
-from swarm.program.base import Program, answer_in_turn, is_program, load_program
-
 if TYPE_CHECKING:
+    from swarm.program.attempts import Model, RecordedSession
+    from swarm.program.base import Program, answer_in_turn, is_program, load_program
     from swarm.program.command_line import main
     from swarm.program.training import TrainingResult, measure, train
 
@@ -29,6 +28,8 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
+    **dict.fromkeys(("Model", "RecordedSession"), "swarm.program.attempts"),
+    **dict.fromkeys(("Program", "answer_in_turn", "is_program", "load_program"), "swarm.program.base"),
     "main": "swarm.program.command_line",
     **dict.fromkeys(("TrainingResult", "measure", "train"), "swarm.program.training"),
 }

@@ -32,7 +32,7 @@ GAP = 12
 """At most so many episodes end between two kills, those aside that end while somebody comes back."""
 PROGRESS_LIMIT_S = 240.0
 ENVIRONMENT_MODULE = "swarm.environments.server.main"
-HOST_MODULE = "swarm.program.hosted.host"
+HOST_MODULE = "swarm.program.hosted"
 
 FOOT = """
 if __name__ == "__main__":

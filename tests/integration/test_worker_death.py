@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from process_support import command_of, descendants, kill_all
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
@@ -27,8 +28,18 @@ def http(start_server: Any) -> Any:
         yield client
 
 
+def worker() -> psutil.Process:
+    (found,) = (child for child in descendants(os.getpid()) if command_of(child)[1:3] == ["-m", WORKER])
+    return found
+
+
 def kill_worker() -> None:
-    kill_all(child for child in descendants(os.getpid()) if WORKER in command_of(child))
+    kill_all([worker()])
+
+
+def seconds_computed(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def wait_for_recovery(http: httpx.Client, count: int) -> dict[str, Any]:
@@ -75,15 +86,24 @@ def _index(detail: dict[str, Any], reply: dict[str, Any]) -> int:
 
 
 def test_a_worker_killed_in_the_training_step_trains_the_batch_once(start_server: Any, tmp_path: Path) -> None:
-    # Many passes over the batch, so that there is a step to be killed in.
-    job = JOB.model_copy(update={"ppo_epochs": 80})
+    # Many passes over the batch, so that there is a step to be killed in, whenever each process has its turn.
+    job = JOB.model_copy(update={"ppo_epochs": 24})
     server = start_server(job)
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
-        run_batch(http, tasks=2, repeats=2)
+        run_batch(http, tasks=1, repeats=2)
+        end(http, begin(http), task_id="task-1", reward=0.0, call=True)
+        last = begin(http)
+        chat(http, last, "Solve task-1")
+        training = worker()
+        training.suspend()
+        end(http, last, task_id="task-1", reward=1.0)
         wait_for_state(http, "TRAINING")
-        time.sleep(0.2)
-        kill_worker()
+        before = seconds_computed(training)
+        training.resume()
+        while seconds_computed(training) < before + 0.2:
+            time.sleep(0.005)
+        training.kill()
         status = wait_for_step(http, 1)
         assert (status["weight_version"], status["recoveries"]) == (1, 1)
         trained = http.get("/v1/swarm/episodes", params={"state": "trained"}).json()["episodes"]

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from swarm.backends.pipes import open_pipes
-from swarm.processes.imports import collector_paused, kept_out
+from swarm.processes.imports import collector_paused, kept_out, plain_httpx
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     inbox, send = open_pipes(on_close=lambda _: _end(shared_files))
     # Imported late: libraries may print while they load, and the parent may die meanwhile.
     # transformers imports scipy for the losses of object detection, which takes a tenth of a worker's start.
-    with collector_paused("torch"), kept_out("scipy"):
+    with collector_paused("torch"), kept_out("scipy"), plain_httpx():
         from swarm.backends.local.operations import Worker
 
     with contextlib.suppress(BrokenPipeError):

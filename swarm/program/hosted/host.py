@@ -1,4 +1,4 @@
-"""The process in which a program's functions run: `python -m swarm.program.hosted.host PROGRAM --server URL`.
+"""The process in which a program's functions run: `python -m swarm.program.hosted PROGRAM --server URL`.
 
 Place in the flow: process.py starts this, in a sandbox if the program is foreign, and speaks the lines of protocol.py
 with it. It ends when its standard input closes. What a program prints goes to standard error. This module knows no
@@ -20,8 +20,8 @@ from typing import Any, TextIO
 
 import httpx
 
-from swarm.client import ConnectionStack
-from swarm.client.runner import is_transient
+from swarm.client.connections import ConnectionStack
+from swarm.client.transient_errors import is_transient
 from swarm.environments.base import Grade
 from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
 from swarm.processes.announcement import claim_stdout
@@ -156,7 +156,3 @@ def main(argv: list[str] | None = None) -> None:
 
 def _task(line: TaskLine) -> Task:
     return Task(line.main_query, line.task_id, line.metadata, data_source=line.data_source)
-
-
-if __name__ == "__main__":
-    main()

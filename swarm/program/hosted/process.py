@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from swarm.client.runner import is_transient
+from swarm.client.transient_errors import is_transient
 from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_class
 from swarm.processes.child import KILLED, OWN_END_S, Child, tail
@@ -255,7 +255,7 @@ class _Life:
 
     def __post_init__(self) -> None:
         place = self.place
-        argv = [sys.executable, "-m", "swarm.program.hosted.host", str(place.path), "--server", place.server_url]
+        argv = [sys.executable, "-m", "swarm.program.hosted", str(place.path), "--server", place.server_url]
         if place.sandbox is None:
             command = plain_command(argv, server_url=place.server_url)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.util import find_spec
 
@@ -21,3 +22,12 @@ def test_a_library_that_is_there_already_stays() -> None:
     with kept_out("json"):
         import json
     assert sys.modules["json"] is json
+
+
+def test_processes_of_our_own_import_httpx_without_its_command_line() -> None:
+    code = "import sys; from swarm.processes.imports import plain_httpx\nwith plain_httpx(): import httpx\n"
+    found = subprocess.run(
+        [sys.executable, "-c", f"{code}print(httpx.Client, 'rich' in sys.modules)\nimport rich"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert found.stdout.split()[-1] == "False"

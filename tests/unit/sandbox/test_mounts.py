@@ -11,7 +11,8 @@ from swarm.sandbox.mounts import PROGRAM_FILES
 PACKAGE = Path(__file__).parents[3] / "swarm"
 LOADED = """
 import sys
-import swarm.program.hosted.host, swarm.sandbox.inside, swarm.job, swarm.client, swarm.tasks
+import swarm.program.hosted.__main__, swarm.program.hosted.host, swarm.sandbox.inside, swarm.job, swarm.tasks
+from swarm.client import *
 print(*(module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "swarm"), sep="\\n")
 """
 

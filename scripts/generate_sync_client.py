@@ -14,7 +14,7 @@ from pathlib import Path
 import unasync
 
 CLIENT = Path(__file__).parents[1] / "swarm" / "client"
-MODULES = {"async_client.py": "client.py", "async_team.py": "sync_team.py"}
+MODULES = {"async_client.py": "client.py", "teams/async_team.py": "teams/sync_team.py"}
 NAMES = {
     "AsyncSwarmClient": "SwarmClient",
     "AsyncSwarmTeam": "SwarmTeam",
@@ -44,13 +44,13 @@ def generate(source: Path) -> str:
     with tempfile.TemporaryDirectory() as directory:
         rule = unasync.Rule(f"{CLIENT}/", f"{directory}/", additional_replacements=NAMES)
         unasync.unasync_files([str(source)], [rule])
-        made = Path(directory) / source.name
+        made = Path(directory) / source.relative_to(CLIENT)
         text = made.read_text(encoding="utf-8")
     for old, new in WORDS.items():
         text = text.replace(old, new)
     text = f"# Made of {source.name} by scripts/generate_sync_client.py: change that and run it.\n{text}"
     for arguments in (["check", "--fix-only", "--quiet"], ["format", "--quiet"]):
-        command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(CLIENT / "made.py"), "-"]
+        command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(source.with_name("made.py")), "-"]
         text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
     return text
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from swarm.client.async_client import AsyncSwarmClient
-    from swarm.client.async_team import AsyncSwarmTeam
     from swarm.client.client import SwarmClient
     from swarm.client.connections import AsyncConnectionStack, ConnectionStack
     from swarm.client.episode import Credentials, OpenEpisode
     from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate, follow_evaluations
     from swarm.client.runner import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
-    from swarm.client.sync_team import SwarmTeam
-    from swarm.client.team import OpenEpisodes
+    from swarm.client.teams.async_team import AsyncSwarmTeam
+    from swarm.client.teams.sync_team import SwarmTeam
+    from swarm.client.teams.team import OpenEpisodes
     from swarm.client.throttler import Throttler
 
 __all__ = [
@@ -42,14 +42,14 @@ __all__ = [
 
 _MODULE_BY_NAME = {
     "AsyncSwarmClient": "swarm.client.async_client",
-    "AsyncSwarmTeam": "swarm.client.async_team",
+    "AsyncSwarmTeam": "swarm.client.teams.async_team",
     "SwarmClient": "swarm.client.client",
     **dict.fromkeys(("AsyncConnectionStack", "ConnectionStack"), "swarm.client.connections"),
     **dict.fromkeys(("Credentials", "OpenEpisode"), "swarm.client.episode"),
     **dict.fromkeys(("Evaluation", "EvaluationFailure", "evaluate", "follow_evaluations"), "swarm.client.evaluation"),
     **dict.fromkeys(("EpisodeFailure", "EpisodeRuns", "run_episodes_until_all_complete"), "swarm.client.runner"),
-    "SwarmTeam": "swarm.client.sync_team",
-    "OpenEpisodes": "swarm.client.team",
+    "SwarmTeam": "swarm.client.teams.sync_team",
+    "OpenEpisodes": "swarm.client.teams.team",
     "Throttler": "swarm.client.throttler",
 }
 

@@ -1,3 +1,4 @@
+# Made of async_team.py by scripts/generate_sync_client.py: change that and run it.
 """One episode that uses several servers, each with a model of its own, and counts on all of them or on none.
 
 Place in the flow: what a program with several models in one team of agents holds. The order of calls is that of
@@ -8,25 +9,25 @@ is made of async_team.py by scripts/generate_sync_client.py.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
-from swarm.client.async_client import AsyncSwarmClient
+from swarm.client.client import SwarmClient
 from swarm.client.episode import DEFAULT_END_WAIT_S, DEFAULT_WAIT_S, Credentials, abort_reason
 from swarm.client.heartbeat import DEFAULT_LEASE_S
 from swarm.client.plans.team_calls import Begun, TeamPlan
-from swarm.client.team import OpenEpisodes, Team, opened
+from swarm.client.teams.team import OpenEpisodes, Team, opened
 from swarm.schemas import EndEpisodeResponse
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
 T = TypeVar("T")
 
 
-class AsyncSwarmTeam(Team[AsyncSwarmClient]):
-    """Several clients as one, for the tasks of one loop."""
+class SwarmTeam(Team[SwarmClient]):
+    """Several clients as one, for any number of threads."""
 
-    async def begin_all(
+    def begin_all(
         self,
         task: Task,
         episode_type: EpisodeType | str = EpisodeType.TRAIN,
@@ -36,9 +37,9 @@ class AsyncSwarmTeam(Team[AsyncSwarmClient]):
         wait_timeout: float = DEFAULT_WAIT_S,
     ) -> dict[str, tuple[str, Credentials]]:
         """Begin an episode on every server: ids and credentials by name. All or none; raises as begin_episode."""
-        return await self._run(self._begin(task, episode_type, discard_episode_timeout, lease_s, wait_timeout))
+        return self._run(self._begin(task, episode_type, discard_episode_timeout, lease_s, wait_timeout))
 
-    async def end_all(
+    def end_all(
         self,
         task: Task,
         episodes: Begun,
@@ -52,14 +53,14 @@ class AsyncSwarmTeam(Team[AsyncSwarmClient]):
         kept it from counting, after aborting the rest; or ServerUnreachable if it is not known whether it counts: the
         same call again is the same transaction, and without it the servers settle it among themselves.
         """
-        return await self._run(self._end(task, episodes, outputs, wait_timeout))
+        return self._run(self._end(task, episodes, outputs, wait_timeout))
 
-    async def abort_all(self, episodes: Begun, reason: str = "client_abort") -> None:
+    def abort_all(self, episodes: Begun, reason: str = "client_abort") -> None:
         """Give all of them up. What cannot be told to a server, it finds out by itself."""
-        await self._run(self._abort(episodes, reason))
+        self._run(self._abort(episodes, reason))
 
-    @asynccontextmanager
-    async def open_episodes(
+    @contextmanager
+    def open_episodes(
         self,
         task: Task,
         episode_type: EpisodeType | str = EpisodeType.TRAIN,
@@ -67,33 +68,31 @@ class AsyncSwarmTeam(Team[AsyncSwarmClient]):
         *,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
-    ) -> AsyncGenerator[OpenEpisodes]:
+    ) -> Generator[OpenEpisodes]:
         """Begin episodes for the length of a block; end them if it has set an output for each, else abort them.
 
         An exception inside the block aborts them and is raised again.
         """
-        begun = await self.begin_all(
-            task, episode_type, discard_episode_timeout, lease_s=lease_s, wait_timeout=wait_timeout
-        )
+        begun = self.begin_all(task, episode_type, discard_episode_timeout, lease_s=lease_s, wait_timeout=wait_timeout)
         episodes = opened(task, begun)
         try:
             yield episodes
         except BaseException as error:
-            await self.abort_all(begun, abort_reason(error))
+            self.abort_all(begun, abort_reason(error))
             raise
         if set(episodes.outputs) == set(begun):
-            episodes.receipts = await self.end_all(task, begun, episodes.outputs)
+            episodes.receipts = self.end_all(task, begun, episodes.outputs)
         else:
-            await self.abort_all(begun, "no_result")
+            self.abort_all(begun, "no_result")
 
-    async def _run(self, plan: TeamPlan[T]) -> T:
+    def _run(self, plan: TeamPlan[T]) -> T:
         try:
             step = next(plan)
             while True:
                 try:
                     result = step.action(self.clients[step.name])
                     if inspect.isawaitable(result):
-                        result = await result
+                        result = result
                 except BaseException as error:  # noqa: BLE001 - the plan raises it again
                     step = plan.throw(error)
                 else:

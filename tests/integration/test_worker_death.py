@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,20 @@ def http(start_server: Any) -> Any:
         yield client
 
 
-def worker() -> psutil.Process:
-    (found,) = (child for child in descendants(os.getpid()) if command_of(child)[1:3] == ["-m", WORKER])
-    return found
+def is_worker(process: psutil.Process) -> bool:
+    return command_of(process)[1:3] == ["-m", WORKER]
 
 
-def kill_worker() -> None:
-    kill_all([worker()])
+def workers() -> set[psutil.Process]:
+    """Those of this process. What one of them has forked looks like it until it is another program."""
+    found = [child for child in descendants(os.getpid()) if is_worker(child)]
+    pids = {child.pid for child in found}
+    first: set[psutil.Process] = set()
+    for child in found:
+        with suppress(psutil.NoSuchProcess):
+            if child.ppid() not in pids:
+                first.add(child)
+    return first
 
 
 def seconds_computed(process: psutil.Process) -> float:
@@ -64,7 +72,7 @@ def test_calls_in_flight_survive_the_worker_and_step_and_pool_stay(http: httpx.C
             for n in (100, 200, 300)
         ]
         time.sleep(0.1)
-        kill_worker()
+        kill_all(workers())
         ready = http.get("/ready")
         replies = [call.result(timeout=60) for call in calls]
     assert ready.status_code in {200, 503}
@@ -88,6 +96,7 @@ def _index(detail: dict[str, Any], reply: dict[str, Any]) -> int:
 def test_a_worker_killed_in_the_training_step_trains_the_batch_once(start_server: Any, tmp_path: Path) -> None:
     # Many passes over the batch, so that there is a step to be killed in, whenever each process has its turn.
     job = JOB.model_copy(update={"ppo_epochs": 24})
+    others = workers()
     server = start_server(job)
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
@@ -95,7 +104,7 @@ def test_a_worker_killed_in_the_training_step_trains_the_batch_once(start_server
         end(http, begin(http), task_id="task-1", reward=0.0, call=True)
         last = begin(http)
         chat(http, last, "Solve task-1")
-        training = worker()
+        (training,) = workers() - others
         training.suspend()
         end(http, last, task_id="task-1", reward=1.0)
         wait_for_state(http, "TRAINING")

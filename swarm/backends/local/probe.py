@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from swarm.processes.imports import kept_out, plain_httpx
+
 
 def describe_devices() -> dict[str, Any]:
     """Version, threads, and one entry per GPU."""
@@ -26,8 +28,10 @@ def describe_devices() -> dict[str, Any]:
 
 def run_bundled_model() -> dict[str, Any]:
     """One forward pass over one token. Raises EngineFailure if the model cannot be loaded."""
-    from swarm.backends.local.model.loading import load_model
-    from swarm.model_path import BUNDLED_DIRECTORY
+    # As in a worker: worker.py says why.
+    with kept_out("scipy"), plain_httpx():
+        from swarm.backends.local.model.loading import load_model
+        from swarm.model_path import BUNDLED_DIRECTORY
 
     torch.set_num_threads(1)
     began = time.monotonic()

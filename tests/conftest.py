@@ -36,8 +36,6 @@ settings.register_profile("long", max_examples=500, print_blob=True, **COMMON)
 SHARED_SERVERS = "tests/integration/clients/"
 SPREAD = 5
 """Every fifth file by name, then the ones behind these: about as many as run at once."""
-LONG_S = 1200
-"""A file with a test that may take so long begins first, or the others would be done long before it."""
 MEMORY_DISK = Path("/dev/shm")
 MEMORY_DISK_BYTES = 4 * 2**30
 
@@ -75,16 +73,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Unit tests compute and the others wait: files of both take turns, and files of like names, which wait for like
     things, do not run at the same time, so that no core is ever without work."""
     files: dict[bool, dict[Path, None]] = {True: {}, False: {}}
-    long: set[Path] = set()
+    first = {item.path for item in items if item.get_closest_marker("begins_first")}
     for item in items:
         files["unit" in item.path.parts][item.path] = None
-        if any(mark.args[0] >= LONG_S for mark in item.iter_markers("timeout")):
-            long.add(item.path)
     turn: dict[Path, float] = {}
     for kind in map(list, files.values()):
-        spread = [path for first in range(SPREAD) for path in kind[first::SPREAD]]
+        spread = [path for offset in range(SPREAD) for path in kind[offset::SPREAD]]
         turn.update((path, place / len(spread)) for place, path in enumerate(spread))
-    items.sort(key=lambda item: (item.path not in long, turn[item.path]))
+    items.sort(key=lambda item: (item.path not in first, turn[item.path]))
 
 
 def pytest_collection_finish() -> None:

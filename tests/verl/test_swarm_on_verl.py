@@ -11,7 +11,7 @@ import httpx
 import pytest
 from faults.storm import Storm, Target, kill_pid, storm
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.begins_first]
 
 JOB = {
     "engine": "verl",
@@ -38,7 +38,7 @@ def versions_by_step(ledger: Path) -> dict[int, int]:
         return dict(connection.execute("SELECT step, weight_version FROM batches WHERE state = 'trained'").fetchall())
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 def test_five_steps_are_exact_and_kills_of_every_part_lose_nothing(tmp_path: Path) -> None:
     with storm(tmp_path, JOB, seed=1, worker=DRIVER, recovery_limit_s=LIMIT_S) as weather:
         weather.wait_for_step(STEPS)

@@ -6,6 +6,7 @@ module knows how to run them, not what they do.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -81,13 +82,19 @@ def check_revision(connection: Connection, name: str) -> str | None:
         return None
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     revision = context.get_current_revision()
-    known = {script.revision for script in ScriptDirectory.from_config(migration_config()).walk_revisions()}
-    if revision is not None and revision not in known:
+    if revision is not None and revision not in known_revisions():
         raise SchemaTooNew(
             f"{name} was written by a newer version (schema {revision}); upgrade this program to open it"
         )
     return revision
 
 
+# To read the revisions imports each of them, and opening a store asks for them several times.
+@cache
 def head_revision() -> str | None:
     return ScriptDirectory.from_config(migration_config()).get_current_head()
+
+
+@cache
+def known_revisions() -> frozenset[str]:
+    return frozenset(script.revision for script in ScriptDirectory.from_config(migration_config()).walk_revisions())

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -124,9 +124,11 @@ class JobTimeline:
         self._stages: list[TrainJob] = []
         given: dict[str, Any] = job.model_dump(mode="json")
         self._add_stage(0, job)
-        for change in sorted(self.changes, key=lambda each: (each.at_step, each.revision)):
-            given |= change.settings
-            self._add_stage(change.at_step, None, given)
+        in_order = sorted(self.changes, key=lambda each: (each.at_step, each.revision))
+        for at_step, together in groupby(in_order, key=lambda each: each.at_step):
+            for change in together:
+                given |= change.settings
+            self._add_stage(at_step, None, given)
         self._given = given
 
     @property

@@ -33,7 +33,7 @@ START_TIMEOUT_S = 60
 COMMON = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("short", max_examples=25, derandomize=True, **COMMON)
 settings.register_profile("long", max_examples=500, print_blob=True, **COMMON)
-SHARED_SERVERS = "tests/integration/clients/"
+SHARED_SERVERS = ("tests/integration/clients/", "tests/contract/")
 SPREAD = 5
 """Every fifth file by name, then the ones behind these: about as many as run at once."""
 MEMORY_DISK = Path("/dev/shm")
@@ -62,10 +62,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 class FileScheduling(LoadFileScheduling):
-    """One worker runs a file; the files that share servers for a whole session are one."""
+    """One worker runs a file; the files of a folder that share what they start are one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SHARED_SERVERS if nodeid.startswith(SHARED_SERVERS) else super()._split_scope(nodeid)
+        shared = (folder for folder in SHARED_SERVERS if nodeid.startswith(folder))
+        return next(shared, super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(trylast=True)

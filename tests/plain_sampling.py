@@ -53,9 +53,10 @@ def _keep(probabilities: np.ndarray, params: SamplingParams) -> list[int]:
     likely = [token for token in order if probabilities[token] >= params.min_p * probabilities.max()]
     likeliest = likely[: params.top_k or len(likely)]
     mass = sum(probabilities[token] for token in likeliest)
-    nucleus: list[int] = []
+    nucleus, share = [], 0.0
     for token in likeliest:
         nucleus.append(token)
-        if sum(probabilities[each] for each in nucleus) / mass >= params.top_p:
+        share += probabilities[token] / mass
+        if share >= params.top_p:
             break
     return nucleus

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,14 @@ STEPS = 5
 BASELINE = "lr=0.001"
 MEANS: Mapping[str, float] = {BASELINE: 0.55, "lr=0.003": 0.9, "lr=0.0003": 0.4}
 CHANGED_PROGRAM = "def reward(task, transcript, grade):\n    return 2 * grade.score\n"
+
+
+@contextmanager
+def reports_without_images() -> Generator[None]:
+    """Within the block, studies end with their whole report but for the images of its figures, whose drawing takes as
+    long as all else. For tests of what a study does, not of how it looks."""
+    with patch("researcher.loop.nodes.report.build_report", partial(build_report, has_images=False)):
+        yield
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ class Simulation:
             analyze(deps, state)
             decide(deps, state)
         self._open_test(simulated)
-        with patch("researcher.loop.nodes.report.build_report", partial(build_report, has_images=self.has_images)):
+        with nullcontext() if self.has_images else reports_without_images():
             report(deps, first_state(study.id))
         deps.environments.close()
         return simulated

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from bench.board.figures import FIGURES, Figure
 
@@ -69,7 +69,7 @@ def judge(figure: Figure, pairs: Sequence[Pair], error: float) -> Change:
         return Change(new, old, rounds, Verdict.TOO_FEW_ROUNDS)
     ratios = np.log([pair.new / pair.old for pair in pairs])
     mean = float(np.mean(ratios))
-    margin = float(stats.t.ppf(1 - error, rounds - 1) * np.std(ratios, ddof=1) / math.sqrt(rounds))
+    margin = float(special.stdtrit(rounds - 1, 1 - error) * np.std(ratios, ddof=1) / math.sqrt(rounds))
     verdict = _decide(figure, mean, margin)
     return Change(new, old, rounds, verdict, math.expm1(mean), math.expm1(mean - margin), math.expm1(mean + margin))
 

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from experiments_db.engine import Database
@@ -134,12 +135,19 @@ def insert_rows(
 
 
 def find_by(session: Session, row: type[RowT], **columns: Any) -> RowT | None:
-    return session.scalars(select(row).filter_by(**columns)).one_or_none()
+    """The row with these values, none of which is None, in these unique columns."""
+    return session.scalars(_select_by(row, tuple(columns)), columns).one_or_none()
 
 
 def get_by(session: Session, row: type[RowT], **columns: Any) -> RowT:
     """The row with these unique columns, known to exist."""
-    return session.scalars(select(row).filter_by(**columns)).one()
+    return session.scalars(_select_by(row, tuple(columns)), columns).one()
+
+
+# To make such a statement takes longer than to carry it out.
+@cache
+def _select_by(row: type[Base], names: tuple[str, ...]) -> Select[Any]:
+    return select(row).where(*(getattr(row, name) == bindparam(name) for name in names))
 
 
 def check_finite(**values: float | None) -> None:

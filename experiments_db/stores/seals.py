@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias, cast
 
-from sqlalchemy import RowMapping, Table, event, inspect, select, tuple_
+from sqlalchemy import RowMapping, Select, Table, bindparam, event, inspect, select, tuple_
 from sqlalchemy.orm import Session
 
 from experiments_db.inserts import dialect_of, insert_or_replace
@@ -136,14 +137,22 @@ def read_groups(
     """The rows that have these values in these columns, by the key of their seal."""
     if row is MetricPointRow:
         return _read_steps(session, wanted)
-    table = cast(Table, row.__table__)
     listed = sorted(wanted, key=repr)
     found: dict[Key, list[RowMapping]] = defaultdict(list)
     for start in range(0, len(listed), _CHUNK):
-        chosen = tuple_(*(table.c[name] for name in columns)).in_(listed[start : start + _CHUNK])
-        for stored in session.execute(select(table).where(chosen)).mappings():
+        statement = _select_rows(row, tuple(columns))
+        for stored in session.execute(statement, {"wanted": listed[start : start + _CHUNK]}).mappings():
             found[tuple(stored[name] for name in key_columns(row))].append(stored)
     return found
+
+
+# Every write needs this statement and the next ones, and to make one takes longer than to carry it out.
+@cache
+def _select_rows(row: type[Base], columns: tuple[str, ...]) -> Select[Any]:
+    """The rows of a table whose `columns` are among those that its parameter `wanted` lists."""
+    table = cast(Table, row.__table__)
+    present = tuple_(*(table.c[name] for name in columns))
+    return select(table).where(present.in_(bindparam("wanted", expanding=True)))
 
 
 def _read_steps(session: Session, wanted: Iterable[Key]) -> dict[Key, list[RowMapping]]:
@@ -188,11 +197,16 @@ def _read_seals(session: Session, row: type[Base], keys: Iterable[Key]) -> dict[
     names = [name_of(key) for key in keys]
     found: dict[str, str] = {}
     for start in range(0, len(names), _CHUNK):
-        statement = select(RowSealRow.row_key, RowSealRow.digest).where(
-            RowSealRow.kind == row.__tablename__, RowSealRow.row_key.in_(names[start : start + _CHUNK])
-        )
-        found.update((name, digest) for name, digest in session.execute(statement))
+        values = {"of_kind": row.__tablename__, "names": names[start : start + _CHUNK]}
+        found.update((name, digest) for name, digest in session.execute(_select_seals(), values))
     return found
+
+
+@cache
+def _select_seals() -> Select[str, str]:
+    seals = cast(Table, RowSealRow.__table__).c
+    is_wanted = (seals.kind == bindparam("of_kind")) & seals.row_key.in_(bindparam("names", expanding=True))
+    return select(seals.row_key, seals.digest).where(is_wanted)
 
 
 def _studies_of(session: Session, row: type[Base], groups: Mapping[Key, Sequence[RowMapping]]) -> dict[Key, str]:
@@ -203,6 +217,12 @@ def _studies_of(session: Session, row: type[Base], groups: Mapping[Key, Sequence
     if "study_id" in cast(Table, row.__table__).c:
         return {key: str(first["study_id"]) for key, first in firsts.items()}
     runs = {str(first["run_id"]) for first in firsts.values()}
-    statement = select(RunRow.id, RunRow.study_id).where(RunRow.id.in_(runs))
-    by_run = {str(run): str(study) for run, study in session.execute(statement)}
+    found = session.execute(_select_studies(), {"run_ids": sorted(runs)})
+    by_run = {str(run): str(study) for run, study in found}
     return {key: by_run[first["run_id"]] for key, first in firsts.items()}
+
+
+@cache
+def _select_studies() -> Select[str, str]:
+    runs = cast(Table, RunRow.__table__).c
+    return select(runs.id, runs.study_id).where(runs.id.in_(bindparam("run_ids", expanding=True)))

@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
 
 from researcher.report.facts import ArmFacts, Curve, StudyFacts
 
@@ -144,7 +145,7 @@ def _draw(
     paint: Callable[[Axes, Theme], None],
     rows: list[list[Any]],
 ) -> Picture:
-    light, dark = (_render(height, theme, paint) for theme in themes) if themes else (b"", b"")
+    light, dark = _render(height, themes, paint) if themes else (b"", b"")
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     return Picture(name, title, caption, light_png=light, dark_png=dark, csv=out.getvalue())
@@ -188,22 +189,34 @@ def _list_curves(arms: list[ArmFacts], curves_of: CurvesOf, column: str) -> list
     return [["arm", "seed", "run", "step", column], *rows]
 
 
-def _render(height: float, theme: Theme, paint: Callable[[Axes, Theme], None]) -> bytes:
-    style: dict[Any, Any] = {
+def _render(height: float, themes: Sequence[Theme], paint: Callable[[Axes, Theme], None]) -> list[bytes]:
+    """One PNG for each theme. Colours move nothing: where the axes lie is found for the first and holds for all."""
+    images: list[bytes] = []
+    position: Bbox | None = None
+    for theme in themes:
+        with rc_context(_style(theme)):
+            figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained" if position is None else None)
+            canvas = FigureCanvasAgg(figure)
+            axes = figure.add_subplot()
+            if position is not None:
+                axes.set_position(position)
+            paint(axes, theme)
+            out = io.BytesIO()
+            # Without metadata the same facts give the same bytes.
+            canvas.print_png(out, metadata={"Software": None})
+        images.append(out.getvalue())
+        position = axes.get_position()
+    return images
+
+
+def _style(theme: Theme) -> dict[Any, Any]:
+    return {
         "font.size": 9.5, "text.color": theme.text, "axes.labelcolor": theme.text, "axes.edgecolor": theme.faint,
         "xtick.color": theme.text, "ytick.color": theme.text, "xtick.major.size": 0, "ytick.major.size": 0,
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": theme.faint,
         "grid.linewidth": 0.6, "axes.axisbelow": True, "figure.facecolor": theme.paper, "axes.facecolor": theme.paper,
         "legend.frameon": False, "text.parse_math": False,
     }  # fmt: skip
-    with rc_context(style):
-        figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained")
-        canvas = FigureCanvasAgg(figure)
-        paint(figure.add_subplot(), theme)
-        out = io.BytesIO()
-        # Without metadata the same facts give the same bytes.
-        canvas.print_png(out, metadata={"Software": None})
-    return out.getvalue()
 
 
 def _draw_scores(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFacts]) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from itertools import islice
 
 from swarm.digest import digest_of
@@ -44,7 +45,7 @@ class CheckResult:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Sampled:
     environment: Environment
     by_split: dict[Split, list[EnvironmentTask]]
@@ -53,6 +54,11 @@ class _Sampled:
     @property
     def train(self) -> list[EnvironmentTask]:
         return self.by_split[Split.TRAIN]
+
+    @cached_property
+    def solved(self) -> list[tuple[EnvironmentTask, str | None]]:
+        """The train tasks with their solutions, for each of which the environment is asked once."""
+        return [(task, self.environment.solution(task)) for task in self.train]
 
     def grade(self, task: EnvironmentTask, reply: str) -> Grade:
         return self.environment.grade(task, transcript_of(self.environment, task, reply))
@@ -120,7 +126,7 @@ def _order(sampled: _Sampled) -> CheckResult:
 
 
 def _solutions(sampled: _Sampled) -> CheckResult:
-    known = [(task, solution) for task, solution in _solved(sampled) if solution is not None]
+    known = [(task, solution) for task, solution in sampled.solved if solution is not None]
     if not known:
         return CheckResult("solutions", Severity.OK, "no solutions are known, so none was graded")
     for task, solution in known:
@@ -135,7 +141,7 @@ def _solutions(sampled: _Sampled) -> CheckResult:
 
 
 def _determinism(sampled: _Sampled) -> CheckResult:
-    for task, solution in _solved(sampled):
+    for task, solution in sampled.solved:
         for reply in (solution or "", "?"):
             if sampled.grade(task, reply) != sampled.grade(task, reply):
                 return CheckResult(
@@ -155,7 +161,7 @@ def _empty_and_echo(sampled: _Sampled) -> CheckResult:
 
 
 def _constant(sampled: _Sampled) -> CheckResult:
-    solutions = Counter(solution for _, solution in _solved(sampled) if solution is not None)
+    solutions = Counter(solution for _, solution in sampled.solved if solution is not None)
     if not solutions:
         return CheckResult("constant answers", Severity.OK, "no solutions are known, so none was tried on all tasks")
     reply, _ = solutions.most_common(1)[0]
@@ -168,7 +174,7 @@ def _constant(sampled: _Sampled) -> CheckResult:
 
 def _joined(sampled: _Sampled) -> CheckResult:
     """Graded where one of the joined answers is the right one: elsewhere a careless grader pays nothing either."""
-    known = [(task, solution) for task, solution in _solved(sampled) if solution is not None]
+    known = [(task, solution) for task, solution in sampled.solved if solution is not None]
     joined = [solution for solution, _ in Counter(solution for _, solution in known).most_common(JOINED)]
     if len(joined) < 2:
         return CheckResult("joined answers", Severity.OK, "fewer than two answers are known, so none were joined")
@@ -194,10 +200,6 @@ def _time(sampled: _Sampled) -> CheckResult:
     if each > SLOW_S:
         return CheckResult("time", Severity.WARN, f"{message}: grading will slow training down")
     return CheckResult("time", Severity.OK, message)
-
-
-def _solved(sampled: _Sampled) -> Iterator[tuple[EnvironmentTask, str | None]]:
-    return ((task, sampled.environment.solution(task)) for task in sampled.train)
 
 
 def _mean(values: list[float]) -> float:

@@ -60,6 +60,11 @@ def job_changes(connection: sqlite3.Connection, job_id: int) -> list[JobChange]:
     return [JobChange(row["revision"], row["at_step"], json.loads(row["settings"])) for row in rows]
 
 
+def job_revision(connection: sqlite3.Connection, job_id: int) -> int:
+    """How many changes one run has had."""
+    return connection.execute("SELECT count(*) FROM job_changes WHERE job_id = ?", (job_id,)).fetchone()[0]
+
+
 def states(connection: sqlite3.Connection, limit: int = 100) -> list[StateRow]:
     """The newest changes of the engine state, oldest first."""
     rows = connection.execute("SELECT * FROM states ORDER BY state_id DESC LIMIT ?", (limit,)).fetchall()

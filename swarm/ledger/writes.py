@@ -165,7 +165,7 @@ def insert_change(connection: sqlite3.Connection, at: float, change: JobChange) 
     job = queries.latest_job(connection)
     if job is None:
         raise LedgerError("no job is on record: there is none to change")
-    last = len(queries.job_changes(connection, job.job_id))
+    last = queries.job_revision(connection, job.job_id)
     _require(change.revision == last + 1, f"the job is at revision {last}: the next one is not {change.revision}")
     connection.execute(
         "INSERT INTO job_changes (job_id, revision, at_step, settings, at) VALUES (?, ?, ?, ?, ?)",

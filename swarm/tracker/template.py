@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, meta, nodes
@@ -17,6 +18,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"})
 """Names that rendering itself provides."""
+
+TEMPLATES_KEPT = 8
+"""How many templates are kept as they were read: an engine that starts again mostly has the same one."""
 
 
 class _Generation(Extension):
@@ -29,6 +33,7 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+@lru_cache(TEMPLATES_KEPT)
 def template_options(template: str) -> frozenset[str]:
     """The variables that a request may set; none of a template that cannot be read."""
     environment = ImmutableSandboxedEnvironment(extensions=[_Generation, loopcontrols])
@@ -43,6 +48,7 @@ def marks_replies(template: str) -> bool:
     return re.search(r"\{%[-+]?\s*generation\b", template) is not None
 
 
+@lru_cache(TEMPLATES_KEPT)
 def compile_template(template: str) -> Template:
     """The template with the filters and functions that transformers gives it. Raises TemplateError if it is none."""
     # jinja2 says nothing of the types of these two.

@@ -29,31 +29,37 @@ class Backend:
     trainer: Trainer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=["fake", "local"])
-async def backend(
-    request: pytest.FixtureRequest, anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Backend]:
-    if request.param == "fake":
-        engine, endless = FakeEngine(), FakeEngine(reply=_ramble, token_delay_s=0.001)
-        await engine.start()
-        await endless.start()
-        yield Backend(engine, endless, FakeTrainer(endless, step_delay_s=0.02))
-        await engine.stop()
-        await endless.stop()
-        return
+@pytest.fixture(scope="package")
+async def fake(anyio_backend: str) -> AsyncIterator[Backend]:
+    engine, endless = FakeEngine(), FakeEngine(reply=_ramble, token_delay_s=0.001)
+    await engine.start()
+    await endless.start()
+    yield Backend(engine, endless, FakeTrainer(endless, step_delay_s=0.02))
+    await engine.stop()
+    await endless.stop()
+
+
+@pytest.fixture(scope="package")
+async def local(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
+    """One worker for the files of this folder: its start takes longer than what they ask of it."""
     directory = tmp_path_factory.mktemp("local")
     job = TrainJob(model=str(without_stop_tokens(directory / "model")), lr=1e-3)
     worker = build_worker(ServerConfig(), directory / "worker.log")
-    local, trainer = build_local(job, ServerConfig(), worker)
-    await local.start()
-    yield Backend(local, local, trainer)
-    await local.stop()
+    engine, trainer = build_local(job, ServerConfig(), worker)
+    await engine.start()
+    yield Backend(engine, engine, trainer)
+    await engine.stop()
     await worker.stop()
+
+
+@pytest.fixture(scope="module", params=["fake", "local"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.getfixturevalue(request.param)
 
 
 def _ramble(prompt_ids: Sequence[int]) -> Sequence[int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_study import reports_without_images
 from slow_engines import Pace
 from typer.testing import CliRunner
 
@@ -23,7 +24,7 @@ TOPIC = "batch size 2 or 3 on reversal at equal steps"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as opened:
+    with reports_without_images(), open_store(tmp_path / "research.db") as opened:
         yield opened
 
 

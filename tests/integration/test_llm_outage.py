@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from llm_replies.server import BROKEN_JSON, DROP, HANG, LEARNING_RATE, OTHER_JSON, PAGE, ReplyServer
+from simulated_study import reports_without_images
 
 from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable
@@ -26,7 +27,7 @@ TOPIC = "learning rate 1e-3 or 1e-2 on reversal at equal steps"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as opened:
+    with reports_without_images(), open_store(tmp_path / "research.db") as opened:
         yield opened
 
 

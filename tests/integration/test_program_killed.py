@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from process_support import command_of, descendants, is_running
+from simulated_study import reports_without_images
 from slow_engines import Pace
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
@@ -71,7 +72,7 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
 
 @pytest.fixture
 def at_work(tmp_path: Path, start_server: Callable[..., Any], pace: Pace) -> Iterator[StudyAtWork]:
-    with open_store(tmp_path / "research.db") as store:
+    with reports_without_images(), open_store(tmp_path / "research.db") as store:
         yield StudyAtWork(store, tmp_path, start_server().url)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_study import reports_without_images
 from typer.testing import CliRunner, Result
 
 from experiments_db import open_store
@@ -35,7 +36,7 @@ class Done:
 def done(tmp_path_factory: pytest.TempPathFactory, start_shared_server: Callable[..., Any]) -> Iterator[Done]:
     """A study of two arms by one seed on the engine without a model."""
     home = tmp_path_factory.mktemp("study")
-    with open_store(home / "research.db") as store:
+    with reports_without_images(), open_store(home / "research.db") as store:
         urls = (start_shared_server().url,)
         settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, servers=urls, max_runs=2)
         study = create_study(store, "batch size 2 or 3 for tool use", settings)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from server_processes import BlackHole, ServerProcess
+from simulated_study import reports_without_images
 from slow_engines import Pace
 from typer.testing import CliRunner
 
@@ -100,7 +101,8 @@ def at_work(tmp_path: Path) -> Iterator[Callable[..., StudyAtWork]]:
         begun.append(StudyAtWork(tmp_path, urls, **more))
         return begun[-1]
 
-    yield begin
+    with reports_without_images():
+        yield begin
     for each in begun:
         each.close()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_study import reports_without_images
 
 from experiments_db import ExperimentStore, RunStatus, StoreUnavailable, StudyStatus, engine, open_store
 from researcher.execution import storage
@@ -31,7 +32,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Experimen
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
     monkeypatch.setattr(storage, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(storage, "LONGEST_PAUSE_S", 0.2)
-    with open_store(tmp_path / "research.db") as opened:
+    with reports_without_images(), open_store(tmp_path / "research.db") as opened:
         yield opened
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from simulated_study import reports_without_images
 from typer.testing import CliRunner
 
 from experiments_db import Author, RunStatus, SchemaTooOld, StudyStatus, open_store
@@ -18,14 +20,15 @@ STUDY = "st-1m81x5ekht535"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path: Path) -> Iterator[Path]:
     """A study of two arms that was paused by a signal after the first of its two runs."""
     folder = tmp_path / "studies" / STUDY
     folder.mkdir(parents=True)
     for name, path in (("research", tmp_path / "research.db"), ("graph", folder / "graph.db")):
         with closing(sqlite3.connect(path)) as database:
             database.executescript((STORED / f"{name}_0001.sql").read_text())
-    return tmp_path
+    with reports_without_images():
+        yield tmp_path
 
 
 def test_plans_and_authors_are_found_in_what_an_older_version_kept_as_events(home: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_study import reports_without_images
 from typer.testing import CliRunner, Result
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
@@ -22,7 +23,7 @@ TOPIC = "batch size 2 or 3 for tool use at equal steps"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
+    with reports_without_images(), open_store(tmp_path / "research.db") as store:
         yield store
 
 
@@ -32,7 +33,7 @@ def finished(
 ) -> Iterator[tuple[ExperimentStore, Path, str]]:
     """A store, its folder and a finished study, which no test changes: what is forked from it stands beside it."""
     home = tmp_path_factory.mktemp("finished")
-    with open_store(home / "research.db") as store:
+    with reports_without_images(), open_store(home / "research.db") as store:
         yield store, home, carry_out(store, home, servers=[start_shared_server().url])
 
 

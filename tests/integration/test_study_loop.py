@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from simulated_study import reports_without_images
 from slow_engines import Pace
 from typer.testing import CliRunner
 
@@ -91,7 +92,7 @@ def _carry_out(store: ExperimentStore, home: Path, topic: str, settings: StudySe
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
+    with reports_without_images(), open_store(tmp_path / "research.db") as store:
         yield store
 
 

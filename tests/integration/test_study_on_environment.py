@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_study import reports_without_images
 from typer.testing import CliRunner
 
 from experiments_db import Author, ExperimentStatus, RunStatus, open_store
@@ -37,7 +38,7 @@ SETTINGS = [
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory with an environment, the plain program and one that knows every answer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -47,7 +48,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "knows.py").write_text(KNOWS.format(answers=answers))
     (tmp_path / "plain.py").write_text(PLAIN)
     (tmp_path / "job.yaml").write_text("batch_size: 4\nnum_repeat: 2\n")
-    return tmp_path
+    with reports_without_images():
+        yield tmp_path
 
 
 def start(*words: str) -> Any:

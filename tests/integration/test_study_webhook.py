@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_study import reports_without_images
 
 from experiments_db import ExperimentStore, StudyStatus, open_store
 from researcher.errors import ServerProblem
@@ -67,7 +68,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
+    with reports_without_images(), open_store(tmp_path / "research.db") as store:
         yield store
 
 

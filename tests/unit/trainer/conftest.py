@@ -54,7 +54,7 @@ def build_model(config: PretrainedConfig, seed: int = 0, dtype: torch.dtype = to
     return model.eval()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model() -> Callable[..., torch.nn.Module]:
     """A random model: the same seed gives the same weights. Qwen3 unless another config is given."""
 
@@ -162,6 +162,16 @@ def make_batch(sampler: torch.nn.Module) -> Callable[..., TrainBatch]:
     """
 
     @functools.cache
+    def make_groups(
+        rewards: tuple[tuple[float, ...], ...], seed: int, *, merged: bool, temperature: float, noise: float
+    ) -> tuple[Group, ...]:
+        """Cached apart from the batches: the episodes of every step are the same."""
+        maker = EpisodeMaker(sampler, seed, merged=merged, temperature=temperature, noise=noise)
+        return tuple(
+            Group(f"task-{g}", tuple(maker.episode(f"e{g}-{n}", f"task-{g}", r) for n, r in enumerate(group)))
+            for g, group in enumerate(rewards)
+        )
+
     def make(
         rewards: tuple[tuple[float, ...], ...] = ((1, 0, 0.5), (0, 1), (1, 1, 1), (0.25, 0, 0, 1)),
         *,
@@ -171,11 +181,7 @@ def make_batch(sampler: torch.nn.Module) -> Callable[..., TrainBatch]:
         temperature: float = 1.0,
         noise: float = 0.2,
     ) -> TrainBatch:
-        maker = EpisodeMaker(sampler, seed, merged=merged, temperature=temperature, noise=noise)
-        groups = [
-            Group(f"task-{g}", tuple(maker.episode(f"e{g}-{n}", f"task-{g}", r) for n, r in enumerate(group)))
-            for g, group in enumerate(rewards)
-        ]
-        return TrainBatch(batch_id=f"batch-{step}", step=step, groups=tuple(groups))
+        groups = make_groups(rewards, seed, merged=merged, temperature=temperature, noise=noise)
+        return TrainBatch(batch_id=f"batch-{step}", step=step, groups=groups)
 
     return make

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,6 +18,7 @@ from swarm.types import TrainBatch
 
 MakeModel = Callable[..., torch.nn.Module]
 MakeBatch = Callable[..., TrainBatch]
+Trained = tuple[torch.nn.Module, Learner]
 
 JOB = TrainJob(lr=1e-3, use_kl_loss=True, total_steps=8)
 OTHERS: dict[str, Any] = {
@@ -61,6 +64,22 @@ def with_rewards(batch: TrainBatch) -> TrainBatch:
     return replace(batch, groups=groups)
 
 
+@pytest.fixture(scope="module")
+def after_two_steps(make_model: MakeModel, make_batch: MakeBatch) -> Callable[[TrainJob], Trained]:
+    """A model with its learner, both of which the caller may change, after the first two steps of a job: most settings
+    are changed in the same job, which is trained so far once."""
+
+    @functools.cache
+    def train(settings: str) -> Trained:
+        module = make_model()
+        learner = Learner(module, TrainJob.model_validate_json(settings))
+        for step in (1, 2):
+            learner.step(with_rewards(make_batch(step=step)))
+        return module, learner
+
+    return lambda job: copy.deepcopy(train(job.model_dump_json()))
+
+
 def weights(module: torch.nn.Module) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in module.parameters()])
 
@@ -74,18 +93,15 @@ def test_another_value_of_every_setting_that_training_reads_is_tried_here() -> N
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_change_in_mid_run_trains_as_the_job_that_had_it_all_along(
-    make_model: MakeModel, make_batch: MakeBatch, name: str
+    make_model: MakeModel, make_batch: MakeBatch, after_two_steps: Callable[[TrainJob], Trained], name: str
 ) -> None:
     """Adam's moments are those of the steps before, so both learners go on from the same ones."""
     job = TrainJob.model_validate(JOB.model_dump() | PRESENT.get(name, {}))
     timeline = JobTimeline(job, [JobChange(1, 3, {name: OTHERS[name]})])
-    changed, throughout = make_model(), make_model()
-    learner = Learner(changed, job)
-    first = [with_rewards(make_batch(step=step)) for step in (1, 2)]
-    for batch in first:
-        learner.step(batch)
+    changed, learner = after_two_steps(job)
+    throughout = make_model()
     other = Learner(throughout, timeline.at(3))
-    for batch in first:
+    for batch in (with_rewards(make_batch(step=step)) for step in (1, 2)):
         other.step(TrainBatch(batch.batch_id, batch.step, batch.groups, job.resolve().model_dump(mode="json")))
     third = with_rewards(make_batch(step=3))
     measured = learner.step(TrainBatch(third.batch_id, 3, third.groups, timeline.settings_of(3))).metrics

@@ -12,7 +12,7 @@ from vllm_sampler import vllm_engine, vllm_python
 from swarm.backends.local.export import export_checkpoint
 from swarm.types import SamplingParams
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900), pytest.mark.begins_first]
 
 LIMIT_S = 600
 

@@ -18,7 +18,7 @@ from swarm.backends.verl.driver.cluster import own_directory
 from swarm.backends.vllm.handover import shared_memory_of
 from swarm.sampler import EngineLost
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900), pytest.mark.begins_first]
 
 OpenTrainer = Callable[..., Awaitable[Any]]
 NOTICE_S = 120

@@ -38,6 +38,9 @@ groups, more than a client usually has under way at once."""
 MIN_MISMATCHES = 3
 """Tasks left behind with too few episodes, and more of them than complete ones: a few may be lost to errors."""
 
+MIN_UNCALLED = 3
+"""So many episodes in a row without a sampled token: one alone may have failed before its first call."""
+
 MIN_LOST = 3
 LOST_SHARE = 0.2
 """Episodes that fell silent, and their share of all begun: a crash now and then is what leases are for."""
@@ -73,6 +76,7 @@ class _Client:
     begun: int = 0
     ended: int = 0
     silent: int = 0
+    uncalled: int = 0
     last_reward: float | None = None
     equal_rewards: int = 0
     tasks: OrderedDict[int, _Task] = field(default_factory=OrderedDict[int, _Task])
@@ -99,6 +103,7 @@ class Diagnostics:
         client = self._client(client_id)
         client.ended += 1
         self._check_id(client_id, episode.task_id)
+        self._check_calls(client_id, client, episode)
         self._check_reward(client_id, client, episode, num_repeat)
         self._check_repeats(client_id, client, episode.task_id, num_repeat)
         self._check_left_behind(client_id, client, num_repeat)
@@ -138,8 +143,21 @@ class Diagnostics:
                 f"the task id is {task_id!r}: episodes of different tasks would be compared with one another",
             )
 
+    def _check_calls(self, client_id: str, client: _Client, episode: FinishedEpisode) -> None:
+        client.uncalled = 0 if episode.samples else client.uncalled + 1
+        if client.uncalled == 0:
+            client.warnings.pop("no_model_call", None)
+        elif client.uncalled >= MIN_UNCALLED:
+            self._warn(
+                client_id,
+                "no_model_call",
+                f"the last {client.uncalled} episodes ended without a call of the model, so no batch gets them: give"
+                " the agent the base URL and the key of its episode",
+            )
+
     def _check_reward(self, client_id: str, client: _Client, episode: FinishedEpisode, num_repeat: int) -> None:
-        if episode.turn_rewards is not None or episode.rewards is not None or episode.reward != client.last_reward:
+        has_parts = episode.turn_rewards is not None or episode.rewards is not None
+        if not episode.samples or has_parts or episode.reward != client.last_reward:
             client.equal_rewards = 0
             client.warnings.pop("constant_reward", None)
         client.equal_rewards += 1

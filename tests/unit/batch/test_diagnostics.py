@@ -6,6 +6,7 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
+from batch_support import make_sample
 
 from swarm.batch import Diagnostics
 from swarm.batch.diagnostics import MAX_CLIENTS
@@ -14,8 +15,11 @@ from swarm.types import FinishedEpisode, Group, TrainBatch
 REPEAT = 4
 
 
+SAMPLES = (make_sample("ep", (0,)),)
+
+
 def episode(task_id: str, reward: float, number: int, client: str = "c") -> FinishedEpisode:
-    return FinishedEpisode(f"ep-{client}-{number}", task_id, client, reward, None, (), 0.0)
+    return FinishedEpisode(f"ep-{client}-{number}", task_id, client, reward, None, SAMPLES, 0.0)
 
 
 def run(diagnostics: Diagnostics, task_ids: list[str], *, client: str = "c", constant: bool = False) -> None:
@@ -107,6 +111,22 @@ def test_turn_rewards_are_a_reward_that_changes() -> None:
     for number in range(40):
         ended = replace(episode(f"t{number // REPEAT}", 1.0, number), turn_rewards=(0.5,))
         diagnostics.ended("c", ended, REPEAT)
+    assert codes(diagnostics) == []
+
+
+def test_episodes_without_a_call_of_the_model_are_named_by_that_alone_until_there_is_a_call() -> None:
+    diagnostics = Diagnostics()
+    uncalled = [replace(episode(f"t{number // REPEAT}", 0.0, number), samples=()) for number in range(40)]
+    for ended in uncalled[:2]:
+        diagnostics.ended("c", ended, REPEAT)
+    assert codes(diagnostics) == []
+    for ended in uncalled[2:]:
+        diagnostics.ended("c", ended, REPEAT)
+    (warning,) = diagnostics.warnings()
+    assert (warning.code, warning.count) == ("no_model_call", 38)
+    assert "the last 40 episodes ended without a call of the model" in warning.message
+
+    diagnostics.ended("c", episode("t10", 0.0, 40), REPEAT)
     assert codes(diagnostics) == []
 
 

@@ -139,8 +139,8 @@ def read_groups(
         return _read_steps(session, wanted)
     listed = sorted(wanted, key=repr)
     found: dict[Key, list[RowMapping]] = defaultdict(list)
+    statement = _select_rows(row, tuple(columns))
     for start in range(0, len(listed), _CHUNK):
-        statement = _select_rows(row, tuple(columns))
         for stored in session.execute(statement, {"wanted": listed[start : start + _CHUNK]}).mappings():
             found[tuple(stored[name] for name in key_columns(row))].append(stored)
     return found

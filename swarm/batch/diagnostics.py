@@ -151,8 +151,8 @@ class Diagnostics:
             self._warn(
                 client_id,
                 "no_model_call",
-                f"the last {client.uncalled} episodes ended without a call of the model, so no batch gets them: give"
-                " the agent the base URL and the key of its episode",
+                f"the last {client.uncalled} episodes ended without an answered call of the model, so no batch gets"
+                " them: give the agent the base URL and the key of its episode",
             )
 
     def _check_reward(self, client_id: str, client: _Client, episode: FinishedEpisode, num_repeat: int) -> None:

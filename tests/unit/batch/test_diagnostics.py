@@ -124,7 +124,7 @@ def test_episodes_without_a_call_of_the_model_are_named_by_that_alone_until_ther
         diagnostics.ended("c", ended, REPEAT)
     (warning,) = diagnostics.warnings()
     assert (warning.code, warning.count) == ("no_model_call", 38)
-    assert "the last 40 episodes ended without a call of the model" in warning.message
+    assert "the last 40 episodes ended without an answered call of the model" in warning.message
 
     diagnostics.ended("c", episode("t10", 0.0, 40), REPEAT)
     assert codes(diagnostics) == []

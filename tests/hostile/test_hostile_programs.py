@@ -17,7 +17,7 @@ from swarm.errors import EngineFailure
 from swarm.program import train
 from swarm.program.hosted.process import ProgramProcess, place_program
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.begins_first]
 
 PROGRAMS = Path(__file__).parent / "programs"
 CALLS_THE_MODEL = """

@@ -43,6 +43,8 @@ from researcher.types import (
 from swarm import TrainJob
 from swarm.sandbox.sandbox import choose_sandbox
 
+pytestmark = pytest.mark.begins_first
+
 KEY = "sk-canary-0123456789abcdef"
 TOPIC = "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"
 

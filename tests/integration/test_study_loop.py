@@ -38,6 +38,8 @@ from researcher.study.settings import StudySettings
 from researcher.types import Arm, ArmProgram, Charter
 from swarm import SwarmClient
 
+pytestmark = pytest.mark.begins_first
+
 CRASHING = "import sys\nsys.exit('the disk is on fire')\n"
 
 SLEEPING = "import time\ntime.sleep(600)\n"

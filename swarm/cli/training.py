@@ -44,7 +44,7 @@ def train(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the job and of the order of tasks (default: the job's).")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 32,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 64,
     eval_episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out tasks of each score.")] = 200,
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Score every so many steps as well (default: before and after).")

@@ -66,7 +66,7 @@ def evaluate(
     client: SwarmClient,
     tasks: Sequence[Task],
     run_agent: RunAgent,
-    max_workers: int = 32,
+    max_workers: int = 64,
     *,
     discard_episode_timeout: float = 240.0,
     wait_timeout: float = DEFAULT_WAIT_S,

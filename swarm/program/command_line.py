@@ -111,7 +111,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--env", required=True, help="a bundled environment, a path, LIBRARY:NAME, or unix:SOCKET")
     parser.add_argument("--job", required=True, action="append", help="a job.yaml, or ROLE=FILE for that of one role")
     parser.add_argument("--seed", type=int, help="of the job and of the order of tasks (default: the job's)")
-    parser.add_argument("--workers", type=int, default=32, help="episodes at the same time")
+    parser.add_argument("--workers", type=int, default=64, help="episodes at the same time")
     parser.add_argument("--until-tokens", type=float, help="end with the step that reaches so many trained tokens")
     parser.add_argument(
         "--until-seconds", type=float, help="end with the first step that is done after so many seconds"

@@ -54,7 +54,7 @@ def train(
     job: TrainJob,
     program: Program = PLAIN,
     *,
-    max_workers: int = 32,
+    max_workers: int = 64,
     gate: Callable[[int], int] | None = None,
 ) -> TrainingResult:
     """Run episodes until the job's `total_steps` are done; the server must have been started with that job.
@@ -122,7 +122,7 @@ def measure(
     *,
     split: Split = Split.VALIDATION,
     episodes: int = 200,
-    max_workers: int = 32,
+    max_workers: int = 64,
     wait_timeout: float = DEFAULT_WAIT_S,
     on_attempt: Callable[[Task, Credentials], None] | None = None,
 ) -> Evaluation:

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from swarm.backends.local.learning.constraints import TokenMasks
-from swarm.backends.local.learning.sharing.attention import TreeLayout, lay_out
+from swarm.backends.local.learning.sharing.attention import lay_out_for
+from swarm.backends.local.learning.sharing.layout import TreeLayout
 from swarm.backends.local.learning.sharing.tree import build_tree
 from swarm.trainer.token_rows import IntArray, Row, ScoredSample, TokenMask
 
@@ -133,7 +134,7 @@ def _collate_lines(samples: Sequence[ScoredSample]) -> _Inputs:
 def _collate_tree(samples: Sequence[ScoredSample], device: torch.device) -> _Inputs:
     tree = build_tree([sample.token_ids_T[:-1] for sample in samples])
     sources = [path.places_T[sample.positions_K - 1] for path, sample in zip(tree.paths, samples, strict=True)]
-    return _Inputs(tree.token_ids_P[None], np.concatenate(sources), lay_out(tree, device))
+    return _Inputs(tree.token_ids_P[None], np.concatenate(sources), lay_out_for(tree, device))
 
 
 def _collate_masks(samples: Sequence[ScoredSample], device: torch.device) -> TokenMasks | None:

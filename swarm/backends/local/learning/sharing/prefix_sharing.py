@@ -20,7 +20,8 @@ import torch
 
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
-from swarm.backends.local.learning.sharing.attention import BlockShape, attention_along, lay_out
+from swarm.backends.local.learning.sharing.attention import attention_along, lay_out_for
+from swarm.backends.local.learning.sharing.layout import SampleShape
 from swarm.backends.local.learning.sharing.planning import SMALLEST_GAIN, Plan, padded_tokens, plan_trees
 from swarm.backends.local.learning.sharing.tree import build_tree
 from swarm.backends.local.model.attention_choice import PLAIN_ATTENTION
@@ -54,8 +55,8 @@ class PrefixSharing:
         self._smallest_gain = smallest_gain
         self._unable = _find_obstacle(module)
         self._tolerance = _tolerance(module)
-        self._right: set[BlockShape] = set()
-        self._wrong: set[BlockShape] = set()
+        self._right: set[SampleShape] = set()
+        self._wrong: set[SampleShape] = set()
         self._meter = Meter()
 
     def report_to(self, meter: Meter) -> None:
@@ -89,7 +90,7 @@ class PrefixSharing:
         sample is compared with a plain pass.
         """
         assert shared.tree is not None
-        new = shared.tree.shapes - self._right
+        new = shared.tree.shapes.keys() - self._right
         agree = not new & self._wrong and (not new or self._compare(rows, numbers, shared, new, score))
         (self._right if agree else self._wrong).update(new)
         if not agree:
@@ -98,12 +99,11 @@ class PrefixSharing:
 
     @torch.no_grad()
     def _compare(
-        self, rows: Sequence[Row], numbers: Sequence[int], shared: MicroBatch, new: Set[BlockShape], score: Score
+        self, rows: Sequence[Row], numbers: Sequence[int], shared: MicroBatch, new: Set[SampleShape], score: Score
     ) -> bool:
         assert shared.tree is not None
         line_of_sample = [line for line, number in enumerate(numbers) for _ in rows[number].samples]
-        sampled = zip(shared.tree.blocks, shared.tree.numbers, strict=True)
-        lines = sorted({line_of_sample[sample] for block, sample in sampled if block.shape in new})
+        lines = sorted({line_of_sample[shared.tree.shapes[shape]] for shape in new})
         picked = [numbers[line] for line in lines]
         plain = collate(rows, picked, torch.zeros(len(rows), shared.mask_RL.shape[1]), shared.mask_RL.device)
         expected_RL = plain.spread(score(plain))
@@ -154,7 +154,7 @@ def _try(module: torch.nn.Module, vocabulary: int) -> float:
     samples = [np.asarray([*common, *end]) % vocabulary for end in ([3, 11, 5], [8, 2])]
     tree = build_tree(samples)
     ids = torch.from_numpy(tree.token_ids_P)[None].to(device)
-    with attention_along(module, lay_out(tree, device)) as along:
+    with attention_along(module, lay_out_for(tree, device)) as along:
         logits = module(input_ids=ids, use_cache=False, **along).logits[0]
     gap = 0.0
     for path, sample in zip(tree.paths, samples, strict=True):

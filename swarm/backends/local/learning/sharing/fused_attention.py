@@ -1,0 +1,191 @@
+"""Attention along a token tree on a processor: forward and backward pass as one operation of autograd.
+
+Place in the flow: attention.py calls `attend_fused` for models on the CPU. Each block and each span of a layout is a
+call of torch's flash kernel, and the parts of a token's attention are joined by the logarithms of their sums. The
+backward pass gives each call the joint output and the joint sum, whereby it returns its share of the gradients, as in
+ring attention (Liu, Zaharia and Abbeel 2023). Between the passes only queries, keys, values and outputs are kept: what
+was gathered is gathered again. Knows nothing of models or of how a layout was made.
+
+Array suffixes: `_P` tokens of the tree, `_H` heads, `_D` dimensions of a head, `_S` samples of a block, `_Q` and `_K`
+queries and keys of a sample.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swarm.backends.local.learning.sharing.layout import Block, Span, TreeLayout
+
+
+def attend_fused(query_PHD: Tensor, key_PHD: Tensor, value_PHD: Tensor, tree: TreeLayout, scaling: float) -> Tensor:
+    """(P, heads, dim) to (P, heads, dim). Several heads of queries may share one of keys and values.
+
+    Masks of the layout are in their additive form.
+    """
+    found: Tensor = _TreeAttention.apply(query_PHD, key_PHD, value_PHD, tree, scaling)
+    return found
+
+
+class _TreeAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query_PHD: Tensor, key_PHD: Tensor, value_PHD: Tensor, tree: TreeLayout, scaling: float
+    ) -> Tensor:
+        states = query_PHD, key_PHD, value_PHD
+        outputs: list[Tensor] = []
+        sums: list[Tensor] = []
+        for block in tree.blocks:
+            found_SHQD, log_sum_SHQ = _flash(*_of_block(states, block), block, scaling)
+            outputs.append(found_SHQD.transpose(1, 2).flatten(0, 1))
+            sums.append(log_sum_SHQ.transpose(1, 2).flatten(0, 1))
+        log_sum_PH = _in_order(sums, tree)
+        output_PHD = _in_order(outputs, tree).to(log_sum_PH.dtype)
+        for span in tree.spans:
+            found_SHQD, log_sum_SHQ = _flash(*_of_span(states, span), None, scaling)
+            own_HD, own_H = output_PHD[_queries(span)], log_sum_PH[_queries(span)]
+            more_H = log_sum_SHQ[0].T
+            own_HD.lerp_(found_SHQD[0].transpose(0, 1).to(own_HD.dtype), torch.sigmoid(more_H - own_H)[..., None])
+            torch.logaddexp(own_H, more_H, out=own_H)
+        output_PHD = output_PHD.to(query_PHD.dtype)
+        ctx.save_for_backward(*states, output_PHD, log_sum_PH)
+        ctx.tree, ctx.scaling = tree, scaling
+        return output_PHD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        query_PHD, key_PHD, value_PHD, output_PHD, log_sum_PH = ctx.saved_tensors
+        tree: TreeLayout = ctx.tree
+        states, outcome = (query_PHD, key_PHD, value_PHD), (gradients[0], output_PHD, log_sum_PH)
+        of_queries: list[Tensor] = []
+        of_keys: list[Tensor] = []
+        of_values: list[Tensor] = []
+        for block in tree.blocks:
+            operands = _of_block(states, block)
+            changes = _flash_backward(*operands, *_outcome_of_block(outcome, block), block, ctx.scaling)
+            of_queries.append(changes[0].transpose(1, 2).flatten(0, 1))
+            of_keys.append(_of_shared_heads(changes[1], key_PHD).flatten(0, 1))
+            of_values.append(_of_shared_heads(changes[2], value_PHD).flatten(0, 1))
+        exact = log_sum_PH.dtype
+        query_change = _in_order(of_queries, tree).to(exact)
+        key_change, value_change = _add_up(of_keys, tree, exact), _add_up(of_values, tree, exact)
+        for span in tree.spans:
+            operands = _of_span(states, span)
+            gradient, output, log_sum = (rows_P[_queries(span)].transpose(0, 1)[None] for rows_P in outcome)
+            changes = _flash_backward(*operands, gradient, output, log_sum, None, ctx.scaling)
+            query_change[_queries(span)] += changes[0][0].transpose(0, 1)
+            key_change[_keys(span)] += _of_shared_heads(changes[1], key_PHD)[0]
+            value_change[_keys(span)] += _of_shared_heads(changes[2], value_PHD)[0]
+        kind = query_PHD.dtype
+        return query_change.to(kind), key_change.to(kind), value_change.to(kind), None, None
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, block: Block | None, scaling: float) -> tuple[Tensor, Tensor]:
+    """Outputs (S, heads, Q, dim), and logarithms of the sums of exponentials (S, heads, Q)."""
+    kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return kernel(query, key, value, 0.0, _is_causal(block), attn_mask=_mask(block), scale=scaling)
+
+
+def _flash_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gradient: Tensor,
+    output: Tensor,
+    log_sum: Tensor,
+    block: Block | None,
+    scaling: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    given = gradient, query, key, value, output, log_sum
+    return kernel(*given, 0.0, _is_causal(block), attn_mask=_mask(block), scale=scaling)
+
+
+def _is_causal(block: Block | None) -> bool:
+    return block is not None and block.visible_SQK is None
+
+
+def _mask(block: Block | None) -> Tensor | None:
+    return None if block is None or block.visible_SQK is None else block.visible_SQK[:, None]
+
+
+def _of_block(states: tuple[Tensor, Tensor, Tensor], block: Block) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of a block, each (S, heads of queries, Q or K, dim)."""
+    query, key, value = states
+    queries = _look_up(query, block)
+    if block.keys_SK is None:
+        keys, values = _look_up(key, block), _look_up(value, block)
+    else:
+        keys, values = _gather(key, block.keys_SK), _gather(value, block.keys_SK)
+    return queries, _repeat(keys, queries), _repeat(values, queries)
+
+
+def _of_span(states: tuple[Tensor, Tensor, Tensor], span: Span) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value = states
+    queries = query[_queries(span)].transpose(0, 1)[None]
+    keys, values = (each[_keys(span)].transpose(0, 1)[None] for each in (key, value))
+    return queries, _repeat(keys, queries), _repeat(values, queries)
+
+
+def _outcome_of_block(outcome: tuple[Tensor, Tensor, Tensor], block: Block) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient, output and logarithm of the sum of a block's queries. What a padded query attends to gets none of it:
+    its sum is infinite, which makes all of its attention zero."""
+    gradient, output, log_sum = (_look_up(each, block) for each in outcome)
+    if block.padding_SQ is not None:
+        log_sum = log_sum.masked_fill(block.padding_SQ[:, None], math.inf)
+    return gradient, output, log_sum
+
+
+def _look_up(rows_P: Tensor, block: Block) -> Tensor:
+    """The rows of the block's queries, (S, heads, Q) and dim, if they have it."""
+    if block.first is None:
+        return _gather(rows_P, block.queries_SQ)
+    count = block.queries_SQ.numel()
+    return rows_P[block.first : block.first + count].unflatten(0, block.queries_SQ.shape).transpose(1, 2)
+
+
+def _gather(rows_P: Tensor, places: Tensor) -> Tensor:
+    return rows_P.index_select(0, places.flatten()).unflatten(0, places.shape).transpose(1, 2)
+
+
+def _repeat(keys: Tensor, like: Tensor) -> Tensor:
+    """Each head as often as heads of queries share it."""
+    sharing = like.shape[1] // keys.shape[1]
+    return keys if sharing == 1 else keys.repeat_interleave(sharing, dim=1)
+
+
+def _of_shared_heads(change: Tensor, states_PHD: Tensor) -> Tensor:
+    """(S, heads of queries, K, dim) to (S, K, heads of keys, dim): heads that share keys add to the same gradient."""
+    heads = states_PHD.shape[1]
+    if change.shape[1] != heads:
+        change = change.unflatten(1, (heads, -1)).sum(2)
+    return change.transpose(1, 2)
+
+
+def _in_order(rows: list[Tensor], tree: TreeLayout) -> Tensor:
+    """What the blocks say of their queries, as rows of the tree."""
+    joined = torch.cat(rows)
+    return joined if tree.outputs_P is None else joined.index_select(0, tree.outputs_P)
+
+
+def _add_up(changes: list[Tensor], tree: TreeLayout, dtype: torch.dtype) -> Tensor:
+    """What the blocks say of their keys, added up per token of the tree, always in the same order."""
+    places = [block.queries_SQ if block.keys_SK is None else block.keys_SK for block in tree.blocks]
+    joined = torch.cat(changes).to(dtype)
+    add: Any = torch.ops.aten.embedding_dense_backward
+    where = torch.cat([each.flatten() for each in places])
+    added: Tensor = add(joined.flatten(1), where, len(tree.positions_P), -1, False)
+    return added.view(-1, *joined.shape[1:])
+
+
+def _queries(span: Span) -> slice:
+    return slice(span.first_query, span.last_query)
+
+
+def _keys(span: Span) -> slice:
+    return slice(span.first_key, span.last_key)

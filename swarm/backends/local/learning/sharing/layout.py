@@ -1,0 +1,192 @@
+"""How a token tree is laid out for attention: which queries meet which keys, in few calls of a kernel.
+
+Place in the flow: collating makes the `TreeLayout` of a microbatch's tree, and attention.py and fused_attention.py
+compute along it. A sample brings the tokens that it adds to the tree as queries; the keys are those of its whole path.
+Where many queries that stand one after another have a long stretch of keys in common, a `Span` names both, and nothing
+is copied. All other keys are gathered, per sample. Knows nothing of models, losses or of how rows were chosen.
+
+Array suffixes: `_P` tokens of the tree, `_S` samples of a block, `_Q` tokens that a sample adds to the tree, `_K`
+keys of a sample.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarm.backends.local.learning.sharing.tree import Path, TokenTree
+from swarm.trainer.token_rows import IntArray
+
+SMALLEST_CLASS = 4
+"""Lengths of up to 2 to this power are padded to one another: fewer calls outweigh the padding."""
+LEAST_KEYS = 256
+"""Keys that a span saves from being gathered, below which a call of its own costs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleShape:
+    """Sizes of one sample, as the powers of two that they do not exceed: the tokens that it adds to the tree, its
+    whole path, and the keys that are gathered for it besides its own (0 if there are none)."""
+
+    own: int
+    path: int
+    gathered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Samples of like size, whose attention is one call.
+
+    `queries_SQ` and `keys_SK` are places in the tree, padded with 0; `first` is the first place if the queries are
+    consecutive and without padding, which need not be looked up. `padding_SQ` tells which queries are none, if any.
+    `visible_SQK` says which keys a query attends to, and in the additive form that kernels take, once
+    `attention_along` has made it, 0 or minus infinity. It is None, as `keys_SK`, where each sample attends to its own
+    tokens alone, causally.
+    """
+
+    queries_SQ: Tensor
+    first: int | None
+    padding_SQ: Tensor | None
+    keys_SK: Tensor | None
+    visible_SQK: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Each of the tokens first_query..last_query-1 of the tree attends to all of first_key..last_key-1."""
+
+    first_query: int
+    last_query: int
+    first_key: int
+    last_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLayout:
+    """What a model needs besides token ids to compute a tree as one row.
+
+    Each token is a query of one block; what it attends to is the keys that it sees there and those of all spans that it
+    is in. The outputs of the blocks, one after another, hold that of token p at `outputs_P[p]`; None if that is p.
+    `shapes` are those of the samples, each with the number of one sample.
+    """
+
+    positions_P: Tensor
+    blocks: tuple[Block, ...]
+    spans: tuple[Span, ...]
+    outputs_P: Tensor | None
+    shapes: dict[SampleShape, int]
+
+
+def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = LEAST_KEYS) -> TreeLayout:
+    """Blocks and spans of a tree. Samples that add no token are in no block.
+
+    A span saves at least `least_keys` keys from being gathered; None makes none, for kernels that cannot join parts.
+    """
+    spans, gathered = _divide(tree, least_keys)
+    shapes: dict[SampleShape, int] = {}
+    chosen: dict[tuple[int, int], list[int]] = {}
+    for number in tree.order:
+        path = tree.paths[number]
+        if path.own:
+            keys = len(gathered[number])
+            shape = SampleShape(_class(path.own), _class(path.length), _class(keys) if keys else 0)
+            shapes.setdefault(shape, number)
+            chosen.setdefault((shape.own, shape.gathered), []).append(number)
+    outputs_P = np.zeros(tree.tokens, dtype=np.int64)
+    blocks: list[Block] = []
+    begin = 0
+    for numbers in chosen.values():
+        paths = [tree.paths[number] for number in numbers]
+        block = _build_block(paths, [gathered[number] for number in numbers], device)
+        width = block.queries_SQ.shape[1]
+        for line, path in enumerate(paths):
+            outputs_P[path.places_T[path.start :]] = begin + line * width + np.arange(path.own)
+        begin += len(paths) * width
+        blocks.append(block)
+    is_in_order = begin == tree.tokens and _is_consecutive(outputs_P, 0)
+    return TreeLayout(
+        positions_P=torch.from_numpy(tree.positions_P).to(device),
+        blocks=tuple(blocks),
+        spans=tuple(spans),
+        outputs_P=None if is_in_order else torch.from_numpy(outputs_P).to(device),
+        shapes=shapes,
+    )
+
+
+def _divide(tree: TokenTree, least_keys: int | None) -> tuple[list[Span], list[IntArray]]:
+    """Spans, and for each path the places of the keys before its own tokens that are in none of its spans."""
+    paths = [tree.paths[number] for number in tree.order]
+    is_left = [np.ones(path.start, dtype=np.bool_) for path in paths]
+    begins = np.cumsum([0, *(path.own for path in paths)]).tolist()
+    spans: list[Span] = []
+    for first, last, begin, end in _common_beginnings([path.start for path in paths]):
+        saved = (end - begin) * sum(path.own > 0 for path in paths[first + 1 : last])
+        if least_keys is not None and saved >= max(least_keys, 1):
+            # The first of them added these tokens to the tree, so that they are consecutive there.
+            key = int(paths[first].places_T[begin])
+            spans.append(Span(begins[first + 1], begins[last], key, key + end - begin))
+            for mask in is_left[first + 1 : last]:
+                mask[begin:end] = False
+    gathered: list[IntArray] = [np.zeros(0, dtype=np.int64)] * len(paths)
+    for number, path, mask in zip(tree.order, paths, is_left, strict=True):
+        gathered[number] = path.places_T[: path.start][mask]
+    return spans, gathered
+
+
+def _common_beginnings(starts: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """The inner edges of the tree: (first, last, begin, end), for the samples first..last-1 in the order of the tree
+    that have, with no other sample, tokens begin..end-1 of their paths in common.
+
+    `starts` tell what each sample shares with the one before it: this is the walk over the intervals of an array of
+    longest common prefixes of Abouelhoda, Kurtz and Ohlebusch (2004).
+    """
+    unfinished: list[tuple[int, int]] = []
+    for number, start in enumerate([*starts[1:], 0], start=1):
+        first = number - 1
+        while unfinished and unfinished[-1][0] > start:
+            end, first = unfinished.pop()
+            yield first, number, max(start, unfinished[-1][0] if unfinished else 0), end
+        if start > (unfinished[-1][0] if unfinished else 0):
+            unfinished.append((start, first))
+
+
+def _class(length: int) -> int:
+    return max(SMALLEST_CLASS, (length - 1).bit_length())
+
+
+def _build_block(paths: Sequence[Path], gathered: Sequence[IntArray], device: torch.device) -> Block:
+    queries_SQ = _pad([path.places_T[path.start :] for path in paths])
+    begin = int(queries_SQ[0, 0])
+    first = begin if _is_consecutive(queries_SQ.ravel(), begin) else None
+    columns = np.arange(queries_SQ.shape[1])
+    padding_SQ = columns >= np.asarray([path.own for path in paths])[:, None]
+    keys_SK = visible_SQK = None
+    if any(len(keys) for keys in gathered):
+        own = [path.places_T[path.start :] for path in paths]
+        keys_SK = _pad([np.concatenate(pair) for pair in zip(gathered, own, strict=True)])
+        before_S = np.asarray([len(keys) for keys in gathered])
+        visible_SQK = np.arange(keys_SK.shape[1]) <= (before_S[:, None] + columns)[:, :, None]
+    return Block(
+        queries_SQ=torch.from_numpy(queries_SQ).to(device),
+        first=first,
+        padding_SQ=torch.from_numpy(padding_SQ).to(device) if padding_SQ.any() else None,
+        keys_SK=None if keys_SK is None else torch.from_numpy(keys_SK).to(device),
+        visible_SQK=None if visible_SQK is None else torch.from_numpy(visible_SQK).to(device),
+    )
+
+
+def _is_consecutive(places: np.ndarray, first: int) -> bool:
+    return bool((places == np.arange(first, first + len(places))).all())
+
+
+def _pad(lines: Sequence[np.ndarray]) -> np.ndarray:
+    padded = np.zeros((len(lines), max(map(len, lines))), dtype=np.int64)
+    for line, values in enumerate(lines):
+        padded[line, : len(values)] = values
+    return padded

@@ -50,7 +50,7 @@ AT_STEP = "step-"
 CHECKPOINTS = "checkpoints"
 """Where in a run's external ids the paths of what is scored in mid-training stand, by step."""
 
-EVAL_WORKERS = 32
+EVAL_WORKERS = 64
 SAMPLED_EPISODES = 4
 MAX_BROKEN_OFF = 0.02
 """The largest share of a score's attempts that a program may end itself after its first reply: one that ends more

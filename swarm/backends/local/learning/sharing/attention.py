@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,15 +48,8 @@ def attention_along(module: torch.nn.Module, layout: TreeLayout | None) -> Gener
         yield {}
         return
     dtype = next(module.parameters()).dtype
-    blocks = tuple(replace(block, visible_SQK=_additive(block.visible_SQK, dtype)) for block in layout.blocks)
     with tree_attention(module):
-        yield {"position_ids": layout.positions_P[None], "token_tree": replace(layout, blocks=blocks)}
-
-
-def _additive(visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    if visible is None:
-        return None
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
+        yield {"position_ids": layout.positions_P[None], "token_tree": layout.with_additive_masks(dtype)}
 
 
 def tree_attention(module: torch.nn.Module) -> AbstractContextManager[None]:
@@ -87,12 +79,13 @@ def attend(
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         query_PHD, key_PHD, value_PHD = (states[0].transpose(0, 1) for states in (query, key, value))
         return attend_fused(query_PHD, key_PHD, value_PHD, token_tree, scale)[None], None
-    return _attend_by_blocks(module, (query, key, value), token_tree, scaling), None
+    return attend_by_blocks(module, (query, key, value), token_tree, scaling), None
 
 
-def _attend_by_blocks(
+def attend_by_blocks(
     module: torch.nn.Module, states: tuple[Tensor, Tensor, Tensor], token_tree: TreeLayout, scaling: float | None
 ) -> Tensor:
+    """The same by a call of torch's attention per block, for a layout without spans; `states` are as in `attend`."""
     query, key, value = states
     queries_PH, keys_PH, values_PH = (_flat(each) for each in states)
     keys_and_values_PH = torch.cat([keys_PH, values_PH], dim=1)

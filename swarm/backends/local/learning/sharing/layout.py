@@ -14,7 +14,7 @@ keys of a sample.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,8 +45,7 @@ class Block:
 
     `queries_SQ` and `keys_SK` are places in the tree, padded with 0; `first` is the first place if the queries are
     consecutive and without padding, which need not be looked up. `padding_SQ` tells which queries are none, if any.
-    `visible_SQK` says which keys a query attends to, and in the additive form that kernels take, once
-    `attention_along` has made it, 0 or minus infinity. It is None, as `keys_SK`, where each sample attends to its own
+    `visible_SQK` says which keys a query attends to. It is None, as `keys_SK`, where each sample attends to its own
     tokens alone, causally.
     """
 
@@ -81,6 +80,11 @@ class TreeLayout:
     spans: tuple[Span, ...]
     outputs_P: Tensor | None
     shapes: dict[SampleShape, int]
+
+    def with_additive_masks(self, dtype: torch.dtype) -> TreeLayout:
+        """The same with `visible_SQK` as kernels take it: 0 where a key is seen, minus infinity elsewhere."""
+        blocks = (replace(block, visible_SQK=_additive(block.visible_SQK, dtype)) for block in self.blocks)
+        return replace(self, blocks=tuple(blocks))
 
 
 def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = LEAST_KEYS) -> TreeLayout:
@@ -179,6 +183,12 @@ def _build_block(paths: Sequence[Path], gathered: Sequence[IntArray], device: to
         keys_SK=None if keys_SK is None else torch.from_numpy(keys_SK).to(device),
         visible_SQK=None if visible_SQK is None else torch.from_numpy(visible_SQK).to(device),
     )
+
+
+def _additive(visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    if visible is None:
+        return None
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
 
 
 def _is_consecutive(places: np.ndarray, first: int) -> bool:

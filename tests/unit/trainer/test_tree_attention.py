@@ -1,0 +1,169 @@
+"""Attention along a token tree: every pair of a token and its ancestor once, and the numbers of one dense mask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests_support import examples
+from torch import Tensor
+
+from swarm.backends.local.learning.sharing.attention import attend_by_blocks
+from swarm.backends.local.learning.sharing.fused_attention import attend_fused
+from swarm.backends.local.learning.sharing.layout import LEAST_KEYS, TreeLayout, lay_out
+from swarm.backends.local.learning.sharing.tree import TokenTree, build_tree
+
+CPU = torch.device("cpu")
+DIM = 8
+SCALING = 0.3
+
+Attention = Callable[[Tensor, Tensor, Tensor, TreeLayout], Tensor]
+
+
+def samples() -> st.SearchStrategy[list[list[int]]]:
+    """Few different tokens, so that samples share beginnings of all lengths; one may be the beginning of another."""
+    token = st.integers(0, 1)
+    beginning = st.lists(token, max_size=24)
+    ends = st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=5)
+    groups = st.lists(st.tuples(beginning, ends), min_size=1, max_size=3)
+    return groups.map(lambda chosen: [[*first, *end] for first, several in chosen for end in several])
+
+
+def tree_of(chosen: Sequence[Sequence[int]]) -> TokenTree:
+    return build_tree([np.asarray(sample) for sample in chosen])
+
+
+def ancestors(tree: TokenTree) -> Tensor:
+    """[P, P]: whether the token of the line sees the token of the column."""
+    visible_PP = torch.zeros(tree.tokens, tree.tokens, dtype=torch.bool)
+    for path in tree.paths:
+        for depth, place in enumerate(path.places_T):
+            visible_PP[place, path.places_T[: depth + 1]] = True
+    return visible_PP
+
+
+def pairs(layout: TreeLayout) -> Counter[tuple[int, int]]:
+    """How often a query meets a key in the calls of a layout."""
+    found: Counter[tuple[int, int]] = Counter()
+    for block in layout.blocks:
+        for line, queries in enumerate(block.queries_SQ.tolist()):
+            for column, query in enumerate(queries):
+                if block.padding_SQ is not None and block.padding_SQ[line, column]:
+                    continue
+                if block.keys_SK is None or block.visible_SQK is None:
+                    keys = queries[: column + 1]
+                else:
+                    keys = block.keys_SK[line][block.visible_SQK[line, column]].tolist()
+                found.update((query, key) for key in keys)
+    for span in layout.spans:
+        for query in range(span.first_query, span.last_query):
+            found.update((query, key) for key in range(span.first_key, span.last_key))
+    return found
+
+
+@given(chosen=samples(), least_keys=st.sampled_from([None, 1, 12, LEAST_KEYS]))
+@settings(max_examples=examples(60), deadline=None)
+def test_each_token_meets_each_of_its_ancestors_once_and_nothing_else(
+    chosen: list[list[int]], least_keys: int | None
+) -> None:
+    tree = tree_of(chosen)
+    expected = {(query, key) for query, key in ancestors(tree).nonzero().tolist()}
+    found = pairs(lay_out(tree, CPU, least_keys=least_keys))
+    assert set(found) == expected
+    assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize(("least_keys", "spans"), [(None, 0), (1, 1), (7 * 200, 1), (7 * 200 + 1, 0)])
+def test_a_prompt_in_common_is_read_in_place_if_that_saves_enough(least_keys: int | None, spans: int) -> None:
+    prompt = [5] * 200
+    tree = tree_of([[*prompt, 10 + repeat] for repeat in range(8)])
+    assert len(lay_out(tree, CPU, least_keys=least_keys).spans) == spans
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout) -> Tensor:
+    return attend_fused(query, key, value, layout, SCALING)
+
+
+class Layer(torch.nn.Module):
+    """What transformers asks the layer that calls its attention."""
+
+    def __init__(self, sharing: int) -> None:
+        super().__init__()
+        self.num_key_value_groups: Any = sharing
+
+
+def by_blocks(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout) -> Tensor:
+    """As on devices without the fused operation."""
+    layer = Layer(query.shape[1] // key.shape[1])
+    states = (query.transpose(0, 1)[None], key.transpose(0, 1)[None], value.transpose(0, 1)[None])
+    return attend_by_blocks(layer, states, layout, SCALING)[0]
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, visible_PP: Tensor) -> Tensor:
+    sharing = query.shape[1] // key.shape[1]
+    keys, values = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
+    scores = torch.einsum("phd,khd->hpk", query, keys) * SCALING
+    weights = scores.masked_fill(~visible_PP, -torch.inf).softmax(-1)
+    return torch.einsum("hpk,khd->phd", weights, values)
+
+
+def states_of(tree: TokenTree, shared_by: int, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(tree.tokens)
+    return [
+        torch.randn(tree.tokens, heads, DIM, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for heads in (4, 4 // shared_by, 4 // shared_by)
+    ]
+
+
+def output_and_gradients(attention: Callable[..., Tensor], states: Sequence[Tensor], *others: object) -> list[Tensor]:
+    output = attention(*states, *others)
+    towards = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view(output.shape).to(output.dtype)
+    return [output.detach(), *torch.autograd.grad(output, states, towards)]
+
+
+@pytest.mark.parametrize(
+    ("attention", "least_keys"), [(fused, 1), (fused, 12), (fused, LEAST_KEYS), (fused, None), (by_blocks, None)]
+)
+@given(chosen=samples(), shared_by=st.sampled_from([1, 2, 4]))
+@settings(max_examples=examples(25), deadline=None)
+def test_outputs_and_gradients_are_those_of_one_dense_mask(
+    attention: Attention, least_keys: int | None, chosen: list[list[int]], shared_by: int
+) -> None:
+    tree = tree_of(chosen)
+    layout = lay_out(tree, CPU, least_keys=least_keys).with_additive_masks(torch.float64)
+    states = states_of(tree, shared_by, torch.float64)
+    found = output_and_gradients(attention, states, layout)
+    expected = output_and_gradients(dense, states, ancestors(tree))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_are_joined_in_float32_whatever_the_model_computes_in(dtype: torch.dtype) -> None:
+    prompt = [1] * 300
+    tree = tree_of([[*prompt, *[2 + repeat] * 9] for repeat in range(8)])
+    layout = lay_out(tree, CPU).with_additive_masks(dtype)
+    assert layout.spans
+    states = states_of(tree, 2, dtype)
+    found = output_and_gradients(fused, states, layout)
+    exact = [state.detach().double().requires_grad_() for state in states]
+    expected = output_and_gradients(dense, exact, ancestors(tree))
+    # Half precision rounds what goes in and what comes out, to some thousandths.
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == dtype
+        assert ((one.double() - other).norm() / other.norm()).item() < tolerance
+
+
+def test_attention_repeats_bit_for_bit() -> None:
+    tree = tree_of([[*[1] * 100, *[repeat % 5] * 7, repeat] for repeat in range(16)])
+    layout = lay_out(tree, CPU).with_additive_masks(torch.float32)
+    states = states_of(tree, 1, torch.float32)
+    first, second = (output_and_gradients(fused, states, layout) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))

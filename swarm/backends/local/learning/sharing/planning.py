@@ -19,9 +19,9 @@ import numpy as np
 from swarm.backends.local.learning.sharing.tree import TokenTree, build_tree
 from swarm.trainer.token_rows import IntArray, Row
 
-SMALLEST_GAIN = 1.25
-"""Padded tokens without sharing over tokens of the trees, below which rows are computed as they are: looking keys up
-costs about a quarter of a pass in which nothing is shared."""
+SMALLEST_GAIN = 1.15
+"""Padded tokens without sharing over tokens of the trees, below which rows are computed as they are: along a tree in
+which nothing is shared, a pass takes up to a tenth longer."""
 KEYS_PER_TOKEN = 8
 """How many gathered keys a pass may hold per token of its budget: a key takes a small part of what a token does."""
 SPAN = 512

@@ -61,9 +61,9 @@ def pairs(layout: TreeLayout) -> Counter[tuple[int, int]]:
                 else:
                     keys = block.keys_SK[line][block.visible_SQK[line, column]].tolist()
                 found.update((query, key) for key in keys)
-    for span in layout.spans:
-        for query in range(span.first_query, span.last_query):
-            found.update((query, key) for key in range(span.first_key, span.last_key))
+    for shared in layout.shared_keys:
+        for query in range(shared.first_query, shared.last_query):
+            found.update((query, key) for key in range(shared.first_key, shared.last_key))
     return found
 
 
@@ -79,11 +79,11 @@ def test_each_token_meets_each_of_its_ancestors_once_and_nothing_else(
     assert set(found.values()) == {1}
 
 
-@pytest.mark.parametrize(("least_keys", "spans"), [(None, 0), (1, 1), (7 * 200, 1), (7 * 200 + 1, 0)])
-def test_a_prompt_in_common_is_read_in_place_if_that_saves_enough(least_keys: int | None, spans: int) -> None:
+@pytest.mark.parametrize(("least_keys", "calls"), [(None, 0), (1, 1), (7 * 200, 1), (7 * 200 + 1, 0)])
+def test_a_prompt_in_common_is_read_in_place_if_that_saves_enough(least_keys: int | None, calls: int) -> None:
     prompt = [5] * 200
     tree = tree_of([[*prompt, 10 + repeat] for repeat in range(8)])
-    assert len(lay_out(tree, CPU, least_keys=least_keys).spans) == spans
+    assert len(lay_out(tree, CPU, least_keys=least_keys).shared_keys) == calls
 
 
 def fused(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout) -> Tensor:
@@ -149,7 +149,7 @@ def test_parts_are_joined_in_float32_whatever_the_model_computes_in(dtype: torch
     prompt = [1] * 300
     tree = tree_of([[*prompt, *[2 + repeat] * 9] for repeat in range(8)])
     layout = lay_out(tree, CPU).with_additive_masks(dtype)
-    assert layout.spans
+    assert layout.shared_keys
     states = states_of(tree, 2, dtype)
     found = output_and_gradients(fused, states, layout)
     exact = [state.detach().double().requires_grad_() for state in states]

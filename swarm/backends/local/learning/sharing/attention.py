@@ -85,7 +85,7 @@ def attend(
 def attend_by_blocks(
     module: torch.nn.Module, states: tuple[Tensor, Tensor, Tensor], token_tree: TreeLayout, scaling: float | None
 ) -> Tensor:
-    """The same by a call of torch's attention per block, for a layout without spans; `states` are as in `attend`."""
+    """The same by a call of torch's attention per block. The layout shares no keys; `states` are as in `attend`."""
     query, key, value = states
     queries_PH, keys_PH, values_PH = (_flat(each) for each in states)
     keys_and_values_PH = torch.cat([keys_PH, values_PH], dim=1)

@@ -1,10 +1,10 @@
 """Attention along a token tree on a processor: forward and backward pass as one operation of autograd.
 
-Place in the flow: attention.py calls `attend_fused` for models on the CPU. Each block and each span of a layout is a
-call of torch's flash kernel, and the parts of a token's attention are joined by the logarithms of their sums. The
-backward pass gives each call the joint output and the joint sum, whereby it returns its share of the gradients, as in
-ring attention (Liu, Zaharia and Abbeel 2023). Between the passes only queries, keys, values and outputs are kept: what
-was gathered is gathered again. Knows nothing of models or of how a layout was made.
+Place in the flow: attention.py calls `attend_fused` for models on the CPU. Each block of a layout is a
+call of torch's flash kernel, and so are each of its shared keys; the parts of a token's attention are joined by the
+logarithms of their sums. The backward pass gives each call the joint output and the joint sum, whereby it returns its
+share of the gradients, as in ring attention (Liu, Zaharia and Abbeel 2023). Between the passes only queries, keys,
+values and outputs are kept: what was gathered is gathered again. Knows nothing of models or of how a layout was made.
 
 Array suffixes: `_P` tokens of the tree, `_H` heads, `_D` dimensions of a head, `_S` samples of a block, `_Q` and `_K`
 queries and keys of a sample.
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swarm.backends.local.learning.sharing.layout import Block, Span, TreeLayout
+from swarm.backends.local.learning.sharing.layout import Block, SharedKeys, TreeLayout
 
 
 def attend_fused(query_PHD: Tensor, key_PHD: Tensor, value_PHD: Tensor, tree: TreeLayout, scaling: float) -> Tensor:
@@ -46,9 +46,9 @@ class _TreeAttention(torch.autograd.Function):
             sums.append(log_sum_SHQ.transpose(1, 2).flatten(0, 1))
         log_sum_PH = _in_order(sums, tree)
         output_PHD = _in_order(outputs, tree).to(log_sum_PH.dtype)
-        for span in tree.spans:
-            found_SHQD, log_sum_SHQ = _flash(*_of_span(states, span), None, scaling)
-            own_HD, own_H = output_PHD[_queries(span)], log_sum_PH[_queries(span)]
+        for shared in tree.shared_keys:
+            found_SHQD, log_sum_SHQ = _flash(*_of_shared(states, shared), None, scaling)
+            own_HD, own_H = output_PHD[_queries(shared)], log_sum_PH[_queries(shared)]
             more_H = log_sum_SHQ[0].T
             own_HD.lerp_(found_SHQD[0].transpose(0, 1).to(own_HD.dtype), torch.sigmoid(more_H - own_H)[..., None])
             torch.logaddexp(own_H, more_H, out=own_H)
@@ -74,13 +74,13 @@ class _TreeAttention(torch.autograd.Function):
         exact = log_sum_PH.dtype
         query_change = _in_order(of_queries, tree).to(exact)
         key_change, value_change = _add_up(of_keys, tree, exact), _add_up(of_values, tree, exact)
-        for span in tree.spans:
-            operands = _of_span(states, span)
-            gradient, output, log_sum = (rows_P[_queries(span)].transpose(0, 1)[None] for rows_P in outcome)
+        for shared in tree.shared_keys:
+            operands = _of_shared(states, shared)
+            gradient, output, log_sum = (rows_P[_queries(shared)].transpose(0, 1)[None] for rows_P in outcome)
             changes = _flash_backward(*operands, gradient, output, log_sum, None, ctx.scaling)
-            query_change[_queries(span)] += changes[0][0].transpose(0, 1)
-            key_change[_keys(span)] += _of_shared_heads(changes[1], key_PHD)[0]
-            value_change[_keys(span)] += _of_shared_heads(changes[2], value_PHD)[0]
+            query_change[_queries(shared)] += changes[0][0].transpose(0, 1)
+            key_change[_keys(shared)] += _of_shared_heads(changes[1], key_PHD)[0]
+            value_change[_keys(shared)] += _of_shared_heads(changes[2], value_PHD)[0]
         kind = query_PHD.dtype
         return query_change.to(kind), key_change.to(kind), value_change.to(kind), None, None
 
@@ -125,10 +125,10 @@ def _of_block(states: tuple[Tensor, Tensor, Tensor], block: Block) -> tuple[Tens
     return queries, _repeat(keys, queries), _repeat(values, queries)
 
 
-def _of_span(states: tuple[Tensor, Tensor, Tensor], span: Span) -> tuple[Tensor, Tensor, Tensor]:
+def _of_shared(states: tuple[Tensor, Tensor, Tensor], shared: SharedKeys) -> tuple[Tensor, Tensor, Tensor]:
     query, key, value = states
-    queries = query[_queries(span)].transpose(0, 1)[None]
-    keys, values = (each[_keys(span)].transpose(0, 1)[None] for each in (key, value))
+    queries = query[_queries(shared)].transpose(0, 1)[None]
+    keys, values = (each[_keys(shared)].transpose(0, 1)[None] for each in (key, value))
     return queries, _repeat(keys, queries), _repeat(values, queries)
 
 
@@ -183,9 +183,9 @@ def _add_up(changes: list[Tensor], tree: TreeLayout, dtype: torch.dtype) -> Tens
     return added.view(-1, *joined.shape[1:])
 
 
-def _queries(span: Span) -> slice:
-    return slice(span.first_query, span.last_query)
+def _queries(shared: SharedKeys) -> slice:
+    return slice(shared.first_query, shared.last_query)
 
 
-def _keys(span: Span) -> slice:
-    return slice(span.first_key, span.last_key)
+def _keys(shared: SharedKeys) -> slice:
+    return slice(shared.first_key, shared.last_key)

@@ -2,8 +2,8 @@
 
 Place in the flow: collating makes the `TreeLayout` of a microbatch's tree, and attention.py and fused_attention.py
 compute along it. A sample brings the tokens that it adds to the tree as queries; the keys are those of its whole path.
-Where many queries that stand one after another have a long stretch of keys in common, a `Span` names both, and nothing
-is copied. All other keys are gathered, per sample. Knows nothing of models, losses or of how rows were chosen.
+Where many queries that stand one after another have a long stretch of keys in common, `SharedKeys` names both, and
+nothing is copied. All other keys are gathered, per sample. Knows nothing of models, losses or of how rows were chosen.
 
 Array suffixes: `_P` tokens of the tree, `_S` samples of a block, `_Q` tokens that a sample adds to the tree, `_K`
 keys of a sample.
@@ -26,7 +26,7 @@ from swarm.trainer.token_rows import IntArray
 SMALLEST_CLASS = 4
 """Lengths of up to 2 to this power are padded to one another: fewer calls outweigh the padding."""
 LEAST_KEYS = 256
-"""Keys that a span saves from being gathered, below which a call of its own costs more."""
+"""Keys that are saved from being gathered, below which a call of its own for those shared costs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SharedKeys:
     """Each of the tokens first_query..last_query-1 of the tree attends to all of first_key..last_key-1."""
 
     first_query: int
@@ -70,14 +70,14 @@ class Span:
 class TreeLayout:
     """What a model needs besides token ids to compute a tree as one row.
 
-    Each token is a query of one block; what it attends to is the keys that it sees there and those of all spans that it
-    is in. The outputs of the blocks, one after another, hold that of token p at `outputs_P[p]`; None if that is p.
-    `shapes` are those of the samples, each with the number of one sample.
+    Each token is a query of one block; what it attends to is the keys that it sees there and all shared keys whose
+    queries it is among. The outputs of the blocks, one after another, hold that of token p at `outputs_P[p]`; None if
+    that is p. `shapes` are those of the samples, each with the number of one sample.
     """
 
     positions_P: Tensor
     blocks: tuple[Block, ...]
-    spans: tuple[Span, ...]
+    shared_keys: tuple[SharedKeys, ...]
     outputs_P: Tensor | None
     shapes: dict[SampleShape, int]
 
@@ -88,11 +88,12 @@ class TreeLayout:
 
 
 def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = LEAST_KEYS) -> TreeLayout:
-    """Blocks and spans of a tree. Samples that add no token are in no block.
+    """Blocks and shared keys of a tree. Samples that add no token are in no block.
 
-    A span saves at least `least_keys` keys from being gathered; None makes none, for kernels that cannot join parts.
+    Keys are shared where that saves at least `least_keys` keys from being gathered; with None nowhere, for kernels that
+    cannot join parts.
     """
-    spans, gathered = _divide(tree, least_keys)
+    shared, gathered = _divide(tree, least_keys)
     shapes: dict[SampleShape, int] = {}
     chosen: dict[tuple[int, int], list[int]] = {}
     for number in tree.order:
@@ -117,30 +118,30 @@ def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = L
     return TreeLayout(
         positions_P=torch.from_numpy(tree.positions_P).to(device),
         blocks=tuple(blocks),
-        spans=tuple(spans),
+        shared_keys=tuple(shared),
         outputs_P=None if is_in_order else torch.from_numpy(outputs_P).to(device),
         shapes=shapes,
     )
 
 
-def _divide(tree: TokenTree, least_keys: int | None) -> tuple[list[Span], list[IntArray]]:
-    """Spans, and for each path the places of the keys before its own tokens that are in none of its spans."""
+def _divide(tree: TokenTree, least_keys: int | None) -> tuple[list[SharedKeys], list[IntArray]]:
+    """Shared keys, and for each path the places of the keys before its own tokens that it must gather all the same."""
     paths = [tree.paths[number] for number in tree.order]
     is_left = [np.ones(path.start, dtype=np.bool_) for path in paths]
     begins = np.cumsum([0, *(path.own for path in paths)]).tolist()
-    spans: list[Span] = []
+    shared: list[SharedKeys] = []
     for first, last, begin, end in _common_beginnings([path.start for path in paths]):
         saved = (end - begin) * sum(path.own > 0 for path in paths[first + 1 : last])
         if least_keys is not None and saved >= max(least_keys, 1):
             # The first of them added these tokens to the tree, so that they are consecutive there.
             key = int(paths[first].places_T[begin])
-            spans.append(Span(begins[first + 1], begins[last], key, key + end - begin))
+            shared.append(SharedKeys(begins[first + 1], begins[last], key, key + end - begin))
             for mask in is_left[first + 1 : last]:
                 mask[begin:end] = False
     gathered: list[IntArray] = [np.zeros(0, dtype=np.int64)] * len(paths)
     for number, path, mask in zip(tree.order, paths, is_left, strict=True):
         gathered[number] = path.places_T[: path.start][mask]
-    return spans, gathered
+    return shared, gathered
 
 
 def _common_beginnings(starts: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:

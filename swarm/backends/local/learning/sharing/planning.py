@@ -24,7 +24,7 @@ SMALLEST_GAIN = 1.15
 which nothing is shared, a pass takes up to a tenth longer."""
 KEYS_PER_TOKEN = 8
 """How many gathered keys a pass may hold per token of its budget: a key takes a small part of what a token does."""
-SPAN = 512
+ROWS_AT_A_TIME = 512
 """Rows that are cut at a time: the costs of all their runs are a matrix of this width."""
 
 
@@ -63,12 +63,12 @@ def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | Non
         return Plan((_like_plain(rows, ordered),), tree.tokens)
     microbatches: list[tuple[int, ...]] = []
     tokens = 0
-    for begin in range(0, len(ordered), SPAN):
-        span = ordered[begin : begin + SPAN]
-        places = _places(rows, chosen, tree, lines[begin : begin + SPAN])
-        costs = _measure([rows[number] for number in span], places, tree.tokens)
+    for begin in range(0, len(ordered), ROWS_AT_A_TIME):
+        part = ordered[begin : begin + ROWS_AT_A_TIME]
+        places = _places(rows, chosen, tree, lines[begin : begin + ROWS_AT_A_TIME])
+        costs = _measure([rows[number] for number in part], places, tree.tokens)
         for first, last in pairwise(_cut(costs, max_tokens)):
-            microbatches.append(_like_plain(rows, span[first:last]))
+            microbatches.append(_like_plain(rows, part[first:last]))
             tokens += int(costs.tokens_NN[first, last - 1])
     return Plan(tuple(microbatches), tokens)
 

@@ -79,5 +79,4 @@ def test_a_fifth_more_processor_time_is_called_worse_wherever_it_is_spent(tmp_pa
     assert json.loads(stored.read_text()) == document
     verdicts = {name: figure["verdict"] for name, figure in document["figures"].items()}
     assert {verdicts[name] for name in ("sampler_cpu", "learner_cpu", "server_cpu")} == {"worse"}, document["figures"]
-    # It can be better by a little: while a slower server works, more calls gather that leave in one request.
-    assert verdicts["client_cpu"] != "worse", document["figures"]
+    assert verdicts["client_cpu"] == "within noise", document["figures"]

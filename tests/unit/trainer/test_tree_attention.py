@@ -167,3 +167,20 @@ def test_attention_repeats_bit_for_bit() -> None:
     states = states_of(tree, 1, torch.float32)
     first, second = (output_and_gradients(fused, states, layout) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("widths", [(8, 4), (4, 8)])
+def test_values_may_be_of_another_width_than_keys(widths: tuple[int, int]) -> None:
+    tree = tree_of([[*[1] * 40, *[repeat % 3] * 7, repeat] for repeat in range(9)])
+    layout = lay_out(tree, CPU).with_additive_masks(torch.float64)
+    assert layout.shared_keys
+    query, key, value = states_of(tree, 2, torch.float64)
+    of_keys, of_values = widths
+    states = [
+        each.detach()[..., :width].requires_grad_()
+        for each, width in ((query, of_keys), (key, of_keys), (value, of_values))
+    ]
+    found = output_and_gradients(fused, states, layout)
+    expected = output_and_gradients(dense, states, ancestors(tree))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-6)

@@ -19,17 +19,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from swarm.backends.local.learning.sharing.layout import Block, SharedKeys, TreeLayout
 
 
 def attend_fused(query_PHD: Tensor, key_PHD: Tensor, value_PHD: Tensor, tree: TreeLayout, scaling: float) -> Tensor:
-    """(P, heads, dim) to (P, heads, dim). Several heads of queries may share one of keys and values.
+    """(P, heads, dim) to (P, heads, dim of values). Several heads of queries may share one of keys and values.
 
     Masks of the layout are in their additive form.
     """
-    found: Tensor = _TreeAttention.apply(query_PHD, key_PHD, value_PHD, tree, scaling)
-    return found
+    # The kernel wants one width for all. Zeros change no product, and outputs of zeros are cut off again.
+    widest = max(query_PHD.shape[-1], value_PHD.shape[-1])
+    query_PHD, key_PHD, padded_PHD = (_widen(states, widest) for states in (query_PHD, key_PHD, value_PHD))
+    found: Tensor = _TreeAttention.apply(query_PHD, key_PHD, padded_PHD, tree, scaling)
+    return found[..., : value_PHD.shape[-1]]
+
+
+def _widen(states_PHD: Tensor, width: int) -> Tensor:
+    missing = width - states_PHD.shape[-1]
+    return pad(states_PHD, (0, missing)) if missing else states_PHD
 
 
 class _TreeAttention(torch.autograd.Function):

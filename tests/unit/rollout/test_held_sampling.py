@@ -1,0 +1,106 @@
+"""A call waits for each of its tokens as long as the server holds calls, and not for all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from swarm.errors import RolloutPaused
+from swarm.rollout.held_sampling import Draft, HeldSampler
+from swarm.run.lifecycle import EngineLifecycle
+from swarm.sampler import EngineInfo
+from swarm.schemas import EngineState
+from swarm.types import FinishReason, SamplingParams, TokenDelta
+
+HOLD_S = 10.0
+
+
+class SkippingSelector(selectors.SelectSelector):
+    """Nothing but timers is waited for: time moves on to the next one at once."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "nothing will ever happen"
+        self.now += timeout
+        return []
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.selector = SkippingSelector()
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        return self.selector.now
+
+
+class PacedEngine:
+    """Each token comes after its pause; the last one ends the completion."""
+
+    def __init__(self, pauses_s: Sequence[float]) -> None:
+        self._pauses_s = pauses_s
+
+    async def start(self) -> EngineInfo:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenDelta]:
+        for number, pause_s in enumerate(self._pauses_s):
+            await asyncio.sleep(pause_s)
+            is_last = number == len(self._pauses_s) - 1
+            yield TokenDelta((number,), (-0.5,), (0,), FinishReason.STOP if is_last else None)
+
+
+def play(scenario: Coroutine[Any, Any, None]) -> float:
+    """Seconds that the scenario took by its own clock."""
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario)
+        return runner.get_loop().time()
+
+
+async def sample(pauses_s: Sequence[float], reading_s: float = 0.0) -> list[int]:
+    async def record(state: EngineState, reason: str | None) -> None:
+        pass
+
+    lifecycle = EngineLifecycle(record)
+    for state in (EngineState.BOOTING, EngineState.ROLLING):
+        await lifecycle.move(state)
+    sampler = HeldSampler(PacedEngine(pauses_s), lifecycle, HOLD_S, lambda error: None)
+    draft = Draft("call", (1, 2), SamplingParams(max_tokens=8), lambda: None, lambda: False, lambda: None)
+    token_ids: list[int] = []
+    async for delta in sampler.sample(draft):
+        token_ids.extend(delta.token_ids_T)
+        await asyncio.sleep(reading_s)
+    return token_ids
+
+
+def test_tokens_that_each_come_in_time_may_take_longer_together() -> None:
+    async def scenario() -> None:
+        assert await sample([0.9 * HOLD_S] * 5) == [0, 1, 2, 3, 4]
+
+    assert play(scenario()) == pytest.approx(4.5 * HOLD_S)
+
+
+def test_a_reader_may_take_longer_for_a_token_than_the_sampler() -> None:
+    async def scenario() -> None:
+        assert await sample([1.0] * 3, reading_s=3 * HOLD_S) == [0, 1, 2]
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("pauses_s", [[], [1.0], [0.9 * HOLD_S] * 3], ids=["first", "second", "fourth"])
+def test_a_call_is_refused_once_one_token_is_overdue(pauses_s: list[float]) -> None:
+    async def scenario() -> None:
+        with pytest.raises(RolloutPaused, match="no token for 10 s"):
+            await sample([*pauses_s, 100 * HOLD_S])
+
+    assert play(scenario()) == pytest.approx(sum(pauses_s) + HOLD_S)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
+from bench.scale.stations import run_simulated
 from swarm.errors import RolloutPaused
 from swarm.rollout.held_sampling import Draft, HeldSampler
 from swarm.run.lifecycle import EngineLifecycle
@@ -17,26 +16,6 @@ from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 HOLD_S = 10.0
-
-
-class SkippingSelector(selectors.SelectSelector):
-    """Nothing but timers is waited for: time moves on to the next one at once."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "nothing will ever happen"
-        self.now += timeout
-        return []
-
-
-class SimulatedLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.selector = SkippingSelector()
-        super().__init__(self.selector)
-
-    def time(self) -> float:
-        return self.selector.now
 
 
 class PacedEngine:
@@ -60,13 +39,6 @@ class PacedEngine:
             yield TokenDelta((number,), (-0.5,), (0,), FinishReason.STOP if is_last else None)
 
 
-def play(scenario: Coroutine[Any, Any, None]) -> float:
-    """Seconds that the scenario took by its own clock."""
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        runner.run(scenario)
-        return runner.get_loop().time()
-
-
 async def sample(pauses_s: Sequence[float], reading_s: float = 0.0) -> list[int]:
     async def record(state: EngineState, reason: str | None) -> None:
         pass
@@ -83,18 +55,24 @@ async def sample(pauses_s: Sequence[float], reading_s: float = 0.0) -> list[int]
     return token_ids
 
 
+def now() -> float:
+    """Seconds of the simulated clock, which begins at 0."""
+    return asyncio.get_running_loop().time()
+
+
 def test_tokens_that_each_come_in_time_may_take_longer_together() -> None:
     async def scenario() -> None:
         assert await sample([0.9 * HOLD_S] * 5) == [0, 1, 2, 3, 4]
+        assert now() == pytest.approx(4.5 * HOLD_S)
 
-    assert play(scenario()) == pytest.approx(4.5 * HOLD_S)
+    run_simulated(scenario())
 
 
 def test_a_reader_may_take_longer_for_a_token_than_the_sampler() -> None:
     async def scenario() -> None:
         assert await sample([1.0] * 3, reading_s=3 * HOLD_S) == [0, 1, 2]
 
-    play(scenario())
+    run_simulated(scenario())
 
 
 @pytest.mark.parametrize("pauses_s", [[], [1.0], [0.9 * HOLD_S] * 3], ids=["first", "second", "fourth"])
@@ -102,5 +80,6 @@ def test_a_call_is_refused_once_one_token_is_overdue(pauses_s: list[float]) -> N
     async def scenario() -> None:
         with pytest.raises(RolloutPaused, match="no token for 10 s"):
             await sample([*pauses_s, 100 * HOLD_S])
+        assert now() == pytest.approx(sum(pauses_s) + HOLD_S)
 
-    assert play(scenario()) == pytest.approx(sum(pauses_s) + HOLD_S)
+    run_simulated(scenario())

@@ -163,6 +163,8 @@ class Charter:
     lowest and the highest score there can be; None if unknown. `failed_score` says what a run counts as that gave
     no score by its own doing: `base` (the score before training), `worst` (the end of the range, or the worst score
     of the study), or `missing` in earlier versions. `sample_size` is None where nobody asked for power.
+    `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of one attempt, for all arms
+    alike; None means unbounded.
     """
 
     topic: str
@@ -188,6 +190,8 @@ class Charter:
     metric_range: tuple[float, float] | None = None
     failed_score: str = "base"
     sample_size: SampleSizeGoal | None = None
+    attempt_calls: int | None = None
+    attempt_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +283,8 @@ class ScoredRun:
 
     `score` is the final held-out metric, or what the charter gives for a run that failed by its own doing; `failure`
     then says how, and it is also set where a run was ended early and scored. `noise` is the variance of the score from
-    its finite number of episodes.
+    its finite number of episodes. `base_noise` is that of `base`. `retries` are the reasons, oldest first, of earlier
+    attempts at this run that ended after their training had begun.
     """
 
     run_id: str
@@ -287,6 +292,52 @@ class ScoredRun:
     noise: float
     base: float | None = None
     failure: str = ""
+    base_noise: float | None = None
+    retries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GainPart:
+    """One part of the difference between an arm and the baseline: its value, interval and two-sided p value.
+
+    All are NaN where too few runs have a base score. `p` is not corrected for the family.
+    """
+
+    value: float = math.nan
+    ci_low: float = math.nan
+    ci_high: float = math.nan
+    p: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCost:
+    """The inference of one arm's attempts, per attempt, from the ledgers of its servers and never from its program.
+
+    `calls`, `prompt_tokens`, `sampled_tokens` and `seconds` are means over `attempts`. `temperatures` are the distinct
+    sampling temperatures in rising order. `model_share` is the mean share, from 0 to 1, of the characters of the graded
+    replies that the model wrote; None where it was not measured. `broken` counts attempts that the program broke,
+    `repeated` those that the system broke and that were made again, and `bounded` those that met a limit on calls or
+    tokens.
+    """
+
+    attempts: int
+    calls: float
+    prompt_tokens: float
+    sampled_tokens: float
+    seconds: float
+    temperatures: tuple[float, ...] = ()
+    model_share: float | None = None
+    broken: int = 0
+    repeated: int = 0
+    bounded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ArmCost:
+    """The cost of one arm's attempts in training and in final evaluation; None where nothing is on record."""
+
+    training: AttemptCost | None = None
+    evaluation: AttemptCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +362,10 @@ class Comparison:
     `p` is two-sided. `p_adjusted` is corrected over the plan's comparisons and for the plan's share of alpha, so that
     it is compared with alpha itself. `basis` is seeds, or evaluation where one run per arm allows no more than
     evaluation noise, or none. `correlation` is measured between runs of the same seed; NaN if it cannot be.
-    `failures` counts failed runs of the arm, `baseline_failures` those of the baseline. `note` is what the verdict
-    leaves out.
+    `failures` counts failed runs of the arm, `baseline_failures` those of the baseline. `missing` and
+    `baseline_missing` give the reason of each planned seed without a score, `retries` those of repeated trainings.
+    `agent_gain` is the difference of the base scores: the arm's agent on the base weights. `training_gain` is the
+    difference of what training added to them. `note` is what the verdict leaves out.
     """
 
     arm: str
@@ -331,6 +384,12 @@ class Comparison:
     failures: int = 0
     baseline_failures: int = 0
     note: str = ""
+    missing: Mapping[int, str] = field(default_factory=dict[int, str])
+    baseline_missing: Mapping[int, str] = field(default_factory=dict[int, str])
+    retries: Mapping[int, str] = field(default_factory=dict[int, str])
+    baseline_retries: Mapping[int, str] = field(default_factory=dict[int, str])
+    agent_gain: GainPart = GainPart()
+    training_gain: GainPart = GainPart()
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,12 +421,14 @@ class Analysis:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do next, with the reason that is shown to people. `author` is who decided, where that is not the study's
-    planner; `is_budget_spent` says that there was nothing to choose, so that a raised budget reopens the matter."""
+    planner; `is_budget_spent` says that there was nothing to choose, so that a raised budget reopens the matter.
+    `disqualified` maps arms that the planner rules out, for good, to its reasons; no decision takes an arm back in."""
 
     action: Action
     reason: str
     author: str = ""
     is_budget_spent: bool = False
+    disqualified: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ _EARLIER_CHARTER = {"failed_score": "missing"}
 """What a charter says that was frozen before there was a choice; such a rule is of the test for pairs."""
 _NUMBERS = ("mean", "difference", "ci_low", "ci_high", "p", "p_adjusted", "correlation")
 """What may be NaN."""
+_PARTS = ("agent_gain", "training_gain")
+"""The parts of a comparison whose numbers may all be NaN."""
 _CHARTER, _PLAN = TypeAdapter(Charter), TypeAdapter(Plan)
 _ANALYSIS, _CLAIM = TypeAdapter(Analysis), TypeAdapter(Claim)
 
@@ -132,4 +134,10 @@ def claim_from_json(document: Mapping[str, Any]) -> Claim:
 
 
 def _with_nan(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {**item, **{name: math.nan for name in _NUMBERS if item.get(name) is None}}
+    parts = {name: _without_null(item[name]) for name in _PARTS if name in item}
+    return {**item, **parts, **{name: math.nan for name in _NUMBERS if item.get(name) is None}}
+
+
+def _without_null(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without its null entries, so that the defaults of the type stand for them: they are NaN."""
+    return {name: value for name, value in part.items() if value is not None}

@@ -1,0 +1,15 @@
+"""Training cost: what the training episodes of a run have spent on the model, from the ledger of its server."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from experiments_db.models import Json
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("training_cost", Json(), nullable=True))

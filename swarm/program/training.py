@@ -104,7 +104,9 @@ def train(
 
 def _fault_of_all(errors: Sequence[Exception], server: SwarmError | None) -> SwarmError:
     """The error of a run whose episodes nearly all failed; `server` is what the driver saw of the server itself."""
-    told = f"nearly all episodes failed; the first: {errors[0]}"
+    first = errors[0]
+    said = first.message if isinstance(first, SwarmError) else f"{type(first).__name__}: {first}"
+    told = f"nearly all episodes failed; the first: {said}"
     if 2 * sum(isinstance(error, EnvironmentFailure) for error in errors) > len(errors):
         return EnvironmentFailure(told)
     return ProgramFailure(told) if server is None else EngineFailure(f"{told} ({server.message})")

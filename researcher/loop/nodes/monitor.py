@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from experiments_db import RunStatus, Severity
-from researcher.errors import ResearchError, RunBroken, RunLost, ScoreIncomplete
+from researcher.errors import ResearchError, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import STALL, Diagnosis
 from researcher.execution.failure_reason import in_one_line, last_words
@@ -143,8 +143,8 @@ def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | N
     except SwarmError as error:
         deps.pool.report_outage(active.slot, error)
         return True
-    except RunBroken as error:
-        fail(deps, active, str(error))
+    except RunRejected as error:
+        fail_with(deps, active, error)
         return True
     if launched is None or launched.outcome == "replaced":
         lose(deps, active, f"server {active.slot.name} came back without it")

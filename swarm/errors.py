@@ -8,6 +8,7 @@
     │   └── EnvironmentInvalid      an environment or a program that cannot be used as it is
     ├── Unauthorized                no key, or a wrong one
     ├── Forbidden                   a token that is known but whose role may not do this
+    │   └── AttemptLimit            an episode has used up the calls or tokens that it was begun with
     ├── NotFound                    no such episode, model or route
     ├── Conflict                    final: a retry of the same call will never succeed
     │   ├── EpisodeEnded            the episode is over; `outcome` says how
@@ -78,6 +79,10 @@ class Unauthorized(SwarmError):
 
 class Forbidden(SwarmError):
     code = "forbidden"
+
+
+class AttemptLimit(Forbidden):
+    code = "attempt_limit"
 
 
 class NotFound(SwarmError):

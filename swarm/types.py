@@ -77,7 +77,8 @@ class WorkflowOutput:
 
     `turn_rewards` are extra rewards of single turns, one per recorded turn in order. The return of turn t is `reward`
     plus the turn rewards from t on. `rewards` are by name what a job of algorithm gdpo learns from, instead of
-    `reward`.
+    `reward`. `replies` are the texts of the graded assistant messages, of which the server says how much the model
+    wrote.
     """
 
     reward: float
@@ -85,6 +86,7 @@ class WorkflowOutput:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     turn_rewards: tuple[float, ...] | None = None
     rewards: Mapping[str, float] | None = None
+    replies: tuple[str, ...] | None = None
 
 
 class GrammarKind(StrEnum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import httpx
 from pydantic import BaseModel
@@ -26,6 +26,7 @@ from swarm.client.episode import (
     DEFAULT_WAIT_S,
     AsyncAttemptNotes,
     Credentials,
+    EpisodeSampling,
     OpenEpisode,
     abort_reason,
     default_client_id,
@@ -136,6 +137,7 @@ class AsyncSwarmClient:
         data_source: str | None = None,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
+        **sampling: Unpack[EpisodeSampling],
     ) -> tuple[str, Credentials]:
         """Begin an episode; returns its id and the credentials to give to the agent.
 
@@ -147,6 +149,9 @@ class AsyncSwarmClient:
         neither). While the server cannot take an episode (weights are changing, a batch has all its groups, the engine
         boots or is off, the server is away) this waits up to `wait_timeout` seconds, then
         raises RolloutPaused, EngineNotReady or ServerUnreachable. Raises TrainingComplete after the last step.
+
+        `sampling` may hold `sampling_seed`, `temperature`, `max_calls` and `max_tokens`: EpisodeSampling says how they
+        bear on the calls of the episode.
         """
         task_id, data_source = name_task(task_id, data_source)
         episode_id, credentials = await self._run(
@@ -160,6 +165,7 @@ class AsyncSwarmClient:
                 data_source=data_source,
                 lease_s=lease_s,
                 wait_timeout_s=wait_timeout,
+                sampling=sampling,
             )
         )
         if lease_s is not None:
@@ -283,10 +289,11 @@ class AsyncSwarmClient:
         *,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
+        **sampling: Unpack[EpisodeSampling],
     ) -> AsyncGenerator[OpenEpisode]:
         """Begin an episode for the length of a block; end it with the `output` set inside, or abort it.
 
-        An exception inside the block aborts the episode and is raised again.
+        An exception inside the block aborts the episode and is raised again. `sampling` is as in `begin_episode`.
         """
         episode_id, credentials = await self.begin_episode(
             episode_type,
@@ -295,6 +302,7 @@ class AsyncSwarmClient:
             data_source=task.data_source,
             lease_s=lease_s,
             wait_timeout=wait_timeout,
+            **sampling,
         )
         episode = OpenEpisode(task, episode_id, credentials)
         try:
@@ -303,12 +311,12 @@ class AsyncSwarmClient:
                 episode.receipt = await self.end_episode(task, episode_id, episode.output)
         except BaseException as error:
             try:
-                await self.abort_episode(episode_id, abort_reason(error))
+                episode.aborted = await self.abort_episode(episode_id, abort_reason(error))
             except SwarmError as failure:
                 log_failed_abort(episode_id, failure)
             raise
         if episode.output is None:
-            await self.abort_episode(episode_id, "no_result")
+            episode.aborted = await self.abort_episode(episode_id, "no_result")
 
     async def status(self) -> Status:
         return await self._run(calls.status(self._server))

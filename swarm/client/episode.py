@@ -13,7 +13,7 @@ import socket
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypedDict
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
@@ -22,7 +22,7 @@ from swarm.client.heartbeat import Leases
 from swarm.client.plans.exchange import Server
 from swarm.config import complete_address
 from swarm.errors import BadRequest, EpisodeEnded, SwarmError
-from swarm.schemas import LEASE_HEADER, BeginEpisodeResponse, EndEpisodeResponse
+from swarm.schemas import LEASE_HEADER, BeginEpisodeResponse, EndEpisodeResponse, EpisodeView
 from swarm.types import DEFAULT_DATA_SOURCE, Task, WorkflowOutput
 
 _ANTHROPIC_MODELS = (
@@ -97,11 +97,26 @@ DEFAULT_WAIT_S = 600.0
 DEFAULT_END_WAIT_S = 120.0
 
 
+class EpisodeSampling(TypedDict, total=False):
+    """How the calls of an episode are sampled, and how much it may spend on them; None is the same as left out.
+
+    Calls that name no `seed` are sampled with one that `sampling_seed` and the number of the call give, so that the
+    same attempt again gives the same draws; those that name no temperature, at `temperature`. `max_calls` and
+    `max_tokens` bound completions and sampled tokens of the whole episode: the server refuses a call beyond with
+    AttemptLimit, and cuts the last one where the tokens end.
+    """
+
+    sampling_seed: int | None
+    temperature: float | None
+    max_calls: int | None
+    max_tokens: int | None
+
+
 @dataclass(slots=True)
 class OpenEpisode:
     """A begun episode inside `with client.open_episode(task)`. Set `output` to have it ended with that result.
 
-    `receipt` says what became of it, once the block is left.
+    `receipt` says what became of it, once the block is left; `aborted` does if it was aborted.
     """
 
     task: Task
@@ -109,6 +124,7 @@ class OpenEpisode:
     credentials: Credentials
     output: WorkflowOutput | None = None
     receipt: EndEpisodeResponse | None = None
+    aborted: EpisodeView | None = None
 
 
 class Abort(Protocol):

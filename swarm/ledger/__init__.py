@@ -2,6 +2,7 @@
 
 from swarm.ledger.evaluations import Report as Report
 from swarm.ledger.ledger import Ledger as Ledger
+from swarm.ledger.rows import NO_USE as NO_USE
 from swarm.ledger.rows import AuditRow as AuditRow
 from swarm.ledger.rows import BatchRow as BatchRow
 from swarm.ledger.rows import BatchState as BatchState
@@ -16,8 +17,10 @@ from swarm.ledger.rows import JobRow as JobRow
 from swarm.ledger.rows import LaunchRow as LaunchRow
 from swarm.ledger.rows import LeaseRow as LeaseRow
 from swarm.ledger.rows import MetricRow as MetricRow
+from swarm.ledger.rows import ModelUse as ModelUse
 from swarm.ledger.rows import OpenWork as OpenWork
 from swarm.ledger.rows import RecordedEpisode as RecordedEpisode
+from swarm.ledger.rows import SamplingSettings as SamplingSettings
 from swarm.ledger.rows import StateRow as StateRow
 from swarm.ledger.rows import TaskRow as TaskRow
 from swarm.ledger.writer import CommitCount as CommitCount

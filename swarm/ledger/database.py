@@ -16,7 +16,7 @@ from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
 # A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
@@ -247,6 +247,24 @@ _ADDED_IN_VERSION_8 = """
 ALTER TABLE episodes ADD COLUMN is_greedy INTEGER NOT NULL DEFAULT 0;
 """
 
+_ADDED_IN_VERSION_9 = """
+ALTER TABLE episodes ADD COLUMN sampling_seed INTEGER;
+ALTER TABLE episodes ADD COLUMN temperature REAL;
+ALTER TABLE episodes ADD COLUMN max_calls INTEGER;
+ALTER TABLE episodes ADD COLUMN max_tokens INTEGER;
+ALTER TABLE episodes ADD COLUMN calls INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE episodes ADD COLUMN prompt_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE episodes ADD COLUMN sampled_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE episodes ADD COLUMN sampling TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE episodes ADD COLUMN is_limited INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE episodes ADD COLUMN system_failures INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE episodes ADD COLUMN model_share REAL;
+UPDATE episodes SET calls = turns, (prompt_tokens, sampled_tokens) = (
+    SELECT coalesce(sum(length(prompt_ids)) / 4, 0), coalesce(sum(length(output_ids)) / 4, 0) FROM turns
+    WHERE turns.episode_id = episodes.episode_id);
+"""
+# Token ids have four bytes each. What earlier versions sampled with stands in the turns alone.
+
 _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE episodes ADD COLUMN lease_s REAL;
@@ -264,7 +282,8 @@ INSERT INTO trained_groups
     GROUP BY 1, 2;
 """
 
-_SINCE_VERSION_6 = f"{_ADDED_IN_VERSION_7} {_ADDED_IN_VERSION_8}"
+_SINCE_VERSION_7 = f"{_ADDED_IN_VERSION_8} {_ADDED_IN_VERSION_9}"
+_SINCE_VERSION_6 = f"{_ADDED_IN_VERSION_7} {_SINCE_VERSION_7}"
 _SINCE_VERSION_5 = f"{_ADDED_IN_VERSION_6} {_SINCE_VERSION_6}"
 _SINCE_VERSION_4 = f"{_ADDED_IN_VERSION_5} {_SINCE_VERSION_5}"
 _SINCE_VERSION_3 = f"{_ADDED_IN_VERSION_4} {_SINCE_VERSION_4}"
@@ -278,7 +297,8 @@ _CHANGES = {
     4: _SINCE_VERSION_4,
     5: _SINCE_VERSION_5,
     6: _SINCE_VERSION_6,
-    7: _ADDED_IN_VERSION_8,
+    7: _SINCE_VERSION_7,
+    8: _ADDED_IN_VERSION_9,
 }
 """By the version that the file has, 0 for a new one."""
 

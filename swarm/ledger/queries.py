@@ -22,7 +22,9 @@ from swarm.ledger.rows import (
     EventRow,
     JobRow,
     MetricRow,
+    ModelUse,
     RecordedEpisode,
+    SamplingSettings,
     StateRow,
     TaskRow,
 )
@@ -253,6 +255,9 @@ def to_job(row: sqlite3.Row) -> JobRow:
 def to_episode(row: sqlite3.Row) -> EpisodeRow:
     fields: dict[str, Any] = dict(row)
     del fields["number"]
+    fields["use"] = to_use(row)
+    for name in _OF_USE:
+        del fields[name]
     fields["episode_type"] = EpisodeType(fields["episode_type"])
     fields["state"] = EpisodeState(fields["state"])
     fields["is_greedy"] = bool(fields["is_greedy"])
@@ -265,6 +270,28 @@ def to_episode(row: sqlite3.Row) -> EpisodeRow:
     if fields["rewards"] is not None:
         fields["rewards"] = json.loads(fields["rewards"])
     return EpisodeRow(**fields)
+
+
+_OF_USE = ("calls", "prompt_tokens", "sampled_tokens", "sampling", "is_limited", "system_failures")
+USE_COLUMNS = ", ".join(_OF_USE)
+
+
+def to_use(row: sqlite3.Row) -> ModelUse:
+    return ModelUse(
+        row["calls"],
+        row["prompt_tokens"],
+        row["sampled_tokens"],
+        to_sampling(row["sampling"]),
+        bool(row["is_limited"]),
+        row["system_failures"],
+    )
+
+
+def to_sampling(stored: str) -> tuple[SamplingSettings, ...]:
+    return tuple(
+        SamplingSettings(temperature, tuple((name, value) for name, value in others))
+        for temperature, others in json.loads(stored)
+    )
 
 
 def _to_turn(row: sqlite3.Row) -> Turn:

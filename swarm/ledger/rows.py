@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from swarm.schemas import EpisodeState
-from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, Turn
+from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, SamplingParams, Turn
 
 
 class BatchState(StrEnum):
@@ -73,6 +73,66 @@ class StateRow:
     at: float
 
 
+MAX_SETTINGS = 256
+"""Distinct sampling settings that are kept of one episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """What the distribution of a completion depended on. `others` are further settings by name that are not at the
+    value at which they do nothing; of a bias of logits only that there was one."""
+
+    temperature: float
+    others: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def of(cls, params: SamplingParams) -> SamplingSettings:
+        values = ((name, float(getattr(params, name)), neutral) for name, neutral in _RESHAPING)
+        bias = (("logit_bias", 1.0),) if params.logit_bias else ()
+        others = tuple((name, value) for name, value, neutral in values if value != neutral)
+        return cls(float(params.temperature), others + bias)
+
+
+_RESHAPING = (
+    ("top_p", 1.0),
+    ("top_k", 0),
+    ("min_p", 0.0),
+    ("presence_penalty", 0.0),
+    ("frequency_penalty", 0.0),
+    ("repetition_penalty", 1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """The inference of an episode, or a part of it. `calls` are completions, `sampling` their distinct settings."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    sampling: tuple[SamplingSettings, ...] = ()
+    is_limited: bool = False
+    system_failures: int = 0
+
+    @classmethod
+    def of(cls, params: SamplingParams, prompt_tokens: int, sampled_tokens: int) -> ModelUse:
+        """Of one completion."""
+        return cls(1, prompt_tokens, sampled_tokens, (SamplingSettings.of(params),))
+
+    def __add__(self, other: ModelUse) -> ModelUse:
+        return ModelUse(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.sampled_tokens + other.sampled_tokens,
+            tuple(dict.fromkeys((*self.sampling, *other.sampling)))[:MAX_SETTINGS],
+            self.is_limited or other.is_limited,
+            self.system_failures + other.system_failures,
+        )
+
+
+NO_USE = ModelUse()
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
     """One episode. Fields after `deadline_at` are filled in as it lives; None means that has not happened. `job_id` is
@@ -83,6 +143,9 @@ class EpisodeRow:
 
     `batch_group` tells the groups of its batch apart; None in a batch whose groups are its tasks. One that `is_greedy`
     is sampled at temperature 0.
+
+    `sampling_seed`, `temperature`, `max_calls` and `max_tokens` are what its calls are sampled with and bounded by.
+    `use` is what is on record of its calls, `model_share` how much of its graded replies the model wrote.
 
     `transaction_sha256` is the hex digest of the transaction that ends it together with episodes of other servers.
     `inquiry_url` is where to ask how that was decided, its secret included; None if it is decided here.
@@ -117,6 +180,12 @@ class EpisodeRow:
     inquiry_url: str | None = field(default=None, repr=False)
     batch_group: int | None = None
     is_greedy: bool = False
+    sampling_seed: int | None = None
+    temperature: float | None = None
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    use: ModelUse = NO_USE
+    model_share: float | None = None
     job_id: int | None = field(default=None, compare=False)
 
 
@@ -150,6 +219,9 @@ class EndReceipt:
     batch_id: str | None
     ended_at: float
     weight_versions: tuple[int, ...]
+    begun_at: float
+    use: ModelUse
+    model_share: float | None
 
 
 @dataclass(frozen=True, slots=True)

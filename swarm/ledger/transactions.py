@@ -7,13 +7,13 @@ whose commit decides.
 
 from __future__ import annotations
 
-import json
 import sqlite3
+from dataclasses import replace
 
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes import Ending, close_episode, to_json, to_json_or_null
+from swarm.ledger.writes import Ending, add_use, close_episode, receipt_of, to_json, to_json_or_null
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0
@@ -38,17 +38,18 @@ def prepare_episode(
         return _replay(present, ending, transaction_sha256)
     if inquiry_url is None and transaction(connection, transaction_sha256) is not None:
         raise Conflict("another episode of this server decides this transaction: draw a new transaction_id")
-    versions = connection.execute(
+    add_use(connection, ending.episode_id, ending.unrecorded)
+    prepared = connection.execute(
         "UPDATE episodes SET state = 'prepared', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
         " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?, rewards = ?,"
-        " transaction_sha256 = ?, inquiry_url = ? WHERE episode_id = ? RETURNING weight_versions",
+        " transaction_sha256 = ?, inquiry_url = ?, model_share = ? WHERE episode_id = ? RETURNING *",
         (
             ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
             to_json(ending.metadata), ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
-            to_json_or_null(ending.rewards), transaction_sha256, inquiry_url, ending.episode_id,
+            to_json_or_null(ending.rewards), transaction_sha256, inquiry_url, ending.model_share, ending.episode_id,
         ),
-    ).fetchone()[0]  # fmt: skip
-    return EndReceipt(False, EpisodeState.PREPARED, None, None, ending.ended_at, tuple(json.loads(versions)))
+    ).fetchone()  # fmt: skip
+    return receipt_of(queries.to_episode(prepared), replayed=False)
 
 
 def commit_episode(
@@ -66,14 +67,15 @@ def commit_episode(
     if present.state in _GIVEN_UP:
         raise _over(present)
     if present.state is not EpisodeState.PREPARED:
-        return _receipt(present)
+        return receipt_of(present)
     if present.inquiry_url is None and ended_at > (present.ended_at or 0.0) + COMMIT_LIMIT_S:
         close_episode(connection, episode_id, EpisodeState.EXPIRED, COMMIT_TIMEOUT, ended_at=ended_at, is_prepared=True)
-        return _receipt(queries.episode(connection, episode_id))
+        return receipt_of(queries.episode(connection, episode_id))
     connection.execute(
         "UPDATE episodes SET state = 'completed', ended_at = ? WHERE episode_id = ?", (ended_at, episode_id)
     )
-    return EndReceipt(False, EpisodeState.COMPLETED, None, None, ended_at, present.weight_versions)
+    completed = replace(present, state=EpisodeState.COMPLETED, ended_at=ended_at)
+    return receipt_of(completed, replayed=False)
 
 
 def transaction(connection: sqlite3.Connection, transaction_sha256: str) -> EpisodeRow | None:
@@ -95,17 +97,12 @@ def _replay(row: EpisodeRow, ending: Ending, transaction_sha256: str) -> EndRece
         raise IdempotencyMismatch(
             f"episode {row.episode_id} was prepared with another result in this transaction; the first one stands"
         )
-    return _receipt(row)
+    return receipt_of(row)
 
 
 def _require_same(row: EpisodeRow, transaction_sha256: str) -> None:
     if row.transaction_sha256 != transaction_sha256:
         raise Conflict(f"episode {row.episode_id} is {row.state} outside of this transaction")
-
-
-def _receipt(row: EpisodeRow) -> EndReceipt:
-    assert row.ended_at is not None, "it has a result"
-    return EndReceipt(True, row.state, row.outcome, row.batch_id, row.ended_at, row.weight_versions)
 
 
 def _over(row: EpisodeRow) -> EpisodeEnded:

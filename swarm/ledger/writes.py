@@ -19,7 +19,19 @@ from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerErro
 from swarm.ledger import queries
 from swarm.ledger.blobs import pack_floats, pack_integers
 from swarm.ledger.queries import NEWEST_JOB
-from swarm.ledger.rows import AuditRow, BatchState, EndReceipt, EpisodeRow, EvaluationState, JobRow, OpenWork
+from swarm.ledger.rows import (
+    MAX_SETTINGS,
+    NO_USE,
+    AuditRow,
+    BatchState,
+    EndReceipt,
+    EpisodeRow,
+    EvaluationState,
+    JobRow,
+    ModelUse,
+    OpenWork,
+    SamplingSettings,
+)
 from swarm.live_settings import JobChange
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import SamplingParams, StepReport, Turn
@@ -54,6 +66,9 @@ class EncodedTurn:
     episode_id: str
     columns: tuple[Any, ...]
     weight_versions: tuple[int, ...]
+    prompt_tokens: int
+    sampled_tokens: int
+    sampling: tuple[SamplingSettings, ...]
 
     @classmethod
     def of(cls, turn: Turn) -> EncodedTurn:
@@ -79,12 +94,19 @@ class EncodedTurn:
             turn.attempt,
             turn.withheld,
         )
-        return cls(turn.episode_id, columns, tuple(sorted(set(turn.weight_versions_T))))
+        return cls(
+            turn.episode_id,
+            columns,
+            tuple(sorted(set(turn.weight_versions_T))),
+            len(turn.prompt_ids),
+            len(turn.output_ids_T),
+            (SamplingSettings.of(turn.params),),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a client reported at the end of an episode."""
+    """What a client reported at the end of an episode, with what is not on record yet of its calls."""
 
     episode_id: str
     idempotency_key: str
@@ -96,6 +118,8 @@ class Ending:
     ended_at: float
     turn_rewards: Sequence[float] | None = None
     rewards: Mapping[str, float] | None = None
+    unrecorded: ModelUse = NO_USE
+    model_share: float | None = None
 
 
 def insert_job(
@@ -179,12 +203,14 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
     """Record a RUNNING episode of the newest job. Raises LedgerError if no job is recorded or the id is taken."""
     inserted = connection.execute(
         "INSERT INTO episodes (job_id, state, episode_id, episode_type, client_id, api_key_sha256, begun_at,"
-        " idle_timeout_s, deadline_at, task_id, last_seen_at, data_source, lease_s, is_greedy)"
-        " SELECT job_id, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs ORDER BY job_id DESC LIMIT 1",
+        " idle_timeout_s, deadline_at, task_id, last_seen_at, data_source, lease_s, is_greedy, sampling_seed,"
+        " temperature, max_calls, max_tokens)"
+        " SELECT job_id, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs"
+        " ORDER BY job_id DESC LIMIT 1",
         (
             row.episode_id, row.episode_type.value, row.client_id, row.api_key_sha256, row.begun_at,
             row.idle_timeout_s, row.deadline_at, row.task_id, row.begun_at, row.data_source, row.lease_s,
-            row.is_greedy,
+            row.is_greedy, row.sampling_seed, row.temperature, row.max_calls, row.max_tokens,
         ),
     ).rowcount  # fmt: skip
     if not inserted:
@@ -193,17 +219,21 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
 
 def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
     connection.execute(f"INSERT INTO turns VALUES ({_PLACES})", turn.columns)
-    own = to_json(turn.weight_versions)
-    known = connection.execute(
-        "UPDATE episodes SET turns = turns + 1, weight_versions = iif(weight_versions = '[]', ?, weight_versions)"
-        " WHERE episode_id = ? RETURNING weight_versions",
-        (own, turn.episode_id),
-    ).fetchone()[0]
+    own, sampling = to_json(turn.weight_versions), _sampling_to_json(turn.sampling)
+    known, known_sampling = connection.execute(
+        "UPDATE episodes SET turns = turns + 1, calls = calls + 1, prompt_tokens = prompt_tokens + ?,"
+        " sampled_tokens = sampled_tokens + ?, weight_versions = iif(weight_versions = '[]', ?, weight_versions),"
+        " sampling = iif(sampling = '[]', ?, sampling)"
+        " WHERE episode_id = ? RETURNING weight_versions, sampling",
+        (turn.prompt_tokens, turn.sampled_tokens, own, sampling, turn.episode_id),
+    ).fetchone()
     if known != own:
         versions = sorted({*turn.weight_versions, *json.loads(known)})
         connection.execute(
             "UPDATE episodes SET weight_versions = ? WHERE episode_id = ?", (to_json(versions), turn.episode_id)
         )
+    if known_sampling != sampling:
+        _add_sampling(connection, turn.episode_id, queries.to_sampling(known_sampling), turn.sampling)
 
 
 def insert_turns(connection: sqlite3.Connection, turns: Sequence[EncodedTurn]) -> None:
@@ -217,21 +247,72 @@ def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
     Raises NotFound, IdempotencyMismatch (same key, other payload) or EpisodeEnded (it ended under another key,
     was aborted or expired; the message says which).
     """
+    add_use(connection, ending.episode_id, ending.unrecorded)
     ended = connection.execute(
         "UPDATE episodes SET state = 'completed', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
         " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?,"
-        " rewards = ?"
-        " WHERE episode_id = ? AND state = 'running' RETURNING weight_versions",
+        " rewards = ?, model_share = ?"
+        f" WHERE episode_id = ? AND state = 'running' RETURNING weight_versions, begun_at, {queries.USE_COLUMNS}",
         (
             ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
             to_json(ending.metadata), ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
-            to_json_or_null(ending.rewards), ending.episode_id,
+            to_json_or_null(ending.rewards), ending.model_share, ending.episode_id,
         ),
     ).fetchone()  # fmt: skip
     if ended is None:
         return _replay(queries.episode(connection, ending.episode_id), ending)
     versions = tuple(json.loads(ended["weight_versions"]))
-    return EndReceipt(False, EpisodeState.COMPLETED, None, None, ending.ended_at, versions)
+    use, share = queries.to_use(ended), ending.model_share
+    return EndReceipt(
+        False, EpisodeState.COMPLETED, None, None, ending.ended_at, versions, ended["begun_at"], use, share
+    )
+
+
+def receipt_of(row: EpisodeRow, *, replayed: bool = True) -> EndReceipt:
+    """What a row says of an episode that has a result."""
+    assert row.ended_at is not None, "it has a result"
+    return EndReceipt(
+        replayed,
+        row.state,
+        row.outcome,
+        row.batch_id,
+        row.ended_at,
+        row.weight_versions,
+        row.begun_at,
+        row.use,
+        row.model_share,
+    )
+
+
+def add_use(connection: sqlite3.Connection, episode_id: str, use: ModelUse) -> None:
+    """Put what is not on record yet of a running episode's calls there."""
+    if use == NO_USE:
+        return
+    known = connection.execute(
+        "UPDATE episodes SET calls = calls + ?, prompt_tokens = prompt_tokens + ?, sampled_tokens = sampled_tokens + ?,"
+        " is_limited = max(is_limited, ?), system_failures = system_failures + ?"
+        " WHERE episode_id = ? AND state = 'running' RETURNING sampling",
+        (use.calls, use.prompt_tokens, use.sampled_tokens, use.is_limited, use.system_failures, episode_id),
+    ).fetchone()
+    if known is not None:
+        _add_sampling(connection, episode_id, queries.to_sampling(known["sampling"]), use.sampling)
+
+
+def _add_sampling(
+    connection: sqlite3.Connection,
+    episode_id: str,
+    known: Sequence[SamplingSettings],
+    used: Sequence[SamplingSettings],
+) -> None:
+    together = tuple(dict.fromkeys((*known, *used)))[:MAX_SETTINGS]
+    if together != tuple(known):
+        connection.execute(
+            "UPDATE episodes SET sampling = ? WHERE episode_id = ?", (_sampling_to_json(together), episode_id)
+        )
+
+
+def _sampling_to_json(settings: Sequence[SamplingSettings]) -> str:
+    return to_json([(each.temperature, each.others) for each in settings])
 
 
 def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
@@ -244,7 +325,7 @@ def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
         raise IdempotencyMismatch(
             f"episode {row.episode_id} was ended with another result under the same key; the first one stands"
         )
-    return EndReceipt(True, row.state, row.outcome, row.batch_id, row.ended_at, row.weight_versions)
+    return receipt_of(row)
 
 
 def revise_reward(
@@ -296,11 +377,13 @@ def close_episode(
     ended_at: float,
     last_seen_at: float | None = None,
     is_prepared: bool = False,
+    unrecorded: ModelUse = NO_USE,
 ) -> bool:
     """Give a running episode up, or a prepared one if that is said. False if it was in that state already.
 
-    Raises NotFound or EpisodeEnded.
+    `unrecorded` is what is not on record yet of its calls. Raises NotFound or EpisodeEnded.
     """
+    add_use(connection, episode_id, unrecorded)
     closed = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ?, last_seen_at = coalesce(?, last_seen_at)"
         " WHERE episode_id = ? AND state = ?",
@@ -419,12 +502,16 @@ def rewind(connection: sqlite3.Connection, at: float, step: int, reason: str) ->
 
 def recover(connection: sqlite3.Connection, at: float, reason: str = "server_restarted") -> OpenWork:
     """What to go on with after a crash. Batches sealed and never finished fail with `reason`; running episodes go
-    on running."""
+    on running, with one failure of the system more."""
     returned = _fail_sealed(connection, at, reason)
     last = connection.execute(
         f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained'"
         " ORDER BY step DESC LIMIT 1"
     ).fetchone()
+    # Its agent may have had a call under way, or have found nobody to ask.
+    connection.execute(
+        f"UPDATE episodes SET system_failures = system_failures + 1 WHERE job_id = {NEWEST_JOB} AND state = 'running'"
+    )
     waiting = queries.episodes_with_turns(connection, _IN_POOL, "ended_at, number")
     running = queries.episodes_with_turns(connection, "state IN ('running', 'prepared')", "number")
     return OpenWork(

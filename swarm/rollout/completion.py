@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from swarm.errors import BadRequest, ContextLengthExceeded, UnknownParameter
+from swarm.errors import BadRequest, Conflict, ContextLengthExceeded, UnknownParameter
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode
 from swarm.rollout.held_sampling import CallCounts, Draft, HeldSampler, Oddity
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
+from swarm.rollout.usage import OpenCompletion, call_seed
 from swarm.tracker.codec import Codec
 from swarm.tracker.reply import ReplyStream
 from swarm.tracker.tree import Prompt
@@ -57,6 +58,7 @@ class Choice:
     asked: Conversation | RawPrompt
     params: SamplingParams
     prompt: Prompt
+    use: OpenCompletion
     new_reply: Callable[[], ReplyStream]
     reply: ReplyStream = field(init=False)
     token_ids: list[int] = field(default_factory=list[int])
@@ -74,6 +76,7 @@ class Choice:
         for sampled in (self.token_ids, self.logprobs, self.weight_versions, self.top_logprobs):
             sampled.clear()
         self.finish_reason = None
+        self.use.sampled = 0
 
     def parse(self) -> None:
         """The reply of all tokens at once."""
@@ -83,6 +86,7 @@ class Choice:
 
     def take(self, delta: TokenDelta) -> None:
         self.token_ids.extend(delta.token_ids_T)
+        self.use.sampled = len(self.token_ids)
         self.logprobs.extend(delta.logprobs_T)
         self.weight_versions.extend(delta.weight_versions_T)
         self.top_logprobs.extend(delta.top_logprobs_T or ())
@@ -141,10 +145,11 @@ class ModelService:
         """Since the engine was started for this run."""
         return self.sampler.rate.total
 
-    def defaults(self) -> SamplingDefaults:
+    def defaults(self, episode: RunningEpisode) -> SamplingDefaults:
         """What applies where a request is silent."""
+        temperature = episode.row.temperature
         return SamplingDefaults(
-            temperature=self.job.temperature,
+            temperature=self.job.temperature if temperature is None else temperature,
             top_p=1.0,
             max_tokens=self.job.max_response_length,
             stop_token_ids=self.codec.stop_token_ids,
@@ -155,20 +160,21 @@ class ModelService:
     ) -> LogicalCall:
         """The call that this attempt belongs to: one that was sent before, or a new one, which begins to be sampled.
 
-        Raises BadRequest, or UnknownParameter for what a train episode cannot do.
+        Raises BadRequest, UnknownParameter for what a train episode cannot do, or AttemptLimit.
         """
         call = episode.calls.claim(identity)
         if call is not None:
             self.counts.count(Oddity.REPLAYED if call.is_finished else Oddity.JOINED)
             episode.touch()
             return call
-        choices = self._open(episode, request)
-        call = LogicalCall(identity, time.time(), is_streamed=is_streamed)
+        number = episode.calls.next_number()
+        choices = self._open(episode, request, number)
+        call = LogicalCall(identity, time.time(), is_streamed=is_streamed, number=number)
         episode.calls.add(call)
         call.start(self._carry_out(episode, call, choices))
         return call
 
-    def _open(self, episode: RunningEpisode, request: ModelRequest) -> list[Choice]:
+    def _open(self, episode: RunningEpisode, request: ModelRequest, number: int) -> list[Choice]:
         """Find where each completion stands in the episode's tree, and count it as a sign of life."""
         count = len(request.prompts) * request.choices
         if count > MAX_COMPLETIONS:
@@ -177,20 +183,32 @@ class ModelService:
             request = replace(request, params=replace(request.params, temperature=0.0))
         if episode.episode_type is EpisodeType.TRAIN:
             _refuse_untrainable(request.params)
+        asked_tokens = request.params.max_tokens
+        params = episode.meter.admit(request.params, count)
+        if episode.row.sampling_seed is not None and params.seed is None:
+            params = replace(params, seed=call_seed(episode.row.sampling_seed, number))
+        request = replace(request, params=params)
         asked = [prompt for prompt in request.prompts for _ in range(request.choices)]
-        choices = [self._choice(episode, request, index, prompt) for index, prompt in enumerate(asked)]
+        choices = [self._choice(episode, request, index, prompt, asked_tokens) for index, prompt in enumerate(asked)]
+        episode.meter.begin(choice.use for choice in choices)
         episode.calls_in_flight += len(choices)
         episode.touch()
         return choices
 
     def _choice(
-        self, episode: RunningEpisode, request: ModelRequest, index: int, asked: Conversation | RawPrompt
+        self,
+        episode: RunningEpisode,
+        request: ModelRequest,
+        index: int,
+        asked: Conversation | RawPrompt,
+        asked_tokens: int,
     ) -> Choice:
         params = request.params if index == 0 else _reseeded(request.params, index)
         if isinstance(asked, RawPrompt):
             prompt = episode.tree.locate_raw(asked.text, asked.token_ids, self.codec)
             new_reply = partial(self.codec.raw_reply_stream, turn_index=prompt.index, stop=params.stop)
-            return Choice(index, asked, params, prompt, new_reply)
+            use = OpenCompletion(len(prompt.prompt_ids), params, asked_tokens)
+            return Choice(index, asked, params, prompt, use, new_reply)
         self._refuse_unread(asked)
         self._refuse_endless(asked)
         is_forced = request.tool_choice.mode is ToolMode.REQUIRED
@@ -210,7 +228,8 @@ class ModelService:
             stop=params.stop,
             prompt_ids=prompt.prompt_ids,
         )
-        return Choice(index, asked, params, prompt, new_reply)
+        use = OpenCompletion(len(prompt.prompt_ids), params, asked_tokens)
+        return Choice(index, asked, params, prompt, use, new_reply)
 
     def _refuse_endless(self, asked: Conversation) -> None:
         """Before a template spends seconds on it. While the engine boots its limit is not known, and 0."""
@@ -232,8 +251,9 @@ class ModelService:
     ) -> tuple[Completion, ...]:
         try:
             await _all_of([self._sample(episode, call, choice) for choice in choices])
-        except BaseException:
+        except BaseException as error:
             episode.calls.drop(call)
+            _note_fault(episode, error)
             if call.is_abandoned:
                 self.counts.count(Oddity.ORPHANED)
             for choice in choices:
@@ -244,8 +264,9 @@ class ModelService:
         call.is_sampled = True
         try:
             turns = await self._record(episode, call, choices)
-        except BaseException:
+        except BaseException as error:
             episode.calls.drop(call)
+            _note_fault(episode, error)
             raise
         completions = tuple(map(_completion, choices, turns))
         if call.is_streamed:
@@ -278,8 +299,10 @@ class ModelService:
 
         Raises LedgerError.
         """
-        turns = [self._turn(episode, call, choice) for choice in choices if choice.finish_reason or choice.token_ids]
-        record = asyncio.create_task(self._write(episode, turns, len(choices)))
+        kept = [choice for choice in choices if choice.finish_reason or choice.token_ids]
+        turns = [self._turn(episode, call, choice) for choice in kept]
+        uses = [choice.use for choice in choices], [choice.use for choice in kept]
+        record = asyncio.create_task(self._write(episode, turns, *uses))
         self._records.add(record)
         record.add_done_callback(self._records.discard)
         # Carried through even if the caller goes away meanwhile: the tree must hold just what the ledger holds.
@@ -294,17 +317,34 @@ class ModelService:
             logger.error("call %s: what was shown is not what was sampled; it is not trained", call.call_id)
         return turn
 
-    async def _write(self, episode: RunningEpisode, turns: Sequence[Turn], calls: int) -> Sequence[Turn]:
-        """`calls` are over with this."""
+    async def _write(
+        self,
+        episode: RunningEpisode,
+        turns: Sequence[Turn],
+        over: Sequence[OpenCompletion],
+        kept: Sequence[OpenCompletion],
+    ) -> Sequence[Turn]:
+        """All completions in `over` are over with this; those in `kept` have turns."""
+        recorded: Sequence[OpenCompletion] = ()
         try:
             if turns and episode.closed is None:
+                for each in kept:
+                    each.handed_over = True
                 await self.ledger.add_turns(turns)
+                recorded = kept
                 for turn in turns:
                     episode.tree.add(turn)
         finally:
-            episode.calls_in_flight -= calls
+            episode.meter.settle(over, recorded)
+            episode.calls_in_flight -= len(over)
             episode.touch()
         return turns
+
+
+def _note_fault(episode: RunningEpisode, error: BaseException) -> None:
+    """Count a call that failed though nothing was wrong with it, and nobody gave it up."""
+    if isinstance(error, Exception) and not isinstance(error, BadRequest | Conflict):
+        episode.meter.system_failures += 1
 
 
 async def _all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import time
 import uuid
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
@@ -132,10 +133,11 @@ class LogicalCall:
 
     It goes on as long as somebody reads it: with the last reader gone it is cancelled, and `is_abandoned`, unless it
     `is_sampled`, from where on only its record is missing. Only of a streamed call events can be read before its end;
-    `has_left` says whether some were. `names` are those of its attempts so far.
+    `has_left` says whether some were. `names` are those of its attempts so far, `number` is that of the call in its
+    episode.
     """
 
-    def __init__(self, identity: CallIdentity, created: float, *, is_streamed: bool) -> None:
+    def __init__(self, identity: CallIdentity, created: float, *, is_streamed: bool, number: int = 0) -> None:
         """`created` is in seconds since the epoch."""
         self.call_id = uuid.uuid4().hex
         self.identity = identity
@@ -143,6 +145,7 @@ class LogicalCall:
         self.names = {identity.name} - {""}
         self.created = created
         self.is_streamed = is_streamed
+        self.number = number
         self.has_left = False
         self.is_abandoned = False
         self.is_sampled = False
@@ -264,8 +267,16 @@ class EpisodeCalls:
                 by_id.setdefault(turn.call_id, []).append(turn)
         calls = cls()
         for of_call in by_id.values():
-            calls.add(LogicalCall.recorded(of_call))
+            call = LogicalCall.recorded(of_call)
+            call.number = calls.next_number()
+            calls.add(call)
         return calls
+
+    def next_number(self) -> int:
+        """The lowest number that no call has: one that came to nothing leaves its own to the call after it, which is as
+        a rule another attempt of it."""
+        used = {call.number for calls in self._by_sha256.values() for call in calls}
+        return next(number for number in itertools.count() if number not in used)
 
     def claim(self, identity: CallIdentity) -> LogicalCall | None:
         """The call that this attempt repeats, if there is one."""

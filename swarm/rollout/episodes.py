@@ -19,10 +19,11 @@ from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
 from swarm.batch.diagnostics import Diagnostics
 from swarm.errors import BadRequest, EpisodeEnded, IdempotencyMismatch, SwarmError, Unauthorized
 from swarm.job import TrainJob
-from swarm.ledger import ClosedEpisode, EndReceipt, EpisodeRow, Ledger, RecordedEpisode
+from swarm.ledger import NO_USE, ClosedEpisode, EndReceipt, EpisodeRow, Ledger, RecordedEpisode
 from swarm.rollout.admission import Admission, Departure
 from swarm.rollout.clients import Client, Clients, ClientWarnings
 from swarm.rollout.current_batch import CurrentBatch
+from swarm.rollout.model_share import share_of_model
 from swarm.rollout.results import align_turn_rewards, check_rewards, ending_of, salvaged_episode
 from swarm.rollout.running import (
     DeadlineQueue,
@@ -64,6 +65,12 @@ RETRY_EXPIRY_S = 1.0
 
 CLOSED_TOGETHER = 500
 """Writes handed to the ledger at once: it commits them in one group."""
+
+
+_SAME_BEGIN = (
+    "client_id", "episode_type", "data_source", "task_id", "sampling_seed", "temperature", "max_calls", "max_tokens",
+)  # fmt: skip
+"""What a begin secret that is sent again must say again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,13 @@ class Episodes:
         )
         self._deadlines = DeadlineQueue(self._running.by_id)
         self.transactions = Transactions(
-            self.ledger, self._running, self.coordinator_client, self._complete, self._lose, lambda: self.job
+            self.ledger,
+            self._running,
+            self.coordinator_client,
+            self._complete,
+            self._lose,
+            lambda: self.job,
+            self.model_share,
         )
         self._unsubscribe = self.lifecycle.subscribe(self._follow_state)
         self.running_job.subscribe(self._follow_change)
@@ -177,8 +190,7 @@ class Episodes:
         if episode is None:
             return None
         row = episode.row
-        same = (row.client_id, row.episode_type, row.data_source, row.task_id)
-        if same != (request.client_id, request.episode_type, request.data_source, request.task_id):
+        if any(getattr(row, name) != getattr(request, name) for name in _SAME_BEGIN):
             raise IdempotencyMismatch("another episode was begun with this begin secret: draw one for each episode")
         episode.touch()
         return self._answer(row, key)
@@ -222,7 +234,10 @@ class Episodes:
                 check_rewards(self.job, request.rewards, turn_rewards)
             episode.closed = episode.closed or "ended"
         try:
-            receipt = await self.ledger.end_episode(ending_of(episode_id, request, turn_rewards))
+            share = None if episode is None else await self.model_share(episode, request)
+            unrecorded = NO_USE if episode is None else episode.meter.unrecorded
+            ending = ending_of(episode_id, request, turn_rewards, unrecorded=unrecorded, model_share=share)
+            receipt = await self.ledger.end_episode(ending)
         except BaseException:
             if episode is not None and episode.closed == "ended" and episode_id in self._running:
                 episode.closed = None
@@ -240,6 +255,13 @@ class Episodes:
             )
             await self._complete(episode, row)
         return receipt
+
+    async def model_share(self, episode: RunningEpisode, request: EndEpisodeRequest) -> float | None:
+        """How much of the replies that were graded the model wrote; None where none were sent."""
+        if request.replies is None:
+            return None
+        turns = await self.ledger.turns(episode.episode_id) if episode.calls_in_flight else episode.tree.turns
+        return await share_of_model(request.replies, turns)
 
     async def abort(self, episode_id: str, reason: str, *, is_final: bool = False) -> None:
         """Give an episode up without a reward; a repeated abort is no error.
@@ -456,6 +478,7 @@ class Episodes:
                 reason,
                 ended_at=time.time(),
                 last_seen_at=None if episode is None else episode.last_seen_at,
+                unrecorded=NO_USE if episode is None else episode.meter.unrecorded,
             )
         except BaseException:
             if episode is not None and closing and episode_id in self._running:

@@ -13,26 +13,34 @@ from collections.abc import Mapping, Sequence
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded
 from swarm.job import TrainJob
-from swarm.ledger import Ending, EpisodeRow
+from swarm.ledger import NO_USE, Ending, EpisodeRow, ModelUse
 from swarm.schemas import EndEpisodeRequest, EpisodeState
 from swarm.tracker.merge import merge
 from swarm.types import EpisodeType, FinishedEpisode, FinishReason, Turn
 
 logger = logging.getLogger(__name__)
 
-_REPORTED = {"task_id", "reward", "is_success", "turn_rewards", "rewards", "metadata"}
+_REPORTED = {"task_id", "reward", "is_success", "turn_rewards", "rewards", "metadata", "replies"}
 
 
 def payload_digest(request: EndEpisodeRequest) -> str:
     """Identifies what was reported, whoever sent it."""
     payload = request.model_dump(mode="json", include=_REPORTED)
-    if payload["rewards"] is None:
-        # As it was identified before there were named rewards: what was ended then can still be replayed.
-        del payload["rewards"]
+    for name in ("rewards", "replies"):
+        if payload[name] is None:
+            # As it was identified before there were any: what was ended then can still be replayed.
+            del payload[name]
     return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
 
 
-def ending_of(episode_id: str, request: EndEpisodeRequest, turn_rewards: tuple[float, ...] | None = None) -> Ending:
+def ending_of(
+    episode_id: str,
+    request: EndEpisodeRequest,
+    turn_rewards: tuple[float, ...] | None = None,
+    *,
+    unrecorded: ModelUse = NO_USE,
+    model_share: float | None = None,
+) -> Ending:
     """What is recorded of a result that came just now."""
     return Ending(
         episode_id=episode_id,
@@ -45,6 +53,8 @@ def ending_of(episode_id: str, request: EndEpisodeRequest, turn_rewards: tuple[f
         ended_at=time.time(),
         turn_rewards=turn_rewards,
         rewards=request.rewards,
+        unrecorded=unrecorded,
+        model_share=model_share,
     )
 
 

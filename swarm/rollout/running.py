@@ -28,6 +28,7 @@ from swarm.batch import Place
 from swarm.ledger import ClosedEpisode, EpisodeRow, RecordedEpisode
 from swarm.ledger.transactions import COMMIT_LIMIT_S, COMMIT_TIMEOUT
 from swarm.rollout.deduplication import EpisodeCalls
+from swarm.rollout.usage import UsageMeter
 from swarm.schemas import BeginEpisodeRequest, EpisodeState, RunningEpisodeView
 from swarm.tracker.tree import EpisodeTree
 from swarm.types import EpisodeType
@@ -59,14 +60,16 @@ class RunningEpisode:
     """One episode between begin and end. `closed` says why it can take no more calls, once it cannot; `unfit` why it
     has to be given up whatever it does.
 
-    `row` is as recorded at begin or, once it is prepared, then. `seen` is when its agent last called, `renewed` when
-    its client last showed that it lives, `expires` when its hard deadline passes; all three in seconds of the monotonic
-    clock. `place` is what a train episode holds in the batch; after the last attempt nobody takes it again.
+    `row` is as recorded at begin or, once it is prepared, then; `meter` counts what is spent on its model. `seen` is
+    when its agent last called, `renewed` when its client last showed that it lives, `expires` when its hard deadline
+    passes; all three in seconds of the monotonic clock. `place` is what a train episode holds in the batch; after the
+    last attempt nobody takes it again.
     """
 
     row: EpisodeRow
     tree: EpisodeTree
     calls: EpisodeCalls
+    meter: UsageMeter
     seen: float
     renewed: float
     expires: float
@@ -81,7 +84,7 @@ class RunningEpisode:
         """An episode without turns. Its lease starts now, its hard deadline stays that of the row."""
         now = time.monotonic()
         expires = now + row.deadline_at - time.time()
-        return cls(row, EpisodeTree(row.episode_id), EpisodeCalls(), now, now, expires, place)
+        return cls(row, EpisodeTree(row.episode_id), EpisodeCalls(), UsageMeter.of(row), now, now, expires, place)
 
     @classmethod
     def restored(cls, recorded: RecordedEpisode, place: Place | None) -> RunningEpisode:
@@ -258,6 +261,10 @@ def new_row(request: BeginEpisodeRequest, digest: str, timeout_s: float, *, is_g
         data_source=request.data_source,
         lease_s=request.lease_s,
         is_greedy=is_greedy,
+        sampling_seed=request.sampling_seed,
+        temperature=request.temperature,
+        max_calls=request.max_calls,
+        max_tokens=request.max_tokens,
     )
 
 

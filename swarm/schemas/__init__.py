@@ -40,6 +40,7 @@ from swarm.schemas.episode_bodies import EndOfMany as EndOfMany
 from swarm.schemas.episode_bodies import EpisodeDetail as EpisodeDetail
 from swarm.schemas.episode_bodies import EpisodePage as EpisodePage
 from swarm.schemas.episode_bodies import EpisodeSamples as EpisodeSamples
+from swarm.schemas.episode_bodies import EpisodeUsage as EpisodeUsage
 from swarm.schemas.episode_bodies import EpisodeView as EpisodeView
 from swarm.schemas.episode_bodies import HeartbeatRequest as HeartbeatRequest
 from swarm.schemas.episode_bodies import HeartbeatResponse as HeartbeatResponse

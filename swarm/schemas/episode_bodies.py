@@ -26,6 +26,10 @@ class BeginEpisodeRequest(Body):
 
     With a `begin_secret`, drawn anew for each episode, the same request again is the same episode, with the same key:
     what a client sends whose first call got no answer.
+
+    A call of the episode that names no `seed` is sampled with one that `sampling_seed` and the number of the call give,
+    and one that names no temperature at `temperature`, the job's by default. `max_calls` and `max_tokens` bound the
+    completions and the sampled tokens of the whole episode.
     """
 
     begin_secret: Secret | None = None
@@ -36,6 +40,10 @@ class BeginEpisodeRequest(Body):
     lease_s: float | None = Field(default=None, ge=1, le=3600, allow_inf_nan=False)
     idle_timeout_s: float = Field(default=240.0, gt=0, le=86_400, allow_inf_nan=False)
     wait_s: float = Field(default=25.0, ge=0, le=60, allow_inf_nan=False)
+    sampling_seed: int | None = Field(default=None, ge=0, lt=2**63)
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    max_calls: int | None = Field(default=None, ge=1, lt=2**31)
+    max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
 
 
 class BeginEpisodeResponse(Body):
@@ -59,7 +67,8 @@ class EndEpisodeRequest(Body):
     """POST episodes/{id}/end. Exactly once by `idempotency_key` (default: the episode id).
 
     `turn_rewards`, if given, has one entry per recorded turn. `rewards` are by name; a job of algorithm gdpo learns
-    from those that it names, and refuses an episode that lacks one.
+    from those that it names, and refuses an episode that lacks one. `replies` are the texts of the assistant messages
+    that were graded, tool-call arguments included: the answer says what share of them the model wrote.
     """
 
     task_id: str = Field(min_length=1, max_length=500)
@@ -68,6 +77,7 @@ class EndEpisodeRequest(Body):
     turn_rewards: list[Reward] | None = Field(default=None, max_length=10_000)
     rewards: NamedRewards | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+    replies: list[str] | None = Field(default=None, max_length=10_000)
     client_id: Identifier = "anonymous"
     idempotency_key: str | None = Field(default=None, max_length=200)
 
@@ -139,10 +149,34 @@ class TransactionView(Body):
     state: TransactionState
 
 
+class EpisodeUsage(Body):
+    """The inference of one episode, as the server sampled it.
+
+    `calls` counts completions: a call for n choices is n. Calls that the end cut off count with what had been sampled
+    by then. `temperatures`, `top_p` and `top_k` are the distinct values in rising order, the last two without those
+    that do nothing; `other_sampling` names further settings that changed the distribution, as in `min_p=0.5`.
+    `seconds` are those from begin to end, null before. `limited` says whether a call was refused or cut short by a
+    limit of the episode. `system_failures` counts model calls that failed by the server's own fault, and the times that
+    it was started again meanwhile.
+    """
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    temperatures: list[float] = Field(default_factory=list[float])
+    top_p: list[float] = Field(default_factory=list[float])
+    top_k: list[int] = Field(default_factory=list[int])
+    other_sampling: list[str] = Field(default_factory=list[str])
+    seconds: float | None = None
+    limited: bool = False
+    system_failures: int = 0
+
+
 class EndEpisodeResponse(Body):
     """What became of the episode. `replayed` is true if an earlier call with the same key had ended it already.
 
-    `weight_versions` are all that sampled one of its tokens.
+    `weight_versions` are all that sampled one of its tokens. `model_share` is the share of the reported `replies` that
+    the model wrote in this episode, from 0 to 1; null without replies, or where they hold no text.
     """
 
     episode_id: str
@@ -151,6 +185,8 @@ class EndEpisodeResponse(Body):
     batch_id: str | None
     replayed: bool
     weight_versions: list[int] = Field(default_factory=list[int])
+    usage: EpisodeUsage = Field(default_factory=EpisodeUsage)
+    model_share: float | None = None
 
 
 class AbortEpisodeRequest(Body):
@@ -194,7 +230,8 @@ class HeartbeatResponse(Body):
 
 class EpisodeView(Body):
     """One episode as the server knows it. Times are seconds since the epoch; `outcome` says why it was dropped.
-    `job_id` is the job that it was begun under, as in the event `job.started`."""
+    `job_id` is the job that it was begun under, as in the event `job.started`. `sampling_seed`, `temperature` and the
+    limits are as it was begun with, `usage` and `model_share` as in the answer to its end."""
 
     episode_id: str
     episode_type: EpisodeType
@@ -215,6 +252,12 @@ class EpisodeView(Body):
     batch_id: str | None
     job_id: int | None = None
     is_greedy: bool = False
+    sampling_seed: int | None = None
+    temperature: float | None = None
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    usage: EpisodeUsage = Field(default_factory=EpisodeUsage)
+    model_share: float | None = None
 
 
 class EpisodePage(Body):

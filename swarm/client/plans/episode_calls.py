@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from swarm.client.episode import Credentials, credentials_of
+from swarm.client.episode import Credentials, EpisodeSampling, credentials_of
 from swarm.client.heartbeat import BEAT_LIMIT_S, Leases
 from swarm.client.plans.calls import checked
 from swarm.client.plans.exchange import Call, Entry, Joinable, Plan, Server, exchange
@@ -59,6 +59,7 @@ def begin_episode(
     data_source: str,
     lease_s: float | None,
     wait_timeout_s: float,
+    sampling: EpisodeSampling,
 ) -> Plan[tuple[str, Credentials]]:
     hold_s = max(0.0, min(MAX_HOLD_S, wait_timeout_s))
     body = checked(
@@ -71,6 +72,7 @@ def begin_episode(
             lease_s=lease_s,
             idle_timeout_s=idle_timeout_s,
             wait_s=hold_s,
+            **sampling,
         )
     )
     call = Call(
@@ -132,6 +134,7 @@ def reported(client_id: str, task: Task, episode_id: str, output: WorkflowOutput
         "turn_rewards": None if output.turn_rewards is None else list(output.turn_rewards),
         # A server of before there were any refuses the name.
         **({} if output.rewards is None else {"rewards": dict(output.rewards)}),
+        **({} if output.replies is None else {"replies": list(output.replies)}),
         "metadata": dict(output.metadata),
         "client_id": client_id,
         "idempotency_key": episode_id,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from swarm.client.async_client import AsyncSwarmClient
-from swarm.client.episode import DEFAULT_END_WAIT_S, DEFAULT_WAIT_S, Credentials, abort_reason
+from swarm.client.episode import DEFAULT_END_WAIT_S, DEFAULT_WAIT_S, Credentials, EpisodeSampling, abort_reason
 from swarm.client.heartbeat import DEFAULT_LEASE_S
 from swarm.client.plans.team_calls import Begun, TeamPlan
 from swarm.client.teams.team import OpenEpisodes, Team, opened
@@ -34,9 +34,12 @@ class AsyncSwarmTeam(Team[AsyncSwarmClient]):
         *,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
+        **sampling: Unpack[EpisodeSampling],
     ) -> dict[str, tuple[str, Credentials]]:
-        """Begin an episode on every server: ids and credentials by name. All or none; raises as begin_episode."""
-        return await self._run(self._begin(task, episode_type, discard_episode_timeout, lease_s, wait_timeout))
+        """Begin an episode on every server: ids and credentials by name. All or none; raises as begin_episode, whose
+        `sampling` each of them gets."""
+        plan = self._begin(task, episode_type, discard_episode_timeout, lease_s, wait_timeout, sampling)
+        return await self._run(plan)
 
     async def end_all(
         self,
@@ -67,13 +70,14 @@ class AsyncSwarmTeam(Team[AsyncSwarmClient]):
         *,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
+        **sampling: Unpack[EpisodeSampling],
     ) -> AsyncGenerator[OpenEpisodes]:
         """Begin episodes for the length of a block; end them if it has set an output for each, else abort them.
 
         An exception inside the block aborts them and is raised again.
         """
         begun = await self.begin_all(
-            task, episode_type, discard_episode_timeout, lease_s=lease_s, wait_timeout=wait_timeout
+            task, episode_type, discard_episode_timeout, lease_s=lease_s, wait_timeout=wait_timeout, **sampling
         )
         episodes = opened(task, begun)
         try:

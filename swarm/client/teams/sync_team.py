@@ -11,10 +11,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from swarm.client.client import SwarmClient
-from swarm.client.episode import DEFAULT_END_WAIT_S, DEFAULT_WAIT_S, Credentials, abort_reason
+from swarm.client.episode import DEFAULT_END_WAIT_S, DEFAULT_WAIT_S, Credentials, EpisodeSampling, abort_reason
 from swarm.client.heartbeat import DEFAULT_LEASE_S
 from swarm.client.plans.team_calls import Begun, TeamPlan
 from swarm.client.teams.team import OpenEpisodes, Team, opened
@@ -35,9 +35,12 @@ class SwarmTeam(Team[SwarmClient]):
         *,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
+        **sampling: Unpack[EpisodeSampling],
     ) -> dict[str, tuple[str, Credentials]]:
-        """Begin an episode on every server: ids and credentials by name. All or none; raises as begin_episode."""
-        return self._run(self._begin(task, episode_type, discard_episode_timeout, lease_s, wait_timeout))
+        """Begin an episode on every server: ids and credentials by name. All or none; raises as begin_episode, whose
+        `sampling` each of them gets."""
+        plan = self._begin(task, episode_type, discard_episode_timeout, lease_s, wait_timeout, sampling)
+        return self._run(plan)
 
     def end_all(
         self,
@@ -68,12 +71,15 @@ class SwarmTeam(Team[SwarmClient]):
         *,
         lease_s: float | None = DEFAULT_LEASE_S,
         wait_timeout: float = DEFAULT_WAIT_S,
+        **sampling: Unpack[EpisodeSampling],
     ) -> Generator[OpenEpisodes]:
         """Begin episodes for the length of a block; end them if it has set an output for each, else abort them.
 
         An exception inside the block aborts them and is raised again.
         """
-        begun = self.begin_all(task, episode_type, discard_episode_timeout, lease_s=lease_s, wait_timeout=wait_timeout)
+        begun = self.begin_all(
+            task, episode_type, discard_episode_timeout, lease_s=lease_s, wait_timeout=wait_timeout, **sampling
+        )
         episodes = opened(task, begun)
         try:
             yield episodes

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from swarm.client.async_client import AsyncSwarmClient
 from swarm.client.client import SwarmClient
-from swarm.client.episode import Credentials
+from swarm.client.episode import Credentials, EpisodeSampling
 from swarm.client.plans import team_calls
 from swarm.client.plans.team_calls import Begun, TeamPlan
 from swarm.errors import BadRequest, ServerUnreachable, Unavailable
@@ -57,6 +57,7 @@ class Team(Generic[Client]):
         discard_episode_timeout: float,
         lease_s: float | None,
         wait_timeout: float,
+        sampling: EpisodeSampling,
     ) -> TeamPlan[dict[str, tuple[str, Credentials]]]:
         def begin(client: SwarmClient | AsyncSwarmClient) -> Any:
             return client.begin_episode(
@@ -66,6 +67,7 @@ class Team(Generic[Client]):
                 data_source=task.data_source,
                 lease_s=lease_s,
                 wait_timeout=wait_timeout,
+                **sampling,
             )
 
         return team_calls.begin_all(list(self.clients), begin)

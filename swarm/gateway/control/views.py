@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from swarm.ledger import EndReceipt, EpisodeRow, EvaluationRow
+from swarm.ledger import EndReceipt, EpisodeRow, EvaluationRow, ModelUse
 from swarm.schemas import (
     EndEpisodeResponse,
     EpisodeDetail,
     EpisodeSamples,
+    EpisodeUsage,
     EpisodeView,
     EvaluationView,
     SampleView,
@@ -26,7 +27,25 @@ from swarm.types import Sample, Turn
 def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeView:
     """`last_seen_at` of a running episode is known to the rollout alone."""
     seen = last_seen_at or row.last_seen_at or row.ended_at or row.begun_at
-    return EpisodeView.model_validate(replace(row, last_seen_at=seen), from_attributes=True)
+    view = EpisodeView.model_validate(replace(row, last_seen_at=seen), from_attributes=True)
+    view.usage = view_usage(row.use, row.begun_at, row.ended_at)
+    return view
+
+
+def view_usage(use: ModelUse, begun_at: float, ended_at: float | None) -> EpisodeUsage:
+    others = {(name, value) for each in use.sampling for name, value in each.others}
+    return EpisodeUsage(
+        calls=use.calls,
+        prompt_tokens=use.prompt_tokens,
+        sampled_tokens=use.sampled_tokens,
+        temperatures=sorted({each.temperature for each in use.sampling}),
+        top_p=sorted(value for name, value in others if name == "top_p"),
+        top_k=sorted(int(value) for name, value in others if name == "top_k"),
+        other_sampling=sorted(f"{name}={value:g}" for name, value in others if name not in {"top_p", "top_k"}),
+        seconds=None if ended_at is None else max(0.0, ended_at - begun_at),
+        limited=use.is_limited,
+        system_failures=use.system_failures,
+    )
 
 
 def view_detail(
@@ -57,9 +76,16 @@ def view_samples(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) 
 
 
 def view_receipt(episode_id: str, receipt: EndReceipt) -> EndEpisodeResponse:
-    fields = asdict(receipt)
-    del fields["ended_at"]
-    return EndEpisodeResponse(episode_id=episode_id, **fields)
+    return EndEpisodeResponse(
+        episode_id=episode_id,
+        state=receipt.state,
+        outcome=receipt.outcome,
+        batch_id=receipt.batch_id,
+        replayed=receipt.replayed,
+        weight_versions=list(receipt.weight_versions),
+        usage=view_usage(receipt.use, receipt.begun_at, receipt.ended_at),
+        model_share=receipt.model_share,
+    )
 
 
 def view_evaluation(row: EvaluationRow) -> EvaluationView:

@@ -102,7 +102,7 @@ class ModelEndpoint:
         """Raises what refuses the request; whatever happens later ends a stream with the dialect's error event."""
         service, episode = opened(request, self.served)
         body = await read_object(request) or {}
-        asked = dialect.parse(body, service.defaults())
+        asked = dialect.parse(body, service.defaults(episode))
         ignored = asked.ignored_fields
         if episode.row.is_greedy and asked.call.params.temperature:
             ignored = (*ignored, "temperature")

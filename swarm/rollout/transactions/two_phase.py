@@ -19,12 +19,12 @@ from typing import Literal
 
 from swarm.errors import Conflict, EpisodeEnded, SwarmError
 from swarm.job import TrainJob
-from swarm.ledger import EndReceipt, EpisodeRow, Ledger
+from swarm.ledger import NO_USE, EndReceipt, EpisodeRow, Ledger
 from swarm.ledger.transactions import COMMIT_LIMIT_S
 from swarm.rollout.results import align_turn_rewards, check_rewards, ending_of
 from swarm.rollout.running import RunningEpisode, RunningEpisodes
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
-from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
+from swarm.schemas import EndEpisodeRequest, EpisodeState, PrepareEpisodeRequest, TransactionState
 from swarm.types import EpisodeType
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Transactions:
     """The prepared episodes among `running`. Used from one event loop.
 
     `complete` hands an ended episode on, `lose` counts one that was given up; both do so once. `job` is the present
-    one.
+    one, `model_share` how much of the graded replies its model wrote.
     """
 
     ledger: Ledger
@@ -53,6 +53,7 @@ class Transactions:
     complete: Callable[[RunningEpisode, EpisodeRow], Awaitable[None]]
     lose: Callable[[RunningEpisode, str], None]
     job: Callable[[], TrainJob]
+    model_share: Callable[[RunningEpisode, EndEpisodeRequest], Awaitable[float | None]]
     _asking: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     async def prepare(self, episode_id: str, request: PrepareEpisodeRequest) -> EndReceipt:
@@ -72,8 +73,10 @@ class Transactions:
                 check_rewards(self.job(), request.rewards, turn_rewards)
             is_closing = episode.closed is None
             episode.closed = episode.closed or EpisodeState.PREPARED
-        ending = ending_of(episode_id, request, turn_rewards)
         try:
+            share = None if episode is None else await self.model_share(episode, request)
+            unrecorded = NO_USE if episode is None else episode.meter.unrecorded
+            ending = ending_of(episode_id, request, turn_rewards, unrecorded=unrecorded, model_share=share)
             receipt = await self.ledger.prepare_episode(
                 ending, transaction_sha256=transaction_digest(secret), inquiry_url=inquiry_url
             )

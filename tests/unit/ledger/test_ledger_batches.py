@@ -132,7 +132,10 @@ def test_recover_returns_what_goes_on_running_episodes_among_it(script: Any, led
     assert [episode.row.episode_id for episode in work.completed] == ["sealed", "waiting"]
     assert work.completed[1].turns == (script.turn("waiting"),)
     assert (running.state, running.outcome) == (EpisodeState.RUNNING, None)
-    assert (again.running, again.returned, again.completed) == (work.running, (), work.completed)
+    assert (again.returned, again.completed) == ((), work.completed)
+    assert [episode.turns for episode in again.running] == [episode.turns for episode in work.running]
+    failures = [each.running[0].row.use.system_failures for each in (work, again)]
+    assert failures == [1, 2]
 
 
 def test_recover_of_an_empty_ledger_finds_nothing(ledger: Ledger) -> None:

@@ -18,7 +18,7 @@ from swarm.ledger import Ledger, database
 from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 
-FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4, 5, 6, 7)}
+FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4, 5, 6, 7, 8)}
 APPLICATION_ID = 0x53574C47
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
@@ -72,6 +72,7 @@ def test_ledger_of_a_former_version_goes_on_where_it_stood(old_path: Path, make_
     row = work.completed[0].row
     assert (row.data_source, row.lease_s, row.turn_rewards, row.reward) == ("default", None, None, 1.0)
     assert row.rewards is None
+    assert (row.use.calls, row.use.prompt_tokens, row.use.sampled_tokens) == (1, 3, 2)
     assert failures == {"idle_timeout": 2, "client_abort": 1, "stale": 1}
     assert groups == {"default": 1}
     assert batch.settings == {}
@@ -131,9 +132,9 @@ def test_without_a_copy_nothing_is_migrated(old_path: Path, version: int) -> Non
 
 def test_migration_that_fails_midway_leaves_the_old_version(old_path: Path) -> None:
     with closing(sqlite3.connect(old_path)) as connection:
-        connection.execute("ALTER TABLE episodes ADD COLUMN is_greedy INTEGER")
+        connection.execute("ALTER TABLE episodes ADD COLUMN model_share REAL")
     before = content_of(old_path)
-    with pytest.raises(LedgerError, match="duplicate column name: is_greedy"):
+    with pytest.raises(LedgerError, match="duplicate column name: model_share"):
         Ledger.open(old_path)
     assert content_of(old_path) == before
 

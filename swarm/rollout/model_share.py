@@ -1,0 +1,167 @@
+"""How much of the graded replies of an episode the served model wrote.
+
+Place in the flow: asked when an episode ends whose driver sent the replies that were graded; what the model wrote is
+read from the recorded turns. Pure functions. This module knows nothing of tasks, grades or agents.
+
+Replies and turns are compared as words. Markup, the keys of a JSON object, letter case, punctuation and the form of a
+number (`1,000`, `42.0`) do not count, so that an agent may take an answer out of a longer text, strip it or wrap it.
+A line of up to `RUN` words, or one value of a JSON object, counts wholly or not at all: it does if the model wrote
+these words one after the other. In a longer line those words count that stand in a run of `RUN` words of the model.
+So a sentence that the model wrote, too, gives no credit for another answer at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from swarm.types import Turn
+
+RUN = 8
+MAX_REPLIES = 200_000
+"""Characters of the replies that are looked at. What is beyond counts as not written by the model."""
+MAX_WRITTEN = 1_000_000
+"""Characters of the model that are looked at, the latest ones."""
+INLINE = 5_000
+"""So many characters are compared at once; more of them would hold up the calls of others."""
+
+_MARKUP = re.compile(r"</?[A-Za-z][^<>]{0,100}>|\\[A-Za-z]+|```\w*")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_NO_FRACTION = re.compile(r"(?<=\d)\.0+(?![\d.])")
+_WORD = re.compile(
+    # Scripts without blanks between words: Thai, Lao, Khmer, kana, Han.
+    r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]|\d+|[^\W\d_]+"
+)
+
+Words = tuple[str, ...]
+
+
+async def share_of_model(replies: Sequence[str], turns: Iterable[Turn]) -> float | None:
+    """The share, from 0 to 1, of the characters of the words in `replies` that the model wrote in `turns`; None where
+    the replies hold none."""
+    written = [text for turn in turns for text in _texts_of(turn)]
+    if sum(map(len, replies)) + sum(map(len, written)) <= INLINE:
+        return share_written(replies, written)
+    return await asyncio.to_thread(share_written, replies, written)
+
+
+def share_written(replies: Sequence[str], written: Sequence[str]) -> float | None:
+    """As `share_of_model`, of the texts that the model wrote."""
+    considered, beyond = _first(replies, MAX_REPLIES)
+    latest, _ = _first(list(reversed(written)), MAX_WRITTEN)
+    units = [unit for text in considered for unit in _units(text)]
+    total = sum(map(_size, units)) + beyond
+    if not total:
+        return None
+    texts = [variant for text in latest for variant in _variants(text)]
+    present = _found({run for unit in units for run in _runs(unit)}, texts)
+    return sum(_credit(unit, present) for unit in units) / total
+
+
+def _texts_of(turn: Turn) -> Iterator[str]:
+    """What the model wrote in a turn: what it says, what it thinks, and the arguments of its calls."""
+    reply = turn.reply
+    for text in (reply.get("content"), reply.get("reasoning_content")):
+        if isinstance(text, str) and text:
+            yield text
+    for call in reply.get("tool_calls") or ():
+        yield str(call["function"]["arguments"])
+
+
+def _first(texts: Sequence[str], limit: int) -> tuple[list[str], int]:
+    """The texts up to so many characters, and how many characters are left out."""
+    kept: list[str] = []
+    left = limit
+    for text in texts:
+        kept.append(text[:left])
+        left -= len(kept[-1])
+    return kept, sum(map(len, texts)) - (limit - left)
+
+
+def _units(text: str) -> Iterator[Words]:
+    """Values of a JSON text, else lines, as words; one without a word as its signs."""
+    values = _json_values(text)
+    lines = _MARKUP.sub("\n", text).splitlines() if values is None else values
+    for line in lines:
+        if words := _words(line) or _signs(line):
+            yield words
+
+
+def _variants(text: str) -> Iterator[Words]:
+    """A text of the model with its markup, without, and as the values of its JSON."""
+    plain = _MARKUP.sub(" ", text)
+    yield _words(text)
+    if plain != text:
+        yield _words(plain)
+    if (values := _json_values(text)) is not None:
+        yield from map(_words, values)
+    yield _signs(text)
+
+
+def _words(text: str) -> Words:
+    return tuple(_WORD.findall(_NO_FRACTION.sub("", _THOUSANDS.sub("", _normal(text)))))
+
+
+def _signs(text: str) -> Words:
+    """What stands for the words of a line that has none."""
+    return tuple(sign for sign in _normal(text) if not (sign.isalnum() or sign.isspace()))
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def _json_values(text: str) -> list[str] | None:
+    """The strings, numbers and constants in a JSON object or array, without its keys; None for any other text."""
+    stripped = _MARKUP.sub("", text).strip() if text.lstrip().startswith("```") else text.strip()
+    if not stripped.startswith(("{", "[")):
+        return None
+    try:
+        return list(_leaves(json.loads(stripped, parse_int=str, parse_float=str)))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for each in cast("dict[str, Any]", value).values():
+            yield from _leaves(each)
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from _leaves(each)
+    else:
+        yield value if isinstance(value, str) else json.dumps(value)
+
+
+def _runs(unit: Words) -> Iterator[Words]:
+    """The runs of words that decide on a unit: itself, or all runs of the length `RUN` in it."""
+    length = min(RUN, len(unit))
+    return (unit[start : start + length] for start in range(len(unit) - length + 1))
+
+
+def _found(runs: set[Words], texts: Sequence[Words]) -> set[Words]:
+    """Those of the runs that stand in one of the texts."""
+    found: set[Words] = set()
+    for length in {len(run) for run in runs}:
+        for text in texts:
+            found |= runs.intersection(text[start : start + length] for start in range(len(text) - length + 1))
+    return found
+
+
+def _credit(unit: Words, present: set[Words]) -> int:
+    """The characters of a unit that the model wrote."""
+    end = credit = 0
+    for start, run in enumerate(_runs(unit)):
+        if run in present:
+            # Runs overlap: each word counts once.
+            credit += _size(unit[max(start, end) : start + len(run)])
+            end = start + len(run)
+    return credit
+
+
+def _size(words: Sequence[str]) -> int:
+    return sum(map(len, words))

@@ -1,0 +1,109 @@
+"""What one running episode spends on its model, the limits it was begun with, and the seeds of its calls.
+
+Place in the flow: each running episode has a meter; completion.py asks it before a call is sampled and tells it what
+came of it. What is on record is counted by the ledger; the meter keeps what is not there yet, until the end of the
+episode puts it there. This module knows nothing of prompts or replies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from swarm.errors import AttemptLimit
+from swarm.ledger import NO_USE, EpisodeRow, ModelUse
+from swarm.types import SamplingParams
+
+
+def call_seed(sampling_seed: int, number: int) -> int:
+    """The seed of the call with this number in an episode; equal in every process and version."""
+    digest = hashlib.sha256(f"call {number} of {sampling_seed}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % 2**63
+
+
+@dataclass(slots=True, eq=False)
+class OpenCompletion:
+    """A completion that is not on record. `params` are those that it is sampled with, `asked_tokens` the limit that its
+    call asked for; `sampled` are its tokens so far. It is `handed_over` once the ledger was given its turn."""
+
+    prompt_tokens: int
+    params: SamplingParams
+    asked_tokens: int
+    sampled: int = 0
+    handed_over: bool = False
+
+    @property
+    def use(self) -> ModelUse:
+        """Nothing as long as no token was sampled."""
+        return ModelUse.of(self.params, self.prompt_tokens, self.sampled) if self.sampled else NO_USE
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the limit of the episode ended it."""
+        return self.params.max_tokens < self.asked_tokens and self.sampled >= self.params.max_tokens
+
+
+@dataclass(slots=True)
+class UsageMeter:
+    """`calls` and `tokens` are those that count against the limits and are sampled. Used from one event loop."""
+
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    calls: int = 0
+    tokens: int = 0
+    system_failures: int = 0
+    is_limited: bool = False
+    _open: set[OpenCompletion] = field(default_factory=set[OpenCompletion])
+    _unrecorded: ModelUse = NO_USE
+
+    @classmethod
+    def of(cls, row: EpisodeRow) -> UsageMeter:
+        return cls(row.max_calls, row.max_tokens, row.use.calls, row.use.sampled_tokens)
+
+    def admit(self, params: SamplingParams, count: int) -> SamplingParams:
+        """What each of the `count` completions of a new call is sampled with: no more tokens than are left.
+
+        Tokens that calls under way may still sample count as spent. Raises AttemptLimit where too little is left.
+        """
+        if self.max_calls is not None and self.calls + len(self._open) + count > self.max_calls:
+            left = max(0, self.max_calls - self.calls - len(self._open))
+            raise self._refuse(f"of its {self.max_calls} model calls {left} are left, and this is {count}")
+        if self.max_tokens is None:
+            return params
+        reserved = sum(each.params.max_tokens for each in self._open)
+        share = (self.max_tokens - self.tokens - reserved) // count
+        if share < max(1, params.min_tokens):
+            waiting = f", {reserved} more may be sampled by calls under way" if reserved else ""
+            raise self._refuse(f"{self.tokens} of its {self.max_tokens} tokens are sampled{waiting}")
+        return params if params.max_tokens <= share else replace(params, max_tokens=share)
+
+    def begin(self, completions: Iterable[OpenCompletion]) -> None:
+        self._open.update(completions)
+
+    def settle(self, completions: Sequence[OpenCompletion], recorded: Iterable[OpenCompletion]) -> None:
+        """These are over. Those that are not on record count with what was sampled, unless the ledger refused them."""
+        on_record = set(recorded)
+        for each in completions:
+            self._open.discard(each)
+            if each in on_record:
+                self.calls += 1
+                self.tokens += each.sampled
+                self.is_limited = self.is_limited or each.is_cut
+            elif not each.handed_over:
+                self.calls += each.use.calls
+                self.tokens += each.sampled
+                self._unrecorded += each.use
+
+    @property
+    def unrecorded(self) -> ModelUse:
+        """What the ledger does not know of, completions under way included."""
+        use = replace(self._unrecorded, is_limited=self.is_limited, system_failures=self.system_failures)
+        for each in self._open:
+            if not each.handed_over:
+                use += each.use
+        return use
+
+    def _refuse(self, why: str) -> AttemptLimit:
+        self.is_limited = True
+        return AttemptLimit(f"the episode is at its limit: {why}")

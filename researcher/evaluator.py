@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -39,7 +40,7 @@ from swarm.environments import Environment
 from swarm.processes.child import Child, end_stale
 from swarm.program import Program, is_program, measure
 from swarm.program.base import PLAIN
-from swarm.program.hosted.process import ProgramProcess, place_program
+from swarm.program.hosted.process import MAX_HUNG, ProgramProcess, place_program
 from swarm.program.training import EVAL_TEMPERATURE
 from swarm.sandbox.sandbox import Sandbox
 from swarm.tasks import Split
@@ -52,14 +53,16 @@ CHECKPOINTS = "checkpoints"
 
 EVAL_WORKERS = 64
 SAMPLED_EPISODES = 4
-MAX_BROKEN_OFF = 0.02
-"""The largest share of a score's attempts that a program may end itself after its first reply: one that ends more
-chooses which attempts count."""
+MAX_BROKEN = 0.02
+"""Where nobody knows the worst score that there is, the largest share of a score's attempts that a program may break:
+what it would have scored there cannot be told."""
 PRUNED = "pruned"
 """Where in a run's external ids the paths of its checkpoints stand that the study has removed."""
 RECORD = "record"
 """Where in a run's external ids the begin of its record stands."""
 REST_POLL_S = 0.1
+MAX_REASONS, MAX_REASON_CHARS = 20, 300
+"""What is kept of the reasons of one score's broken and repeated attempts."""
 TRAIN_DIGEST = "train_environment_digest"
 CLIENT_EXIT_S = 10.0
 """A client sees TrainingComplete at its next begin; beyond that it is ended."""
@@ -253,7 +256,7 @@ class Evaluator:
             if task.task_id in first:
                 sampled.append((task, credentials.episode_id))
 
-        with self._program(run, phase, url) as (program, process):
+        with self._program(run, phase, url) as program:
             result = measure(
                 client,
                 environment,
@@ -261,16 +264,27 @@ class Evaluator:
                 split=Split(split),
                 episodes=self.charter.eval_episodes,
                 max_workers=EVAL_WORKERS,
+                worst=self._worst_score(run.study_id),
                 wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
             )
-        if process is not None and process.broken_off > max(1, MAX_BROKEN_OFF * self.charter.eval_episodes):
+        if self.charter.metric_range is None and len(result.broken) > max(1, MAX_BROKEN * self.charter.eval_episodes):
             raise RunRejected(
-                f"the program broke {process.broken_off} {phase} attempts off after its first reply, so that they were "
-                "made again: a score of attempts that a program may choose is none"
+                f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and nobody knows the worst "
+                f"score that they could have had; the first: {result.broken[0].error}"
             )
         self.record_score(run, phase, split, result, version=version, details=details)
         return sampled
+
+    def _worst_score(self, study_id: str) -> float:
+        """Return what an attempt scores that its program breaks: the end of the metric's range, or the worst that any
+        attempt of the study has scored."""
+        is_minimized = self.charter.direction == "minimize"
+        if self.charter.metric_range is not None:
+            return self.charter.metric_range[1 if is_minimized else 0]
+        scores = self.store.list_evaluations(study_id=study_id)
+        rewards = [0.0, *(reward for score in scores for reward in score.details.get("rewards", ()))]
+        return max(rewards) if is_minimized else min(rewards)
 
     def _environment(self) -> Environment:
         """Raises RunBroken if it is no longer what the charter says."""
@@ -282,19 +296,20 @@ class Evaluator:
         return opened
 
     @contextmanager
-    def _program(self, run: Run, phase: str, url: str) -> Generator[tuple[Program, ProgramProcess | None]]:
+    def _program(self, run: Run, phase: str, url: str) -> Generator[Program]:
         """The agent that plays for a run: that of its arm's program, in a process of its own, in a sandbox if it is
         foreign code. An arm with a client that drives itself is played by the plain agent."""
         experiment = self._experiment(run)
         code = experiment.program_code
         if code == load("program") or not is_program(code):
-            yield PLAIN, None
+            yield PLAIN
             return
         sandbox = None if experiment.author is Author.PACKAGE else self.sandbox
-        with place_program(code, self.folder(run.id) / phase, url, sandbox) as place:
-            process = ProgramProcess(place)
-            with process as program:
-                yield program, process
+        with (
+            place_program(code, self.folder(run.id) / phase, url, sandbox) as place,
+            ProgramProcess(place, max_hung=MAX_HUNG) as program,
+        ):
+            yield program
 
     def record_score(
         self,
@@ -306,12 +321,14 @@ class Evaluator:
         version: int,
         details: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Store a score with the reward of every episode behind it. Raises RunBroken if some episodes have none, or
-        were played on other weights."""
+        """Store a score with the reward of every attempt behind it, and which attempts were broken or made again.
+
+        Raises ScoreIncomplete if the system broke an attempt for good, RunBroken if other weights answered.
+        """
         if result.failures or result.mean is None:
             first = result.failures[0].error if result.failures else "no reason given"
             total = result.n + len(result.failures)
-            raise ScoreIncomplete(f"{len(result.failures)} of {total} {phase} episodes failed: {first}")
+            raise ScoreIncomplete(f"{len(result.failures)} of {total} {phase} attempts have no score: {first}")
         if result.weight_versions != (version,):
             raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
         self.store.record_evaluation(
@@ -325,7 +342,14 @@ class Evaluator:
             mean=result.mean,
             stderr=result.stderr or 0.0,
             evaluator_hash=self.evaluator_hash(split),
-            details={**details, "temperature": EVAL_TEMPERATURE, **raw_rewards(result)},
+            details={
+                **details,
+                "temperature": EVAL_TEMPERATURE,
+                **raw_rewards(result),
+                "broken": len(result.broken),
+                "repeated": len(result.repeats),
+                "reasons": _counted((*(failure.error for failure in result.broken), *result.repeats)),
+            },
         )
 
     def evaluator_hash(self, split: str) -> str:
@@ -461,6 +485,11 @@ def evaluator_hash(charter: Charter, environment: Environment, split: str) -> st
             "version": swarm.__version__,
         }
     )
+
+
+def _counted(reasons: Iterable[str]) -> dict[str, int]:
+    """Return how often each reason occurs, the most frequent of them first."""
+    return dict(Counter(reason[:MAX_REASON_CHARS] for reason in reasons).most_common(MAX_REASONS))
 
 
 def raw_rewards(result: Evaluation) -> dict[str, list[Any]]:

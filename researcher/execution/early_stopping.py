@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
 
+STALL = "stall"
+"""Kind of the diagnosis of a run without a step for too long."""
 REWARD, SPREAD = "critic/score/mean", "critic/score/std"
 SUCCESS = "batch/success_rate"
 """Share of the batch's episodes that the environment calls solved, whatever reward they are trained on."""
@@ -284,7 +286,7 @@ class EarlyStopping:
             return Diagnosis("overrun", sentence, is_scored=False, is_retried=False)
         if now - self._last_step_at > self._stall_s():
             sentence = f"No step for {self._stall_s():.0f} s after step {self._step}."
-            return Diagnosis("stall", sentence, is_scored=False, is_retried=True)
+            return Diagnosis(STALL, sentence, is_scored=False, is_retried=True)
         return None
 
     def _stall_s(self) -> float:

@@ -22,19 +22,24 @@ from swarm.job import build_job
 TRAINING_SECONDS = "training/seconds"
 """Metric of a step: seconds from the end of the step before it, or from when the program was started, to its end. It
 holds the episodes and the update, and no evaluation."""
-MAX_FAILURES = 2
-"""A run that failed by its own doing is tried once more; what fails twice so would fail a third time."""
 MAX_SERVERS = 2
 """A failure of the system on so many servers, each of which answered, is no fault of a server."""
 MAX_ON_ONE_SERVER = 4
 """The same where there is no other server to try."""
 MAX_LOSSES = 10
 """Servers that go away under every attempt at the same run may go away because of it."""
+FAILURE = "failure"
+"""Kind of the diagnosis of a run that the system broke in any other way. Another attempt follows."""
 SERVER_LOST = "server_lost"
 """Kind of the diagnosis of a run whose server went away: it says nothing of the run and is no failure of it."""
 
-OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", "program", "rejected"})
-"""Kinds of diagnoses by which an arm fails, not the system that runs it."""
+PROGRAM = "program"
+"""Kind of the diagnosis of a run that its own program ended."""
+UNSCORED = "unscored"
+"""Kind of the diagnosis of a run whose score the system broke for good. Training it anew would let chance choose."""
+OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", PROGRAM, "rejected"})
+"""Kinds of diagnoses by which an arm fails, not the system that runs it. Such a run is never trained again: an arm that
+could have another try by failing would choose among its runs."""
 
 
 BUDGET = "budget"
@@ -80,9 +85,8 @@ class Trial:
 
     @property
     def _own_failures(self) -> list[Run]:
-        """Those by its own doing, once they are enough to give it up."""
-        own = [run for run in self._failures if _kind(run) in OWN_DOING]
-        return own if len(own) >= MAX_FAILURES or any(not is_retried(run) for run in own) else []
+        """Those by its own doing. One is enough to give the trial up."""
+        return [run for run in self._failures if _kind(run) in OWN_DOING]
 
     @property
     def _system_failures(self) -> list[Run]:

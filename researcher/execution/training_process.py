@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from prompts import load
 from swarm.processes.child import Child
 from swarm.program import is_program
 from swarm.sandbox.sandbox import plain_command
@@ -49,7 +50,9 @@ def start_training(
     if is_program(code):
         # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
         arguments = ["-m", "swarm.program", *arguments, "--env", environment, "--run", run_id, *until]
-        arguments += ["--sandbox"] if is_sandboxed else []
+        # The plain agent, which the evaluator plays itself, needs no process.
+        hosted = [] if code == load("program") else ["--hosted"]
+        arguments += ["--sandbox"] if is_sandboxed else hosted
     command = plain_command([sys.executable, *arguments], server_url=url, token=token)
     log = folder / "train.log"
     return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)

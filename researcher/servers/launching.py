@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments_db import Run
 from researcher.errors import RunBroken, RunLost, ServerInUse
+from researcher.execution.run_record import RunRejected
 from swarm import SwarmClient
 from swarm.errors import LaunchConflict
 from swarm.schemas import Status
@@ -22,8 +23,8 @@ POLL_S = 0.1
 def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: str, boot_timeout_s: float) -> None:
     """Start the run's job under its key, unless the server has done so before; returns while it boots.
 
-    Raises RunBroken if its engine failed or its program began another run in its place, RunLost if somebody else's run
-    took its place, ServerInUse if the server works for another project than `project`.
+    Raises RunBroken if its engine failed, RunRejected if its program began another run in its place, RunLost if
+    somebody else's run took its place, ServerInUse if the server works for another project than `project`.
     """
     key = run.idempotency_key
     try:
@@ -72,7 +73,9 @@ def is_replaced(client: SwarmClient, run: Run, boot_timeout_s: float) -> bool:
 
 
 def refuse_own_successor(client: SwarmClient, run: Run) -> None:
-    """Raises RunBroken if the run that took this one's place bears its name. Names are given once per attempt, so only
-    the program of the run can have started it."""
+    """Refuse a run whose place was taken by one that bears its name. Raises RunRejected.
+
+    Names are given once per attempt, so only the program of the run can have started that one.
+    """
     if client.status().experiment_name == run.job["experiment_name"]:
-        raise RunBroken("its program restarted the job on the server: a score would not be the arm's")
+        raise RunRejected("its program restarted the job on the server: a score would not be the arm's")

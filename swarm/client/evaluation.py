@@ -1,8 +1,7 @@
-"""Score the weights a server serves: eval episodes on given tasks, a mean with its standard error; once, or whenever a
-job that trains is due for it.
+"""Held-out scores of the weights that a server serves, measured once, or whenever a training job is due for one.
 
-Place in the flow: on top of SwarmClient, for whoever judges a model. Nothing measured here is ever trained on. Knows
-nothing of agents.
+Place in the flow: on top of SwarmClient, for whoever judges a model. The attempts of a score are drawn before it
+begins, and every one of them counts. Nothing measured here is ever trained on. This module knows nothing of agents.
 """
 
 from __future__ import annotations
@@ -18,12 +17,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swarm.client.client import SwarmClient
-from swarm.client.episode import DEFAULT_WAIT_S
+from swarm.client.episode import DEFAULT_WAIT_S, OpenEpisode
 from swarm.client.heartbeat import BEATS_PER_LEASE, DEFAULT_LEASE_S
 from swarm.client.runner import RunAgent, backoff_s
-from swarm.errors import BadRequest, Conflict, NotFound, SwarmError
-from swarm.schemas import EvaluationView
-from swarm.types import EpisodeType, Task
+from swarm.client.transient_errors import is_transient
+from swarm.errors import (
+    BadRequest,
+    Conflict,
+    EngineFailure,
+    EnvironmentFailure,
+    EpisodeEnded,
+    NotFound,
+    ProgramFailure,
+    SandboxUnavailable,
+    SwarmError,
+)
+from swarm.schemas import EndEpisodeResponse, EvaluationView
+from swarm.types import EpisodeType, Task, WorkflowOutput
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +41,13 @@ MAX_ATTEMPTS = 3
 CLAIM_WAIT_S = 20.0
 """How long a server holds a call while nothing is due."""
 MAX_REASON = 1000
+SILENT = ("idle_timeout", "deadline")
+"""Why a server gives an episode up whose client lives and whose agent does not go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFailure:
-    """An attempt that brought no reward, however often it was tried. `error` is one line."""
+    """An attempt that ended without a grade. `error` is one line."""
 
     task_id: str
     error: str
@@ -43,12 +55,16 @@ class EvaluationFailure:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """`mean` of all `n` rewards and its `stderr`, over tasks; None where there are too few rewards to say. `successes`
-    are the attempts that solved their task.
+    """One score: `mean` of all `n` rewards and its `stderr`, over tasks; None where there are too few rewards to say.
 
-    `rewards` maps each task id to the rewards of its attempts, in the order they ended, and `solved` to whether each of
-    them solved its task. `weight_versions` are all that answered: more than one means that the weights changed in
-    between. `episode_ids` are the scored episodes. Failures are in none of these figures.
+    `successes` are the attempts that solved their task. `rewards` maps each task id to the rewards of its attempts, in
+    the order they ended, and `solved` to whether each of them solved its task. `weight_versions` are all that answered:
+    more than one means that the weights changed in between. `episode_ids` are the scored episodes, and `receipts` what
+    the server said of each that it ended.
+
+    `broken` are the attempts that the program broke: they are among the figures, with the worst value. `failures` are
+    the attempts that the system broke for good: they are in none of the figures. `repeats` are the reasons of attempts
+    that the system broke and that were made again.
     """
 
     n: int
@@ -60,6 +76,9 @@ class Evaluation:
     failures: tuple[EvaluationFailure, ...]
     solved: Mapping[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
     episode_ids: tuple[str, ...] = ()
+    broken: tuple[EvaluationFailure, ...] = ()
+    repeats: tuple[str, ...] = ()
+    receipts: tuple[EndEpisodeResponse, ...] = ()
 
 
 def evaluate(
@@ -68,21 +87,25 @@ def evaluate(
     run_agent: RunAgent,
     max_workers: int = 64,
     *,
+    worst: float | None = None,
     discard_episode_timeout: float = 240.0,
     wait_timeout: float = DEFAULT_WAIT_S,
     on_interrupt: Callable[[], None] | None = None,
 ) -> Evaluation:
     """Run the agent once per entry of `tasks`, as eval episodes; a task given k times is attempted k times.
 
-    A failure is never a reward: the attempt is repeated, 3 times in all, then listed under `failures`. An interrupt
-    (Ctrl-C) is raised once the attempts under way have ended; `on_interrupt` is called before, to make them end.
+    An attempt that the system breaks (the server was away, the environment failed) is made again as the same attempt,
+    up to 3 times in all, and is then listed under `failures`. An attempt that `run_agent` breaks is not made again: it
+    scores `worst`, or is listed under `failures` where no worst value is given. `run_agent` says whose fault it was: a
+    ProgramFailure is its own, and so is any error that is none of the system's. An interrupt (Ctrl-C) is raised once
+    the attempts under way have ended; `on_interrupt` is called before, to make them end.
 
     Raises BadRequest for an empty list; ServerUnreachable or Unauthorized if the server cannot be asked at all.
     """
     if not tasks:
         raise BadRequest("nothing to evaluate: give at least one task", param="tasks")
     client.status()
-    run = _Evaluator(client, run_agent, discard_episode_timeout, wait_timeout)
+    run = _Evaluator(client, run_agent, worst, discard_episode_timeout, wait_timeout)
     with ThreadPoolExecutor(max(1, min(max_workers, len(tasks))), thread_name_prefix="eval") as pool:
         try:
             outcomes = list(pool.map(run.attempt, tasks))
@@ -92,27 +115,38 @@ def evaluate(
             if on_interrupt is not None:
                 on_interrupt()
             raise
-    return _summarize(outcomes)
+    return _summarize(outcomes, run.repeats)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
+    """A counted attempt; `error` says how the program broke it, if it did."""
+
     task_id: str
     reward: float
     is_success: bool
     weight_versions: tuple[int, ...]
     episode_id: str
+    receipt: EndEpisodeResponse | None
+    error: str | None = None
 
 
 class _Evaluator:
     def __init__(
-        self, client: SwarmClient, run_agent: RunAgent, discard_episode_timeout: float, wait_timeout: float
+        self,
+        client: SwarmClient,
+        run_agent: RunAgent,
+        worst: float | None,
+        discard_episode_timeout: float,
+        wait_timeout: float,
     ) -> None:
         self._client = client
         self._run_agent = run_agent
+        self._worst = worst
         self._discard_episode_timeout = discard_episode_timeout
         self._wait_timeout = wait_timeout
         self.stop = threading.Event()
+        self.repeats: list[str] = []
 
     def attempt(self, task: Task) -> _Scored | EvaluationFailure:
         reason = "stopped"
@@ -122,21 +156,58 @@ class _Evaluator:
             try:
                 return self._score(task)
             except Exception as error:  # noqa: BLE001 - the boundary: a failed attempt is data of the evaluation
-                reason = f"{type(error).__name__}: {error}"
+                reason = _in_one_line(error)
                 logger.info("attempt %d at task %s failed: %s", attempt, task.task_id, reason)
+                if not _is_of_the_system(error):
+                    break
             if attempt < MAX_ATTEMPTS:
+                self.repeats.append(reason)
                 self.stop.wait(backoff_s(attempt))
-        return EvaluationFailure(task.task_id, " ".join(reason.split()))
+        return EvaluationFailure(task.task_id, reason)
 
     def _score(self, task: Task) -> _Scored:
-        with self._client.open_episode(
-            task, EpisodeType.EVAL, self._discard_episode_timeout, wait_timeout=self._wait_timeout
-        ) as episode:
-            output = self._run_agent(task, episode.credentials)
-            episode.output = output
+        """Raises what `run_agent` raises, unless that counts as the worst value."""
+        broken: str | None = None
+        episode: OpenEpisode | None = None
+        try:
+            with self._client.open_episode(
+                task, EpisodeType.EVAL, self._discard_episode_timeout, wait_timeout=self._wait_timeout
+            ) as episode:
+                try:
+                    output = self._run_agent(task, episode.credentials)
+                except Exception as error:
+                    if self._worst is None or _is_of_the_system(error):
+                        raise
+                    broken = _in_one_line(error)
+                    output = WorkflowOutput(self._worst, False, {"broken": broken[:MAX_REASON]})
+                episode.output = output
+        except EpisodeEnded as ended:
+            if episode is None or self._worst is None or not self._was_silent(episode.episode_id):
+                raise
+            broken = broken or _in_one_line(ended)
+            episode.output = WorkflowOutput(self._worst, False)
+        assert episode is not None and episode.output is not None, "an episode that was begun was given its output"
         begun_at = (episode.credentials.weight_version,)
-        versions = begun_at if episode.receipt is None else tuple(episode.receipt.weight_versions) or begun_at
-        return _Scored(task.task_id, output.reward, bool(output.is_success), versions, episode.episode_id)
+        receipt = episode.receipt
+        versions = begun_at if receipt is None else tuple(receipt.weight_versions) or begun_at
+        reward, is_success = episode.output.reward, bool(episode.output.is_success)
+        return _Scored(task.task_id, reward, is_success, versions, episode.episode_id, receipt, broken)
+
+    def _was_silent(self, episode_id: str) -> bool:
+        """Whether the server gave an episode up because its agent said nothing for too long."""
+        return self._client.episode(episode_id).episode.outcome in SILENT
+
+
+_OF_THE_SYSTEM = (EngineFailure, EnvironmentFailure, SandboxUnavailable)
+
+
+def _is_of_the_system(error: Exception) -> bool:
+    """Whether the attempt failed through no fault of the agent."""
+    return not isinstance(error, ProgramFailure) and (isinstance(error, _OF_THE_SYSTEM) or is_transient(error))
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def follow_evaluations(
@@ -197,7 +268,7 @@ def _why_not(result: Evaluation) -> str:
     return f"no attempt was scored; the first failure: {result.failures[0].error}"[:MAX_REASON]
 
 
-def _summarize(outcomes: Sequence[_Scored | EvaluationFailure]) -> Evaluation:
+def _summarize(outcomes: Sequence[_Scored | EvaluationFailure], repeats: Sequence[str]) -> Evaluation:
     scored = [outcome for outcome in outcomes if isinstance(outcome, _Scored)]
     rewards: dict[str, list[float]] = defaultdict(list)
     solved: dict[str, list[bool]] = defaultdict(list)
@@ -216,4 +287,7 @@ def _summarize(outcomes: Sequence[_Scored | EvaluationFailure]) -> Evaluation:
         failures=tuple(outcome for outcome in outcomes if isinstance(outcome, EvaluationFailure)),
         solved={task_id: tuple(values) for task_id, values in solved.items()},
         episode_ids=tuple(outcome.episode_id for outcome in scored),
+        broken=tuple(EvaluationFailure(item.task_id, item.error) for item in scored if item.error is not None),
+        repeats=tuple(repeats),
+        receipts=tuple(outcome.receipt for outcome in scored if outcome.receipt is not None),
     )

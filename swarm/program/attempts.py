@@ -6,11 +6,13 @@ knows nothing of batches or training.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
+from pydantic import BaseModel, StrictStr, ValidationError
 
 from swarm.environments.base import Environment, EnvironmentTask, Session
 from swarm.errors import BadRequest
@@ -19,6 +21,8 @@ from swarm.types import Message, ToolSpec
 
 HISTORY_FIELDS = ("content", "tool_calls")
 """What of a reply stands in the history of later requests."""
+MAX_ANSWER_CHARS = 2**20
+"""Of one answer of an agent, as JSON: more than any model writes, and little enough for any grader."""
 CALL_TIMEOUT_S = 180.0
 """A server may hold a call while its weights change."""
 
@@ -115,13 +119,17 @@ class AgentSession(Protocol):
 
 
 class RecordedSession:
-    """A session that keeps what was said: `transcript` is what a grader sees."""
+    """A session that keeps what was said: `transcript` is what a grader sees.
+
+    `failure` is what the environment raised instead of taking an answer, whatever the agent made of it.
+    """
 
     def __init__(self, session: Session, tools: Sequence[ToolSpec], max_turns: int) -> None:
         self.tools = tuple(tools)
         self.transcript: list[Message] = list(session.messages)
         self.is_over = False
         self.turns = 0
+        self.failure: Exception | None = None
         self._session = session
         self._max_turns = max_turns
 
@@ -135,19 +143,50 @@ class RecordedSession:
         answer = as_answer(message)
         self.transcript.append(answer)
         self.turns += 1
-        following = self._session.reply(answer)
+        try:
+            following = self._session.reply(answer)
+        except Exception as error:
+            self.failure = error
+            raise
         self.is_over = following is None or self.turns >= self._max_turns
         self.transcript.extend(following or ())
         return None if self.is_over else following
 
 
 def as_answer(message: Message | str) -> dict[str, Any]:
-    """What of an agent's message goes into the transcript. Raises BadRequest for what is no message."""
+    """What of an agent's message goes into the transcript.
+
+    Raises BadRequest for what is no assistant message: a garbled one could break the environment that reads it.
+    """
     said: Mapping[str, Any] = {"content": message} if isinstance(message, str) else message
     if not hasattr(said, "get"):
         raise BadRequest(f"an agent replies with a text or a message, not with {type(message).__name__}")
     kept = {name: said[name] for name in HISTORY_FIELDS if said.get(name)}
+    try:
+        _Answer.model_validate(kept)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadRequest(f"an agent replies with an assistant message: {where}: {first['msg']}") from None
+    if len(json.dumps(kept)) > MAX_ANSWER_CHARS:
+        raise BadRequest(f"an agent's reply has at most {MAX_ANSWER_CHARS} characters")
     return {"role": "assistant", "content": None, **kept}
+
+
+class _Function(BaseModel):
+    name: StrictStr
+    arguments: StrictStr
+
+
+class _ToolCall(BaseModel):
+    function: _Function
+
+
+class _Answer(BaseModel):
+    """The form of an assistant message in the OpenAI shape."""
+
+    content: StrictStr | None = None
+    tool_calls: list[_ToolCall] = []
 
 
 def open_session(environment: Environment, task: EnvironmentTask) -> RecordedSession:

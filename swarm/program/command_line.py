@@ -3,6 +3,8 @@
 Place in the flow: at the foot of a program file, or `python -m swarm.program PROGRAM ...`, which studies start. It
 begins the job on the server, trains until the job is done, and says each step on standard output. Run again, it goes on
 where the server has got to.
+
+Exit codes: 0 the job is done; 1 the server, the environment or the command line; 3 the program itself; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from swarm.client import SwarmClient
 from swarm.environments.server import open_environment
-from swarm.errors import SwarmError
+from swarm.errors import ProgramFailure, SwarmError
 from swarm.processes.child import own_name
 from swarm.program.amount import AmountGate
 from swarm.program.base import Program, load_program
@@ -29,18 +31,24 @@ from swarm.program.steps import watch_steps
 from swarm.program.training import train
 from swarm.sandbox.sandbox import choose_sandbox
 
+PROGRAM_FAILED = 3
+"""The exit code of a training that its own program ended."""
+SHAPING = "shaping"
+"""The folder of the process in which reward and schedule run, apart from the agent."""
 PATIENCE_S = 120.0
 """How long a server that was there is waited for: one that was killed is started again by somebody."""
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
-    """Train with the program in the file `program`, as the command line says. Exits 1 with one line if it cannot."""
+    """Train with the program in the file `program`, as the command line says. Exits with one line if it cannot."""
     options = _parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         _run(Path(program), options)
     except SwarmError as error:
-        sys.exit(f"{Path(program).name}: {error.message}")
+        sys.stderr.write(f"{Path(program).name}: {error.message}\n")
+        is_own = isinstance(error, ProgramFailure) or error.param == "program"
+        sys.exit(PROGRAM_FAILED if is_own else 1)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -78,16 +86,18 @@ def _gate(options: argparse.Namespace, client: SwarmClient, batch_size: int) -> 
 
 @contextmanager
 def _opened(program: Path, options: argparse.Namespace, addresses: Mapping[str, str]) -> Generator[Program]:
-    """The program in this process, or in a process of its own in a sandbox if that is asked for."""
-    if not options.sandbox:
+    """The program in this process, or in processes of its own, in a sandbox if that is asked for."""
+    if not options.sandbox and not options.hosted:
         yield load_program(program)
         return
-    sandbox = choose_sandbox(unsafe_no_sandbox=False)
+    sandbox = choose_sandbox(unsafe_no_sandbox=False) if options.sandbox else None
+    code = program.read_text(encoding="utf-8")
     with ExitStack() as stack:
         router = None if ONE_ROLE in addresses else stack.enter_context(KeyRouter())
         url = addresses[ONE_ROLE] if router is None else router.url
-        place = stack.enter_context(place_program(program.read_text(encoding="utf-8"), Path.cwd(), url, sandbox))
-        yield stack.enter_context(ProgramProcess(place, router=router))
+        place = stack.enter_context(place_program(code, Path.cwd(), url, sandbox))
+        shaping = stack.enter_context(place_program(code, Path.cwd() / SHAPING, url, sandbox))
+        yield stack.enter_context(ProgramProcess(place, shaping=shaping, router=router))
 
 
 def _printer(role: str) -> Callable[[int, float], None]:
@@ -117,5 +127,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--until-seconds", type=float, help="end with the first step that is done after so many seconds"
     )
     parser.add_argument("--run", help="name of this run, which the server's records of its episodes begin with")
+    parser.add_argument("--hosted", action="store_true", help="run the program's functions in processes of their own")
     parser.add_argument("--sandbox", action="store_true", help="run the program's functions in a sandbox")
     return parser.parse_args(argv)

@@ -14,7 +14,7 @@ from itertools import count, islice
 
 from swarm.client import SwarmClient
 from swarm.environments import Environment, EnvironmentTask
-from swarm.errors import Conflict, EnvironmentInvalid, Forbidden
+from swarm.errors import Conflict, EnvironmentInvalid, Forbidden, ProgramFailure
 from swarm.job import TrainJob
 from swarm.processes.child import is_dead
 from swarm.program.base import Program
@@ -79,7 +79,7 @@ class TaskOrder:
         """The next `number` tasks, each as often as its group lacks episodes. `progress` is told to the curriculum.
 
         Groups that were cut off come first: a batch has room for them alone until they are whole. Raises
-        EnvironmentInvalid if the curriculum chooses none, and what else it raises.
+        ProgramFailure if the curriculum chooses none, and what else it raises.
         """
         if self._program.schedule is None:
             found = sorted(islice(self._open(), number), key=lambda pair: pair[1] == self._num_repeat)
@@ -89,7 +89,7 @@ class TaskOrder:
         begun = [name for name, (_, missing) in offered.items() if missing < self._num_repeat]
         chosen = dict.fromkeys([*begun, *(task.task_id for task in wanted if task.task_id in offered)])
         if not chosen:
-            raise EnvironmentInvalid(f"{self._program.name}: schedule chose none of {len(offered)} tasks")
+            raise ProgramFailure(f"{self._program.name}: schedule chose none of {len(offered)} tasks")
         return [item for name in list(chosen)[:number] for item, missing in [offered[name]] for _ in range(missing)]
 
     def _open(self) -> Iterator[tuple[EnvironmentTask, int]]:

@@ -7,8 +7,8 @@ of how batches are formed; order.py says which tasks come next, also to a run th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -24,11 +24,12 @@ from swarm.client import (
 )
 from swarm.client.episode import DEFAULT_WAIT_S
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
-from swarm.errors import EngineFailure, EnvironmentInvalid, ProgramFailure, SwarmError
+from swarm.errors import EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
 from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of, open_session
 from swarm.program.base import PLAIN, Program, answer_in_turn, rewards_of
 from swarm.program.evaluation import POLL_S, until_rest
+from swarm.program.faults import ServerWatch, fault_of
 from swarm.program.order import TaskOrder, give_up_dead
 from swarm.program.roles import ONE_ROLE, Servers, clients_of, open_episodes
 from swarm.schemas import EngineState, Status
@@ -64,8 +65,8 @@ def train(
     the next so many tasks may run, while none does, and may take its time (evaluation.py); 0 ends the training
     (amount.py).
 
-    Raises EnvironmentInvalid without `total_steps`, EngineFailure if nearly all episodes fail, and what ends a run of
-    the client library.
+    Raises EnvironmentInvalid without `total_steps`, and what ends a run of the client library. If nearly all episodes
+    fail, it raises EnvironmentFailure, EngineFailure or ProgramFailure, by whose fault that was.
     """
     clients = clients_of(servers)
     first = next(iter(clients.values()))
@@ -75,6 +76,7 @@ def train(
     for client in clients.values():
         give_up_dead(client)
     order = TaskOrder(program, environment, job, first.held_tasks())
+    watch = ServerWatch(first)
     failures = 0
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
         while (status := first.status()).step < job.total_steps:
@@ -82,6 +84,7 @@ def train(
             number = gate(number) if gate else number
             if not number:
                 break
+            started_at = watch.started_at
             chosen = order.take(number, status.step / job.total_steps)
             by_id = {each.task.task_id: each for each in chosen}
 
@@ -95,8 +98,18 @@ def train(
             if runs.training_complete:
                 break
             if len(runs.failures) > MAX_FAILED_SHARE * len(runs.results):
-                raise EngineFailure(f"nearly all episodes failed; the first: {runs.failures[0].error}")
+                raise _fault_of_all([each.error for each in runs.failures], watch.failure_since(started_at))
     return TrainingResult(min(_last_step(client) for client in clients.values()), failures)
+
+
+def _fault_of_all(errors: Sequence[Exception], server: SwarmError | None) -> SwarmError:
+    """The error of a run whose episodes nearly all failed; `server` is what the driver saw of the server itself."""
+    first = errors[0]
+    said = first.message if isinstance(first, SwarmError) else f"{type(first).__name__}: {first}"
+    told = f"nearly all episodes failed; the first: {said}"
+    if 2 * sum(isinstance(error, EnvironmentFailure) for error in errors) > len(errors):
+        return EnvironmentFailure(told)
+    return ProgramFailure(told) if server is None else EngineFailure(f"{told} ({server.message})")
 
 
 def _lacking(status: Status, total_steps: int, batch_size: int) -> int:
@@ -123,19 +136,22 @@ def measure(
     split: Split = Split.VALIDATION,
     episodes: int = 200,
     max_workers: int = 64,
+    worst: float = 0.0,
     wait_timeout: float = DEFAULT_WAIT_S,
     on_attempt: Callable[[Task, Credentials], None] | None = None,
 ) -> Evaluation:
-    """The true score of the served weights on held-out tasks, whatever reward the program trains on.
+    """Return the true score of the served weights on held-out tasks, whatever reward the program trains on.
 
-    `on_attempt` is called as each attempt begins, from its thread; what it raises fails the attempt. With a team,
-    weight versions are those of the first role.
+    An attempt that the program breaks scores `worst` and is not made again; one that the system breaks is made again.
+    `on_attempt` is called as each attempt begins, from its thread. With a team, weight versions are those of the first
+    role.
     """
     clients = clients_of(servers)
     (name, first), *others = clients.items()
     _refuse_second_agent(program, environment, clients)
     items = list(islice(environment.tasks(split), episodes))
     by_id = {each.task.task_id: each for each in items}
+    watches = {role: ServerWatch(client) for role, client in clients.items()}
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
@@ -145,14 +161,57 @@ def measure(
             with ExitStack() as stack:
                 opened = {role: stack.enter_context(each.open_episode(task, EpisodeType.EVAL)) for role, each in others}
                 keys = {name: credentials, **{role: each.credentials for role, each in opened.items()}}
-                outputs = _attempt(program, environment, by_id[task.task_id], keys, http, is_training=False)
+                outputs = _judged(program, environment, by_id[task.task_id], keys, http, watches)
                 for role, each in opened.items():
                     each.output = outputs[role]
             return outputs[name]
 
         tasks = [each.task for each in items]
         end = environment.interrupt if isinstance(environment, DrivenEnvironment) else None
-        return evaluate(first, tasks, attempt, max_workers, wait_timeout=wait_timeout, on_interrupt=end)
+        return evaluate(first, tasks, attempt, max_workers, worst=worst, wait_timeout=wait_timeout, on_interrupt=end)
+
+
+def _judged(
+    program: Program,
+    environment: Environment,
+    item: EnvironmentTask,
+    keys: Mapping[str, Credentials],
+    http: httpx.Client,
+    watches: Mapping[str, ServerWatch],
+) -> dict[str, WorkflowOutput]:
+    """One attempt of a score. Raises ProgramFailure if the program broke it, another SwarmError if the system did."""
+    if isinstance(environment, DrivenEnvironment):
+        return _attempt(program, environment, item, keys, http, is_training=False)
+    began = {role: watch.started_at for role, watch in watches.items()}
+    session = _opened(environment, item)
+    try:
+        _answer(program, environment, item, keys, http, session, is_training=False)
+    except Exception as error:  # the boundary: whose fault it was is data of the score
+        failures = (watch.failure_in(keys[role], began[role]) for role, watch in watches.items())
+        raise fault_of(error, session, next(filter(None, failures), None)) from error
+    return _outputs(keys, _graded(environment, item, session), {})
+
+
+def _opened(environment: Environment, item: EnvironmentTask) -> RecordedSession:
+    """Raises EnvironmentFailure, whatever the environment raises."""
+    with _of_the_environment():
+        return open_session(environment, item)
+
+
+def _graded(environment: Environment, item: EnvironmentTask, session: RecordedSession) -> Grade:
+    """Raises EnvironmentFailure, whatever the grader raises."""
+    with _of_the_environment():
+        return environment.grade(item, session.transcript)
+
+
+@contextmanager
+def _of_the_environment() -> Generator[None]:
+    try:
+        yield
+    except EnvironmentFailure:
+        raise
+    except Exception as error:
+        raise EnvironmentFailure(f"the environment raised {type(error).__name__}: {error}") from error
 
 
 def play(
@@ -186,11 +245,16 @@ def _attempt(
 ) -> dict[str, WorkflowOutput]:
     """One attempt with the episode of each role; what each of them is ended with."""
     transcript, grade = _play(program, environment, item, credentials, http, session, is_training=is_training)
-    rewards = dict.fromkeys(credentials, grade.score)
+    rewards: Mapping[str, float] = {}
     if is_training and program.reward is not None:
         rewards = rewards_of(program.reward(item.task, transcript, grade), tuple(credentials), program.name)
+    return _outputs(credentials, grade, rewards)
+
+
+def _outputs(roles: Iterable[str], grade: Grade, rewards: Mapping[str, float]) -> dict[str, WorkflowOutput]:
+    """What the episode of each role is ended with: its reward, or else the grade's score."""
     details = {"score": grade.score, **grade.details}
-    return {role: WorkflowOutput(reward, grade.is_success, details) for role, reward in rewards.items()}
+    return {role: WorkflowOutput(rewards.get(role, grade.score), grade.is_success, details) for role in roles}
 
 
 def _play(
@@ -207,12 +271,26 @@ def _play(
         [key] = credentials.values()
         return environment.run(item, key.base_url, key.api_key, key.model, environment.max_tokens)
     session = session or open_session(environment, item)
+    _answer(program, environment, item, credentials, http, session, is_training=is_training)
+    return session.transcript, environment.grade(item, session.transcript)
+
+
+def _answer(
+    program: Program,
+    environment: Environment,
+    item: EnvironmentTask,
+    credentials: Mapping[str, Credentials],
+    http: httpx.Client,
+    session: RecordedSession,
+    *,
+    is_training: bool,
+) -> None:
+    """Have the agent answer the session."""
     options = {} if is_training else {"temperature": EVAL_TEMPERATURE}
     keys = {role: ModelKey(key.base_url, key.api_key, key.model) for role, key in credentials.items()}
     answer = program.agent(item.task, model_of(keys, environment.max_tokens, http, options), session)
     if answer is not None and not session.is_over:
         session.reply(answer)
-    return session.transcript, environment.grade(item, session.transcript)
 
 
 def _refuse_second_agent(program: Program, environment: Environment, roles: Collection[str]) -> None:

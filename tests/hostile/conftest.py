@@ -50,11 +50,10 @@ class Outcome:
     evaluation: Evaluation
     log: str
     starts: int
-    broken_off: int
 
     @property
     def errors(self) -> str:
-        return " | ".join(failure.error for failure in self.evaluation.failures)
+        return " | ".join(failure.error for failure in self.evaluation.broken)
 
 
 Attack = Callable[..., Outcome]
@@ -119,7 +118,7 @@ def attack(world: World, tmp_path: Path) -> Iterator[Attack]:
                     episodes=episodes, max_workers=episodes,
                 )  # fmt: skip
             log = place.log.read_text(errors="replace")
-            return Outcome(evaluation, log, process.starts, process.broken_off)
+            return Outcome(evaluation, log, process.starts)
 
     yield run
     assert untouched(world, tmp_path) == before

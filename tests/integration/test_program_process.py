@@ -49,10 +49,53 @@ def server(start_server: Any) -> Iterator[SwarmClient]:
 @contextmanager
 def opened(code: str, folder: Path, url: str, **limits: float) -> Iterator[tuple[ProgramProcess, Program]]:
     sandbox = choose_sandbox(unsafe_no_sandbox=False)
-    with place_program(code, folder, url, sandbox) as place:
-        process = ProgramProcess(place, **limits)
+    with (
+        place_program(code, folder, url, sandbox) as place,
+        place_program(code, folder / "shaping", url, sandbox) as shaping,
+    ):
+        process = ProgramProcess(place, shaping=shaping, **limits)
         with process as program:
             yield process, program
+
+
+TELLS = """
+import os, sys, threading
+
+calls = []
+
+def agent(task, model, session):
+    seen = {
+        "arguments": sys.argv, "variables": sorted(os.environ), "metadata": task.metadata, "calls": calls,
+        "options": model.options, "id": len(task.task_id), "model": model.name, "limit": model.max_tokens,
+        "modules": sorted(name for name in sys.modules if name.startswith("swarm")),
+    }
+    print("SEEN", str(seen).replace(os.getcwd(), "FOLDER"), file=sys.stderr, flush=True)
+    return model.chat(session.messages)
+
+def reward(task, transcript, grade):
+    calls.append("reward")
+    return grade.score
+
+def schedule(tasks, progress):
+    calls.append("schedule")
+    return tasks
+"""
+
+
+def test_an_agent_is_told_the_same_in_training_and_in_evaluation(server: SwarmClient, tmp_path: Path) -> None:
+    reverse = load_environment("reverse")
+    seen: list[set[str]] = []
+    for number in range(2):
+        with opened(TELLS, tmp_path / str(number), server.url) as (_, program):
+            if number:
+                assert measure(server, reverse, program, episodes=6).n == 6
+            else:
+                job = JOB.model_copy(update={"experiment_name": "told"})
+                server.auto_sync_train_config_and_start_engine(job, force_restart=True)
+                assert train(server, reverse, job, program, max_workers=8).steps == 4
+        lines = (tmp_path / str(number) / "program.log").read_text().splitlines()
+        seen.append({line for line in lines if line.startswith("SEEN")})
+    assert seen[0] == seen[1] and len(seen[0]) == 1
 
 
 KILLED_ONCE = """

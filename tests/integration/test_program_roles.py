@@ -116,18 +116,18 @@ def test_a_failure_in_one_role_aborts_the_episodes_of_all_and_batches_stay_exact
 def test_roles_that_are_not_served_are_named_with_those_that_are(folder: Path, urls: dict[str, str]) -> None:
     asks = PAIR.replace('model.role("checker")', 'model.role("judge")')
     done = run(folder, asks, *servers(urls), "--job", "job.yaml")
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].endswith(
+    assert done.returncode == 3 and done.stderr.splitlines()[-1].endswith(
         "there is no role 'judge': the roles are solver, checker; a role is served with --server judge=URL"
     )
     done = run(folder, PAIR, "--server", urls["solver"], "--job", "job.yaml")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "no role 'solver': this run has one model, no roles" in done.stderr.splitlines()[-1]
 
 
 def test_a_reward_by_role_is_refused_where_there_are_none(folder: Path, urls: dict[str, str]) -> None:
     code = "def reward(task, transcript, grade):\n    return {'solver': 1.0}\n"
     done = run(folder, code, "--server", urls["solver"], "--job", "job.yaml")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "rewards for solver: this run has one model and takes one number" in done.stderr.splitlines()[-1]
 
 

@@ -272,12 +272,13 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
     assert done.arms["num_repeat=3"].status is ExperimentStatus.INVALID and done.runs("num_repeat=3") == []
     for arm in unchecked:
         runs = done.runs(arm)
-        # Two failures of one sort give an arm up. On a busy machine a run may stall before its client does wrong.
-        assert {run.status for run in runs} == {RunStatus.FAILED} and len(runs) >= 2, arm
+        # On a busy machine a run may stall before its client does wrong.
+        assert {run.status for run in runs} == {RunStatus.FAILED}, arm
         assert store.list_evaluations(run_ids=[run.id for run in runs], phase="final") == []
     assert "the disk is on fire" in (done.runs("num_repeat=2")[0].exit_reason or "")
     stalled = done.runs("num_repeat=4")[0]
-    assert stalled.diagnosis is not None and stalled.diagnosis["kind"] == "stall"
+    assert stalled.diagnosis is not None and stalled.diagnosis["kind"] == "program"
+    assert "waits for episodes" in stalled.diagnosis["sentence"]
     assert "its program restarted the job" in (done.runs("num_repeat=16")[-1].exit_reason or "")
 
 

@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from experiments_db import RunStatus, Severity
-from researcher.errors import ResearchError, RunBroken, RunLost, ScoreIncomplete
+from researcher.errors import ResearchError, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
-from researcher.execution.early_stopping import Diagnosis
+from researcher.execution.early_stopping import STALL, Diagnosis
 from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import RunRejected
-from researcher.execution.runs import OWN_DOING, TRAINING_SECONDS, job_of
+from researcher.execution.runs import FAILURE, OWN_DOING, PROGRAM, TRAINING_SECONDS, UNSCORED, job_of
 from researcher.execution.shares import ends_at_a_share
 from researcher.execution.storage import is_storage_outage
 from researcher.loop.budget_stop import stop_over_budget
@@ -26,7 +26,10 @@ from researcher.servers.launching import refuse_own_successor
 from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
+from swarm.errors import ProgramFailure
 from swarm.processes.child import KILLED, tail
+from swarm.program import is_program
+from swarm.program.command_line import PROGRAM_FAILED
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +109,19 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
     elif code is not None and (code != 0 or status.state == "ROLLING"):
         words = last_words(tail(deps.evaluator().folder(active.run_id) / "train.log"), LAST_LINES)
         reason = f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}"
-        fail(deps, active, reason, diagnosis=Diagnosis("program", reason, is_scored=False, is_retried=True))
+        is_own = code in (0, PROGRAM_FAILED, KILLED) or not is_program(active.experiment.program_code)
+        kind = PROGRAM if is_own else FAILURE
+        fail(deps, active, reason, diagnosis=Diagnosis(kind, reason, is_scored=False, is_retried=not is_own))
     else:
-        _act_on(deps, active, active.early_stopping.diagnose())
+        _act_on(deps, active, _attributed(active.early_stopping.diagnose(), status.state))
+
+
+def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
+    """Blame the program for a run that stands still while its server waits for episodes."""
+    if diagnosis is None or diagnosis.kind != STALL or state != "ROLLING":
+        return diagnosis
+    sentence = f"{diagnosis.sentence} Its server waits for episodes that its program does not bring."
+    return Diagnosis(PROGRAM, sentence, is_scored=False, is_retried=False)
 
 
 def _notice_restart(active: ActiveRun, started_at: float) -> None:
@@ -130,8 +143,8 @@ def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | N
     except SwarmError as error:
         deps.pool.report_outage(active.slot, error)
         return True
-    except RunBroken as error:
-        fail(deps, active, str(error))
+    except RunRejected as error:
+        fail_with(deps, active, error)
         return True
     if launched is None or launched.outcome == "replaced":
         lose(deps, active, f"server {active.slot.name} came back without it")
@@ -199,8 +212,14 @@ def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
     if not isinstance(error, (SwarmError, ResearchError, OSError)):
         logger.error("%s: unexpected failure", active.name, exc_info=error)
     reason = str(error) or type(error).__name__
-    rejection = Diagnosis("rejected", reason, is_scored=False, is_retried=False)
-    fail(deps, active, reason, diagnosis=rejection if isinstance(error, RunRejected) else None)
+    diagnosis = None
+    if isinstance(error, RunRejected):
+        diagnosis = Diagnosis("rejected", reason, is_scored=False, is_retried=False)
+    elif isinstance(error, ScoreIncomplete):
+        diagnosis = Diagnosis(UNSCORED, reason, is_scored=False, is_retried=False)
+    elif isinstance(error, ProgramFailure):
+        diagnosis = Diagnosis(PROGRAM, reason, is_scored=False, is_retried=False)
+    fail(deps, active, reason, diagnosis=diagnosis)
 
 
 def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | None = None) -> None:
@@ -208,7 +227,7 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
     if active.child is not None:
         active.child.stop()
     reason = in_one_line(reason)
-    found: dict[str, Any] = {"kind": "failure", "sentence": reason, "is_retried": True}
+    found: dict[str, Any] = {"kind": FAILURE, "sentence": reason, "is_retried": True}
     if diagnosis is not None:
         sentence = in_one_line(diagnosis.sentence)
         found = {"kind": diagnosis.kind, "sentence": sentence, "is_retried": diagnosis.is_retried}

@@ -1,8 +1,10 @@
-"""A program in a process of its own: the same four functions, each a call over its pipe.
+"""A program in processes of its own: the same functions, each a call over a pipe.
 
 Place in the flow: a study's driver and the evaluator hold one for a program that somebody else wrote; training.py does
-not see the difference. Its process is started again whenever it dies; calls that were under way then raise Unavailable,
-so that their attempts are made again. This module knows nothing of environments and graders.
+not see the difference. The agent has a process to itself, which is started in the same way and told the same in
+training and in evaluation. Reward and schedule run in another one, in training alone. A process is started again
+whenever it dies; calls that were under way then raise Unavailable. This module knows nothing of environments and
+graders.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from swarm.client.transient_errors import is_transient
+from swarm.digest import digest_of
 from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_class
 from swarm.processes.child import KILLED, OWN_END_S, Child, tail
@@ -53,6 +56,8 @@ ATTEMPT_LIMIT_S = 900.0
 FUNCTION_LIMIT_S = 30.0
 """What a reward or a schedule may take: they only compute."""
 MAX_USELESS_STARTS = 3
+MAX_HUNG = 8
+"""After so many attempts of a score that took longer than they may, the others are not waited for."""
 MAX_LINE_CHARS = 16 * 2**20
 MAX_STRAY_LINES = 1000
 """What a program writes beside the lines of the protocol costs its driver time; so many in a row are no accident."""
@@ -79,10 +84,12 @@ class ProgramPlace:
 
 @contextmanager
 def place_program(code: str, folder: Path, server_url: str, sandbox: Sandbox | None) -> Generator[ProgramPlace]:
-    """A fresh working directory below `folder` with the program in it, gone afterwards. A foreign program can write
-    there, so nothing that it left is ever opened again. Its log is `folder`/program.log."""
+    """Put the program into a fresh working directory, gone afterwards, that looks the same whatever it is for.
+
+    A foreign program can write there, so nothing that it left is ever opened again. Its log is `folder`/program.log.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="program-", dir=folder, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as name:
         # The sandbox gives the innermost folder away; the one above keeps its owner.
         path = Path(name).resolve() / "work" / PROGRAM_FILE
         path.parent.mkdir()
@@ -94,53 +101,73 @@ class ProgramProcess:
     """Used by many threads at once. Close it, or use it in a `with` block, which gives the `Program`."""
 
     def __init__(
-        self, place: ProgramPlace, *, attempt_limit_s: float = ATTEMPT_LIMIT_S, router: KeyRouter | None = None
+        self,
+        place: ProgramPlace,
+        *,
+        shaping: ProgramPlace | None = None,
+        attempt_limit_s: float = ATTEMPT_LIMIT_S,
+        max_hung: int | None = None,
+        router: KeyRouter | None = None,
     ) -> None:
-        """With several roles, `place` is one that reaches the `router`, which leads on to their servers.
+        """The agent runs at `place`; reward and schedule at `shaping`, and not at all without it.
+
+        With several roles, `place` is one that reaches the `router`, which leads on to their servers. After `max_hung`
+        attempts that took longer than they may, every other one fails at once.
 
         Raises EnvironmentInvalid for a file that is no program, ProgramFailure if its process does not start.
         """
         self._place = place
         self._router = router
         self._attempt_limit_s = attempt_limit_s
+        self._max_hung = max_hung
+        self._hung = 0
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._useless_starts = 0
-        self.starts = 0
-        self.broken_off = 0
-        """Attempts that failed, by the program's own word or death, after it had replied: whoever makes them again lets
-        the program choose among its attempts."""
-        self._life = self._start()
+        self._agents = _Lives(place)
+        try:
+            self._shapers = None if shaping is None else _Lives(shaping)
+        except BaseException:
+            self._agents.close()
+            raise
 
     def __enter__(self) -> Program:
-        functions = self._life.functions
+        agents = self._agents.functions
+        shapers = frozenset[str]() if self._shapers is None else self._shapers.functions
         return Program(
             self._place.path.stem,
-            self._agent if "agent" in functions else answer_in_turn,
-            self._reward if "reward" in functions else None,
-            self._schedule if "schedule" in functions else None,
+            self._agent if "agent" in agents else answer_in_turn,
+            self._reward if "reward" in shapers else None,
+            self._schedule if "schedule" in shapers else None,
         )
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
+    def starts(self) -> int:
+        """How often the agent's process was started."""
+        return self._agents.starts
+
+    @property
     def pid(self) -> int:
-        """That of the supervisor of the program's process; another one after each start."""
-        return self._life.child.pid
+        """That of the supervisor of the agent's process; another one after each start."""
+        return self._agents.pid
 
     @property
     def has_answered(self) -> bool:
-        """Whether the process that runs now has answered a call."""
-        return self._life.has_answered
+        """Whether the agent's process that runs now has answered a call."""
+        return self._agents.has_answered
 
     def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            self._life.end()
+        self._agents.close()
+        if self._shapers is not None:
+            self._shapers.close()
 
     def _agent(self, task: Task, model: Model, session: AgentSession) -> Message | str | None:
+        if self._max_hung is not None and self._hung >= self._max_hung:
+            raise ProgramFailure(
+                f"{self._place.path.name}: {self._hung} attempts of this score took longer than "
+                f"{self._attempt_limit_s:g} s, so this one was not waited for"
+            )
         models = {role: model.role(role) for role in model.roles} or {ONE_ROLE: model}
         path = urlsplit(model.base_url).path.removeprefix(urlsplit(self._place.server_url).path.rstrip("/"))
         line = ModelLine(
@@ -154,14 +181,8 @@ class ProgramProcess:
             messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
         )  # fmt: skip
         keys = {each.api_key: each.base_url for each in models.values()}
-        try:
-            with nullcontext() if self._router is None else self._router.routed(keys):
-                return self._run(call, self._attempt_limit_s, session)
-        except (ProgramFailure, Unavailable):
-            if session.turns:
-                with self._lock:
-                    self.broken_off += 1
-            raise
+        with nullcontext() if self._router is None else self._router.routed(keys):
+            return self._run(self._agents, call, self._attempt_limit_s, session)
 
     def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float | Mapping[str, float]:
         call = Call(
@@ -169,18 +190,19 @@ class ProgramProcess:
             messages=[dict(message) for message in transcript],
         )  # fmt: skip
         # What came out of the process is looked at where every reward is (base.py).
-        return self._run(call, FUNCTION_LIMIT_S, None)
+        return self._run(self._shapers, call, FUNCTION_LIMIT_S, None)
 
     def _schedule(self, tasks: Sequence[Task], progress: float) -> list[Task]:
+        by_id = {_line(task).task_id: task for task in tasks}
         lines = [_line(task) for task in tasks]
         call = Call(id=next(self._numbers), function="schedule", tasks=lines, progress=progress)
-        by_id = {task.task_id: task for task in tasks}
-        chosen: Any = self._run(call, FUNCTION_LIMIT_S, None)
+        chosen: Any = self._run(self._shapers, call, FUNCTION_LIMIT_S, None)
         names = cast(list[str], chosen) if isinstance(chosen, list) else []
         return [by_id[name] for name in names if name in by_id]
 
-    def _run(self, call: Call, limit_s: float, session: AgentSession | None) -> Any:
-        life = self._living()
+    def _run(self, lives: _Lives | None, call: Call, limit_s: float, session: AgentSession | None) -> Any:
+        assert lives is not None, "a function that runs nowhere is not among those of the program"
+        life = lives.living()
         lines = life.begin(call)
         deadline = time.monotonic() + limit_s
         try:
@@ -192,8 +214,10 @@ class ProgramProcess:
                     return _returned(said)
                 life.say(_following(call.id, said.reply, session, life))
         except Empty:
-            # Nothing else ends a thread of the program; other calls under way are made again.
-            life.end()
+            self._hung += 1
+            if self._max_hung is None:
+                # Nothing else ends a thread of the program; other calls under way are made again.
+                life.end()
             raise ProgramFailure(
                 f"{self._place.path.name}: {call.function} took longer than {limit_s:g} s"
                 f"{f' on task {call.task.task_id}' if call.task else ''}"
@@ -201,7 +225,37 @@ class ProgramProcess:
         finally:
             life.forget(call.id)
 
-    def _living(self) -> _Life:
+
+class _Lives:
+    """One place's processes, of which one lives at a time."""
+
+    def __init__(self, place: ProgramPlace) -> None:
+        """Raises EnvironmentInvalid, ProgramFailure."""
+        self._place = place
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._useless_starts = 0
+        self.starts = 0
+        self._life = self._start()
+
+    @property
+    def functions(self) -> frozenset[str]:
+        return self._life.functions
+
+    @property
+    def pid(self) -> int:
+        return self._life.child.pid
+
+    @property
+    def has_answered(self) -> bool:
+        return self._life.has_answered
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._life.end()
+
+    def living(self) -> _Life:
         """The process that takes calls now: a dead one is replaced."""
         with self._lock:
             if self._is_closed:
@@ -377,6 +431,9 @@ def _following(call_id: int, reply: Message, session: AgentSession, life: _Life)
 
 
 def _line(task: Task) -> TaskLine:
+    """The task as the program sees it. Neither its id nor its metadata tells which split it is of: a program that knew
+    when it is evaluated could behave otherwise then."""
+    metadata = {name: value for name, value in task.metadata.items() if name != "split"}
     return TaskLine(
-        main_query=task.main_query, task_id=task.task_id, metadata=dict(task.metadata), data_source=task.data_source
+        main_query=task.main_query, task_id=digest_of(task.task_id), metadata=metadata, data_source=task.data_source
     )

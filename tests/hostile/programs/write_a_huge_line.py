@@ -1,5 +1,6 @@
-"""Replies with a line of 100 MB."""
+"""Writes a line of 100 MB where its driver reads."""
 
 
 def agent(task, model, session):
-    session.reply("x" * 100_000_000)
+    session._host._out.write("x" * 100_000_000)
+    session._host._out.flush()

@@ -15,6 +15,7 @@ from swarm.client import AsyncSwarmClient, Credentials, SwarmClient, evaluate, r
 from swarm.errors import (
     BadRequest,
     EngineNotReady,
+    EnvironmentFailure,
     EpisodeEnded,
     IdempotencyMismatch,
     IllegalTransition,
@@ -182,21 +183,41 @@ def test_evaluation_scores_every_task_and_trains_nothing(rolling: SwarmClient, a
     assert pool.episodes == 0
 
 
-def test_failed_attempt_of_an_evaluation_is_repeated_and_never_scored(rolling: SwarmClient) -> None:
+def test_attempt_that_the_system_broke_is_made_again_and_never_scored(rolling: SwarmClient) -> None:
     calls: list[str] = []
 
     def fail_on_the_first(task: Task, credentials: Credentials) -> WorkflowOutput:
         calls.append(task.task_id)
         if task is TASKS[0]:
-            raise RuntimeError("sandbox\ndied")
+            raise EnvironmentFailure("the environment\ndied")
         return WorkflowOutput(1.0)
 
     result = evaluate(rolling, TASKS, fail_on_the_first)
     assert (result.n, result.mean, result.stderr) == (1, 1.0, None)
     assert [(failure.task_id, failure.error) for failure in result.failures] == [
-        ("say/0", "RuntimeError: sandbox died")
+        ("say/0", "EnvironmentFailure: the environment died")
     ]
     assert calls.count("say/0") == 3
+    assert len(result.repeats) == 2
+
+
+@pytest.mark.parametrize("worst", [None, -1.0])
+def test_attempt_that_the_agent_broke_is_not_made_again_and_scores_the_worst(
+    rolling: SwarmClient, worst: float | None
+) -> None:
+    calls: list[str] = []
+
+    def fail_on_the_first(task: Task, credentials: Credentials) -> WorkflowOutput:
+        calls.append(task.task_id)
+        if task is TASKS[0]:
+            raise RuntimeError("no idea")
+        return WorkflowOutput(1.0)
+
+    result = evaluate(rolling, TASKS, fail_on_the_first, worst=worst)
+    assert sorted(calls) == ["say/0", "say/1"] and result.repeats == ()
+    told = [(failure.task_id, failure.error) for failure in (*result.broken, *result.failures)]
+    assert told == [("say/0", "RuntimeError: no idea")]
+    assert (result.mean, len(result.broken)) == ((1.0, 0) if worst is None else (0.0, 1))
 
 
 def test_evaluation_of_nothing_is_refused(rolling: SwarmClient, answer: Agent) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from swarm import TrainJob
 from swarm.environments import Environment, EnvironmentTask, load_environment
-from swarm.errors import EnvironmentInvalid
+from swarm.errors import ProgramFailure
 from swarm.program.base import PLAIN
 from swarm.program.order import CHOICE, TaskOrder, stream
 from swarm.schemas import HeldTask
@@ -129,5 +129,5 @@ def test_a_curriculum_that_has_passed_tasks_over_is_not_offered_them_for_ever() 
 
 def test_a_curriculum_that_chooses_nothing_is_refused() -> None:
     program = replace(PLAIN, schedule=lambda tasks, progress: [])
-    with pytest.raises(EnvironmentInvalid, match="schedule chose none of 24 tasks"):
+    with pytest.raises(ProgramFailure, match="schedule chose none of 24 tasks"):
         TaskOrder(program, load_environment("reverse"), JOB, []).take(6, 0.0)

@@ -125,7 +125,7 @@ def test_preflight_trains_one_step_and_leaves_the_server_free(tmp_path, start_se
 def test_preflight_reports_the_last_words_of_a_program_that_fails(tmp_path, start_server):
     [problem] = check(changed("model.chat", "model.ask"), tmp_path, url=start_server().url)
     assert problem.stage == "preflight"
-    assert "exit code 1" in problem.message
+    assert "exit code 3" in problem.message
     assert "'Model' object has no attribute 'ask'" in problem.message
     assert "\n" not in problem.message
 

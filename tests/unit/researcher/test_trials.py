@@ -94,8 +94,7 @@ def test_state_of_a_trial_follows_from_its_attempts(
 @pytest.mark.parametrize(
     ("kind", "urls", "state"),
     [
-        ("program", "aa", TrialState.GIVEN_UP),
-        ("program", "a", TrialState.OPEN),
+        ("program", "a", TrialState.GIVEN_UP),
         ("failure", "a" * (MAX_ON_ONE_SERVER - 1), TrialState.OPEN),
         ("failure", "a" * MAX_ON_ONE_SERVER, TrialState.GIVEN_UP),
         ("failure", "ab", TrialState.GIVEN_UP),
@@ -114,7 +113,7 @@ def test_arms_own_failures_count_at_once_and_those_of_the_system_where_no_server
 
 
 def test_lost_servers_use_up_no_attempt_but_not_for_ever(store: ExperimentStore, arm: Experiment) -> None:
-    _attempt(store, arm, moves=FAILED, kind="program", url="a")
+    _attempt(store, arm, moves=FAILED, kind="failure", url="a")
     for _ in range(MAX_LOSSES - 1):
         _attempt(store, arm, moves=INTERRUPTED, kind=SERVER_LOST, url="a")
     assert list_trials(store, arm.study_id, _plan(arm.name))[0].state is TrialState.OPEN

@@ -69,12 +69,12 @@ class StudySettings(BaseModel):
     """How a study was started; stored with it, so that `resume` needs nothing but its id.
 
     `task` is a bundled environment, `env` any other one; `train_envs` are those to train on where they are others.
-    `job` holds the settings that every arm starts from. `attempt_calls` and `attempt_tokens` bound the inference of each
-    attempt, in training and in evaluation, of all arms alike; None: it is unbounded. Elsewhere None leaves a choice to the topic and the planner. `servers`
-    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. After
-    `llm_patience` minutes without an answer of the language model, `on_llm_outage` says what becomes of the study.
-    With less than `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is told how the
-    study goes.
+    `job` holds the settings that every arm starts from. `attempt_calls` and `attempt_tokens` bound the inference of
+    each attempt of all arms alike; None leaves it unbounded. Elsewhere None leaves a choice to the topic and the
+    planner. `servers` empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and
+    answered. After `llm_patience` minutes without an answer of the language model, `on_llm_outage` says what becomes of
+    the study. With less than `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is
+    told how the study goes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

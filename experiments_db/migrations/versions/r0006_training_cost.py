@@ -3,8 +3,6 @@
 import sqlalchemy as sa
 from alembic import op
 
-from experiments_db.models import Json
-
 revision = "0006"
 down_revision = "0005"
 branch_labels = None
@@ -12,4 +10,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("runs", sa.Column("training_cost", Json(), nullable=True))
+    op.add_column("runs", sa.Column("training_cost", sa.JSON(), nullable=True))

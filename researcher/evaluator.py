@@ -31,7 +31,7 @@ from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.execution.shares import share_options
-from researcher.execution.training_process import start_training
+from researcher.execution.training_process import bound_options, start_training
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
 from researcher.types import Charter
@@ -431,6 +431,7 @@ class Evaluator:
             token=self.token_of(url),
             is_sandboxed=not is_trusted and self.sandbox is not None,
             until=share_options(self.charter, self.store, run.id),
+            bounds=bound_options(self.charter),
         )
 
     def _keep_episodes(self, client: SwarmClient, run: Run, sampled: list[tuple[Task, str]], version: int) -> None:

@@ -73,7 +73,16 @@ def _run(program: Path, options: argparse.Namespace) -> None:
             watches.enter_context(watch_steps(client, _printer(f"{role} " if role else "")))
         job = next(iter(jobs.values()))
         gate = _gate(options, next(iter(clients.values())), job.batch_size)
-        done = train(servers, environment, job, opened, max_workers=options.workers, gate=gate)
+        done = train(
+            servers,
+            environment,
+            job,
+            opened,
+            max_workers=options.workers,
+            gate=gate,
+            attempt_calls=options.attempt_calls,
+            attempt_tokens=options.attempt_tokens,
+        )
     sys.stdout.write(f"done: {done.steps} steps, {done.failures} episodes failed\n")
 
 
@@ -113,6 +122,12 @@ def _client_id(run: str | None) -> str:
     return own_name() if run is None else f"{run}{RUN_MARK}{own_name()}"
 
 
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a model with this program.")
     parser.add_argument(
@@ -122,6 +137,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True, action="append", help="a job.yaml, or ROLE=FILE for that of one role")
     parser.add_argument("--seed", type=int, help="of the job and of the order of tasks (default: the job's)")
     parser.add_argument("--workers", type=int, default=64, help="episodes at the same time")
+    parser.add_argument("--attempt-calls", type=_positive, help="model calls that one attempt may make")
+    parser.add_argument("--attempt-tokens", type=_positive, help="tokens that one attempt may sample")
     parser.add_argument("--until-tokens", type=float, help="end with the step that reaches so many trained tokens")
     parser.add_argument(
         "--until-seconds", type=float, help="end with the first step that is done after so many seconds"

@@ -57,13 +57,15 @@ def train(
     *,
     max_workers: int = 64,
     gate: Callable[[int], int] | None = None,
+    attempt_calls: int | None = None,
+    attempt_tokens: int | None = None,
 ) -> TrainingResult:
     """Run episodes until the job's `total_steps` are done; the server must have been started with that job.
 
     With a team, which has a client for each role, every attempt is an episode on each server, and counts on all of them
     or on none; `job` is that of the first role. The job's seed decides the order of tasks. `gate` is asked how many of
     the next so many tasks may run, while none does, and may take its time (evaluation.py); 0 ends the training
-    (amount.py).
+    (amount.py). `attempt_calls` and `attempt_tokens` bound the calls and sampled tokens of each attempt, at its server.
 
     Raises EnvironmentInvalid without `total_steps`, and what ends a run of the client library. If nearly all episodes
     fail, it raises EnvironmentFailure, EngineFailure or ProgramFailure, by whose fault that was.
@@ -89,7 +91,7 @@ def train(
             by_id = {each.task.task_id: each for each in chosen}
 
             def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id) -> None:
-                with open_episodes(servers, task) as episodes:
+                with open_episodes(servers, task, max_calls=attempt_calls, max_tokens=attempt_tokens) as episodes:
                     outputs = _attempt(program, environment, by_id[task.task_id], episodes.credentials, http)
                     episodes.outputs.update(outputs)
 

@@ -1,0 +1,73 @@
+"""The limits that a study or a command gives each attempt: kept in the charter, and enforced in training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments_db import open_store
+from researcher.cli import app
+from swarm import SwarmClient, TrainJob
+from swarm.program.command_line import main
+
+PROGRAM = """
+def agent(task, model, session):
+    replies = []
+    try:
+        for _ in range(5):
+            replies.append(model.chat(session.messages, max_tokens=4))
+    except Exception:
+        pass
+    return replies[-1]
+"""
+
+
+def test_a_program_on_its_own_command_line_is_bounded_in_training(start_server: Any, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=1).dump_job_as_yaml(tmp_path / "job.yaml")
+    url = start_server().url
+    main(
+        tmp_path / "program.py",
+        ["--server", url, "--env", "copy", "--job", str(tmp_path / "job.yaml"), "--attempt-calls", "2",
+         "--attempt-tokens", "7"],
+    )  # fmt: skip
+    with SwarmClient(url) as client:
+        usage = client.usage()
+        views = client.episodes(state="trained")
+    assert usage.episodes == len(views) == 4
+    assert usage.limited == 4
+    assert all(view.usage.calls <= 2 and view.usage.sampled_tokens <= 7 for view in views)
+    assert {(view.max_calls, view.max_tokens) for view in views} == {(2, 7)}
+
+
+@pytest.mark.parametrize("words", [["--attempt-calls", "0"], ["--attempt-tokens", "many"]])
+def test_a_limit_that_is_none_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main("program.py", ["--server", "http://127.0.0.1:1", "--env", "copy", "--job", "job.yaml", *words])
+    assert ended.value.code == 2
+    assert words[0] in capsys.readouterr().err
+
+
+def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_in_training(
+    start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    words = ["--topic", "lr 0.001 or 0.003 on reverse", "--engine", "fake", "--brain", "rules", "--seeds", "1"]
+    words += ["--steps", "2", "--eval-episodes", "4", "--servers", server.url, "--underpowered", "--json"]
+    done = CliRunner().invoke(app, ["start", *words, "--attempt-calls", "3", "--attempt-tokens", "900"])
+    assert done.exit_code == 0, done.output
+    study = json.loads(done.stdout)["study"]
+    with open_store(tmp_path / "runs" / "research.db") as store:
+        charter = store.find_charter(study)
+        assert charter is not None
+        assert (charter.document["attempt_calls"], charter.document["attempt_tokens"]) == (3, 900)
+    with SwarmClient(server.url) as client:
+        trained = [view for view in client.episodes(state="trained") if view.client_id.startswith("run-")]
+    assert trained
+    assert {(view.max_calls, view.max_tokens) for view in trained} == {(3, 900)}

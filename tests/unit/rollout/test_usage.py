@@ -1,4 +1,4 @@
-"""The meter of an episode: whatever calls do at once, limits hold and nothing that was sampled is counted twice or not."""
+"""The meter of an episode: whatever calls do at once, limits hold and each sampled token counts once."""
 
 from __future__ import annotations
 

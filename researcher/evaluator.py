@@ -256,6 +256,8 @@ class Evaluator:
             if task.task_id in first:
                 sampled.append((task, credentials.episode_id))
 
+        # Known before the first attempt, and the same if the score is measured again.
+        sampling_seed = int(hash_json({"run": run.id, "phase": phase, "split": split})[:12], 16)
         with self._program(run, phase, url) as program:
             result = measure(
                 client,
@@ -265,6 +267,9 @@ class Evaluator:
                 episodes=self.charter.eval_episodes,
                 max_workers=EVAL_WORKERS,
                 worst=self._worst_score(run.study_id),
+                seed=sampling_seed,
+                attempt_calls=self.charter.attempt_calls,
+                attempt_tokens=self.charter.attempt_tokens,
                 wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
             )
@@ -273,7 +278,8 @@ class Evaluator:
                 f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and nobody knows the worst "
                 f"score that they could have had; the first: {result.broken[0].error}"
             )
-        self.record_score(run, phase, split, result, version=version, details=details)
+        drawn = {**details, "sampling_seed": sampling_seed}
+        self.record_score(run, phase, split, result, version=version, details=drawn)
         return sampled
 
     def _worst_score(self, study_id: str) -> float:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Unpack
 
 from swarm.client import OpenEpisodes, SwarmClient, SwarmTeam
 from swarm.client.episode import DEFAULT_TIMEOUT_S, EpisodeSampling
@@ -49,10 +48,8 @@ def connected(
 
 
 @contextmanager
-def open_episodes(servers: Servers, task: Task, **sampling: Unpack[EpisodeSampling]) -> Generator[OpenEpisodes]:
-    """A train episode on each server for the length of a block, by role; ended on all of them or aborted on all.
-
-    `sampling` is as in `begin_episode`, and that of each."""
+def open_episodes(servers: Servers, task: Task, sampling: EpisodeSampling) -> Generator[OpenEpisodes]:
+    """A train episode on each server for the length of a block, by role; ended on all of them or aborted on all."""
     if isinstance(servers, SwarmTeam):
         with servers.open_episodes(task, **sampling) as episodes:
             yield episodes

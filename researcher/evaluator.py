@@ -34,6 +34,7 @@ from researcher.execution.shares import share_options
 from researcher.execution.training_process import bound_options, start_training
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
+from researcher.study.costs import COST, cost_of_attempts, cost_to_json, read_training_cost
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
@@ -190,7 +191,13 @@ class Evaluator:
             external = {**self.store.get_run(run.id).external_ids, "checkpoint": saved.path}
             if self.charter.eval_every:
                 external[CHECKPOINTS] = self._kept_checkpoints(client, run, version)
-            self.store.update_run(run.id, external_ids=external, final_weight_version=version)
+            training = read_training_cost(client, run)
+            self.store.update_run(
+                run.id,
+                external_ids=external,
+                final_weight_version=version,
+                training_cost=None if training is None else cost_to_json(training),
+            )
             sampled = self._score(client, run, FINAL, self.charter.search_split, url=url, version=version)
             self._keep_episodes(client, run, sampled, version)
         self._keep_files(run)
@@ -337,6 +344,7 @@ class Evaluator:
             raise ScoreIncomplete(f"{len(result.failures)} of {total} {phase} attempts have no score: {first}")
         if result.weight_versions != (version,):
             raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
+        cost = cost_of_attempts(result.receipts, broken=len(result.broken), repeated=len(result.repeats))
         self.store.record_evaluation(
             run.id,
             phase=phase,
@@ -352,6 +360,7 @@ class Evaluator:
                 **details,
                 "temperature": EVAL_TEMPERATURE,
                 **raw_rewards(result),
+                COST: None if cost is None else cost_to_json(cost),
                 "broken": len(result.broken),
                 "repeated": len(result.repeats),
                 "reasons": _counted((*(failure.error for failure in result.broken), *result.repeats)),

@@ -1,4 +1,5 @@
-"""The limits that a study or a command gives each attempt: kept in the charter, and enforced in training."""
+"""The limits that a study or a command gives each attempt: kept in the charter, and enforced in training and in
+evaluation; what they cost is on record by arm."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from experiments_db import open_store
 from researcher.cli import app
+from researcher.study.costs import cost_flags, gather_costs
 from swarm import SwarmClient, TrainJob
 from swarm.program.command_line import main
 
@@ -52,7 +54,7 @@ def test_a_limit_that_is_none_is_refused(words: list[str], capsys: pytest.Captur
     assert words[0] in capsys.readouterr().err
 
 
-def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_in_training(
+def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_everywhere(
     start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_server()
@@ -67,7 +69,15 @@ def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_in_training(
         charter = store.find_charter(study)
         assert charter is not None
         assert (charter.document["attempt_calls"], charter.document["attempt_tokens"]) == (3, 900)
+        costs = gather_costs(store, study)
     with SwarmClient(server.url) as client:
-        trained = [view for view in client.episodes(state="trained") if view.client_id.startswith("run-")]
-    assert trained
-    assert {(view.max_calls, view.max_tokens) for view in trained} == {(3, 900)}
+        views = client.episodes(limit=10_000, state="trained") + client.episodes(limit=10_000, episode_type="eval")
+    own = [view for view in views if view.episode_type == "eval" or view.client_id.startswith("run-")]
+    assert {(view.max_calls, view.max_tokens) for view in own} == {(3, 900)}
+    assert {view.episode_type for view in own} == {"train", "eval"}
+    for cost in costs.values():
+        assert cost.training is not None and cost.evaluation is not None
+        assert (cost.evaluation.attempts, cost.evaluation.calls, cost.evaluation.model_share) == (4, 1.0, 1.0)
+        assert cost.evaluation.temperatures == cost.training.temperatures == (1.0,)
+        assert cost.training.calls == 1.0 and cost.training.attempts >= 4
+        assert cost_flags(cost, cost) == ()

@@ -12,8 +12,12 @@ from typer.testing import CliRunner
 
 from experiments_db import open_store
 from researcher.cli import app
-from researcher.study.costs import cost_flags, gather_costs
+from researcher.study.costs import cost_flags, cost_of_attempts, gather_costs
+from researcher.types import ArmCost
 from swarm import SwarmClient, TrainJob
+from swarm.environments import load_environment
+from swarm.program import Program, measure
+from swarm.program.base import PLAIN
 from swarm.program.command_line import main
 
 PROGRAM = """
@@ -81,3 +85,46 @@ def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_everywhere(
         assert cost.evaluation.temperatures == cost.training.temperatures == (1.0,)
         assert cost.training.calls == 1.0 and cost.training.attempts >= 4
         assert cost_flags(cost, cost) == ()
+
+
+def solve_and_ignore(task: Any, model: Any, session: Any) -> str:
+    model.chat(session.messages)
+    return f"the answer is {task.main_query[::-1]}"
+
+
+def ask_eight_times(task: Any, model: Any, session: Any) -> Any:
+    return [model.chat(session.messages) for _ in range(8)][-1]
+
+
+def draw_the_likeliest(task: Any, model: Any, session: Any) -> Any:
+    return model.chat(session.messages, top_k=1)
+
+
+def extract_and_wrap(task: Any, model: Any, session: Any) -> str:
+    return json.dumps({"answer": model.chat(session.messages)["content"].strip()})
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        (solve_and_ignore, ["its replies do not come from the model: 0 % of their characters"]),
+        (ask_eight_times, ["at 8.0 times the calls", "times the prompt tokens", "times the sampled tokens"]),
+        (draw_the_likeliest, ["samples with top_k=1 in evaluation alone"]),
+        (extract_and_wrap, []),
+    ],
+)
+def test_what_a_program_does_beside_the_model_is_told_by_the_record_of_the_server(
+    start_server: Any, agent: Any, said: list[str]
+) -> None:
+    server = start_server(TrainJob(engine="fake"))
+    environment = load_environment("reverse")
+    with SwarmClient(server.url) as client:
+        client.wait_until_step(0, timeout=60)
+        plain, own = (
+            cost_of_attempts(measure(client, environment, program, episodes=8, seed=1).receipts)
+            for program in (PLAIN, Program("own", agent=agent))
+        )
+    training = None if plain is None or not said or "top_k" not in said[0] else plain
+    flags = cost_flags(ArmCost(training, own), ArmCost(None, plain))
+    assert all(any(part in flag for flag in flags) for part in said), flags
+    assert bool(flags) == bool(said), flags

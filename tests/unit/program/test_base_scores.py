@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import binomtest
 
 from swarm.environments.environment_check import Severity
-from swarm.program.base_score import BaseScore, interval, judge
+from swarm.intervals import interval, interval_on_record
+from swarm.program.base_score import BaseScore, judge
 
 
 def scored(*rewards: float, failures: int = 0) -> BaseScore:

@@ -105,12 +105,12 @@ def train(
         )
         with open_environment(env) as environment:
             train_job = _job_of(job, env, environment.name, model=model, name=name, seed=seed)
-            _require_tasks(environment, eval_episodes, few_tasks=few_tasks)
+            tasks = _count_tasks(environment, eval_episodes, few_tasks=few_tasks)
             directory = home or training_folder(train_job.experiment_name)
             other = free_name(directory, "-", first=2)
             beside = f"--name {other.name}" if home is None else f"--home {other}"
             wanted = new_record(train_job, env, environment, program_file(program, env))
-            training = _Training(env, environment, program, chosen, train_job, eval_episodes, eval_every, workers)
+            training = _Training(env, environment, program, chosen, train_job, tasks, eval_every, workers)
             with open_folder(directory, beside, fresh=fresh) as folder:
                 figures = training.carry_out(folder, wanted, url, fresh=fresh)
         typer.echo(json.dumps(figures) if as_json else _in_one_line(figures))
@@ -118,14 +118,15 @@ def train(
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """What the command was asked for. `env` and `file` are the environment and the program as they were named."""
+    """What the command was asked for. `env` and `file` are the environment and the program as they were named, `tasks`
+    is how many held-out ones each score is of."""
 
     env: str
     environment: Environment
     file: Path | None
     program: Program
     job: TrainJob
-    eval_episodes: int
+    tasks: int
     eval_every: int | None
     workers: int
 
@@ -149,8 +150,9 @@ class _Training:
             SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
         ):
             begun_at = start_run(client, folder, record, self.job, fresh=fresh).step
-            if begun_at:
-                typer.echo(f"going on with {directory} at step {begun_at} of {self.job.total_steps}", err=True)
+            if warning := warning_of(self.tasks):
+                typer.echo(f"swarm: {warning}", err=True)
+            self._tell_place(directory, begun_at)
             scores = _Scores(client, self)
             before = scores.base(folder, record, begun_at)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
@@ -169,6 +171,13 @@ class _Training:
             "before": None if before is None else before.figures(), "after": after.figures(),
             "evaluations": evaluations, "changes": changes, "home": None if url else str(directory),
         }  # fmt: skip
+
+    def _tell_place(self, directory: Path, step: int) -> None:
+        total = self.job.total_steps or STEPS
+        if step >= total:
+            typer.echo(f"all {total} steps of {directory} are done: a job with more total_steps goes further", err=True)
+        elif step:
+            typer.echo(f"going on with {directory} at step {step} of {total}", err=True)
 
 
 class _Scores:
@@ -230,9 +239,7 @@ class _Scores:
         from swarm.program import measure
 
         asked = self._training
-        return measure(
-            self._client, asked.environment, asked.program, episodes=asked.eval_episodes, max_workers=asked.workers
-        )
+        return measure(self._client, asked.environment, asked.program, episodes=asked.tasks, max_workers=asked.workers)
 
 
 def _changes(client: SwarmClient) -> list[dict[str, Any]]:
@@ -273,20 +280,18 @@ def _job_of(
     return build_job({**given.model_dump(mode="json", exclude_unset=True), **changes})
 
 
-def _require_tasks(environment: Environment, episodes: int, *, few_tasks: bool) -> None:
-    """Say that the scores are of few tasks. Raises BadRequest where they are too few, unless `few_tasks`."""
+def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) -> int:
+    """How many held-out tasks a score is of. Raises BadRequest where they are too few, unless `few_tasks`."""
     from swarm.tasks import Split
 
     tasks = count_tasks(environment, Split.VALIDATION, episodes)
-    if (warning := warning_of(tasks)) is None:
-        return
     if tasks < TOO_FEW_TASKS and not few_tasks:
         raise BadRequest(
-            f"{warning}; take {TOO_FEW_TASKS} or more of the split validation (--eval-episodes says how many), or add"
-            " --few-tasks",
+            f"{warning_of(tasks)}; take {TOO_FEW_TASKS} or more of the split validation (--eval-episodes says how"
+            " many), or add --few-tasks",
             param="few_tasks",
         )
-    typer.echo(f"swarm: {warning}", err=True)
+    return tasks
 
 
 def _in_one_line(figures: Mapping[str, Any]) -> str:

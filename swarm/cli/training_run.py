@@ -7,9 +7,14 @@ that is asked for. This module knows nothing of environments and programs.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from swarm.cli.training_folder import TrainingFolder
 from swarm.cli.training_record import TrainingRecord, differences
 from swarm.client import SwarmClient
+from swarm.client.plans import calls
 from swarm.errors import LaunchConflict
 from swarm.job import TrainJob
 from swarm.schemas import Status
@@ -54,10 +59,22 @@ def start_run(
         raise folder.refusal(
             f"the server at {client.url} has begun another run since it trained what {folder.directory} is about"
         )
-    status = client.auto_sync_train_config_and_start_engine(job)
+    with _without_advice():
+        status = client.auto_sync_train_config_and_start_engine(job)
     # Only now are more steps agreed with the server.
     folder.write(record)
     return status
+
+
+@contextmanager
+def _without_advice() -> Generator[None]:
+    """Leave out what the client library logs of a job that is complete: it is advice for programs."""
+    log = logging.getLogger(calls.__name__)
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
 
 
 def _end_former(client: SwarmClient, folder: TrainingFolder, key: str, *, fresh: bool) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from swarm.environments.environment_check import Severity
-from swarm.intervals import interval, interval_on_record
+from swarm.intervals import interval
 from swarm.program.base_score import BaseScore, judge
 
 

@@ -106,7 +106,8 @@ def _is_longer(before: int | None, now: int | None) -> bool:
 
 def _differences_of_environment(known: EnvironmentOnRecord, wanted: EnvironmentOnRecord) -> list[str]:
     found = [] if known.name == wanted.name else [f"environment {known.name} -> {wanted.name}"]
-    names = sorted(known.files.keys() | wanted.files.keys())
+    # Between one of files and one without, the names say it all.
+    names = sorted(known.files.keys() | wanted.files.keys()) if known.files and wanted.files else []
     changed = [name for name in names if known.files.get(name) != wanted.files.get(name)]
     found += [_change_of(name, known.files, wanted.files) for name in changed[:SHOWN_FILES]]
     if len(changed) > SHOWN_FILES:

@@ -297,7 +297,3 @@ def _configure_logging(verbose: bool) -> None:
     )
     # One line for each call to a sampler says nothing that the server's own lines do not.
     logging.getLogger("httpx").setLevel(logging.WARNING)
-
-
-def main() -> None:
-    app()

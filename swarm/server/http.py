@@ -20,13 +20,14 @@ import uvicorn
 import swarm
 from swarm.backends.base import Backends
 from swarm.config import ServerConfig
-from swarm.errors import SwarmError
+from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.app import Deps, create_app
 from swarm.gateway.control.event_routes import EventStreams
 from swarm.gateway.http.auth import TokenGuard
 from swarm.gateway.http.connection import GuardedConnection
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
+from swarm.schemas import EngineState
 from swarm.server.commands import SwarmServer
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ async def serve(
 
     With `resume` the job that was interrupted in this home goes on, unless another `job` is given; `on_resume` gets it
     before the announcement. `build_backends` stands for `Backends`, whose arguments it gets. Raises PortInUse,
-    LedgerError (another server on the same home), JobInvalid.
+    LedgerError (another server on the same home), JobInvalid; EngineFailure if the `job` cannot be served.
     """
     with (
         contextlib.closing(bind(config.host, config.port)) as listener,
@@ -118,7 +119,8 @@ async def _serve(
     resume: bool,
     on_resume: OnResume | None,
 ) -> None:
-    server = SwarmServer(config, ledger, backends, url=_url(config.host, listener))
+    url = _url(config.host, listener)
+    server = SwarmServer(config, ledger, backends, url=url)
     events = EventStreams(ledger)
     app = create_app(
         Deps(
@@ -148,6 +150,7 @@ async def _serve(
         events.close,
     )
     watching = asyncio.create_task(_watch_shutdown(server, http), name="shutdown watch")
+    first_boot = None if job is None else _FirstBoot(server, http)
     try:
         await server.lease.restore()
         # Before the first request, which may be of an episode that outlived the server before this one.
@@ -155,9 +158,11 @@ async def _serve(
         serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")
         while not http.started and not serving.done():
             await asyncio.sleep(0.01)
-        if not serving.done():
-            announce(_url(config.host, listener))
+        if not serving.done() and not http.should_exit:
+            announce(url)
         await serving
+        if first_boot is not None and first_boot.failure is not None:
+            raise EngineFailure(first_boot.failure)
     finally:
         watching.cancel()
         await http.hang_up()
@@ -173,6 +178,28 @@ async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_r
     elif job is not None:
         await server.sync_job(job.model_dump(mode="json", exclude_defaults=True))
         await server.start_engine(resume)
+
+
+class _FirstBoot:
+    """Ends a server whose job, given with its start, cannot be served: nobody else would learn of it. What fails later
+    waits for a person."""
+
+    def __init__(self, server: SwarmServer, http: HttpServer) -> None:
+        self.failure: str | None = None
+        self._server, self._http = server, http
+        server.ends_by_failure = True
+        self._unsubscribe = server.lifecycle.subscribe(self._look)
+
+    def _look(self) -> None:
+        lifecycle = self._server.lifecycle
+        if lifecycle.state is EngineState.FAILED:
+            self.failure = lifecycle.reason or "see the log"
+            self._http.should_exit = True
+        elif lifecycle.serving:
+            self._server.ends_by_failure = False
+        else:
+            return
+        self._unsubscribe()
 
 
 async def _watch_shutdown(server: SwarmServer, http: uvicorn.Server) -> None:

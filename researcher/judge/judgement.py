@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from statistics import fmean
 
 from scipy import special
 
@@ -33,6 +33,7 @@ from researcher.judge.samples import (
     find_outlier,
     noise_of,
     sample_of,
+    variance,
     within,
 )
 from researcher.judge.worst_case import Runs, at_worst, worst_score
@@ -235,7 +236,7 @@ def _against_each_other(estimate: Estimate, runs: Runs, baseline: Runs) -> Estim
     if math.isnan(correlation) or len(common) < len(runs) or not _is_clearly_negative(correlation, len(common)):
         return estimate
     differences = [runs[seed].score - baseline[seed].score for seed in common]
-    within_seeds = Estimate(fmean(differences), stdev(differences) / math.sqrt(len(common)), len(common) - 1)
+    within_seeds = Estimate(fmean(differences), math.sqrt(variance(differences) / len(common)), len(common) - 1)
     return within_seeds if within_seeds.stderr > estimate.stderr else estimate
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
+from statistics import fmean
 
 from scipy import special
 
@@ -79,6 +79,12 @@ def sample_of(runs: Sequence[ScoredRun], metric_range: Range = None) -> Sample:
     mean = fmean(scores)
     spread = max(variance(scores), noise) if len(runs) > 1 else math.nan
     return Sample(len(runs), mean, spread, noise, room_at(mean, metric_range))
+
+
+def variance(values: Sequence[float]) -> float:
+    """Return the variance of a sample of two or more, in floats: the library's is exact and forty times slower."""
+    mean = fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def room_at(mean: float, metric_range: Range) -> float:

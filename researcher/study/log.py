@@ -22,12 +22,14 @@ logger = logging.getLogger(__name__)
 
 DIAGNOSED = "run.diagnosed"
 
+DISQUALIFIED = "disqualified"
+"""In the details of a decision: the arms that it rules out, with the reasons."""
 BUDGET_SPENT = "budget_spent"
 """In the details of a decision: whether nobody took it, because the budget left nothing to decide."""
 
-_EARLIER_CHARTER = {"failed_score": "missing"}
-"""What a charter says that was frozen before there was a choice; such a rule is of the test for pairs."""
-_NUMBERS = ("mean", "difference", "ci_low", "ci_high", "p", "p_adjusted", "correlation")
+_NUMBERS = (
+    *("mean", "difference", "ci_low", "ci_high", "half_width", "p", "p_adjusted", "correlation", "unseen_failures"),
+)
 """What may be NaN."""
 _PARTS = ("agent_gain", "training_gain")
 """The parts of a comparison whose numbers may all be NaN."""
@@ -90,6 +92,17 @@ class StudyLog:
         stored = self.store.find_analysis(self.study_id, iteration)
         return None if stored is None else analysis_from_json(stored.document)
 
+    def disqualified(self, until: int | None = None) -> dict[str, str]:
+        """Return the arms that decisions have ruled out, with the reasons: all, or those up to an iteration.
+
+        The first reason stands, and nothing takes an arm back in.
+        """
+        ruled_out: dict[str, str] = {}
+        for decision in self.store.list_decisions(self.study_id):
+            if until is None or decision.iteration <= until:
+                ruled_out = {**decision.details.get(DISQUALIFIED, {}), **ruled_out}
+        return ruled_out
+
     def history(self) -> History:
         """Plans and analyses of this study by iteration, and what the monitor found wrong."""
         analyses = self.store.list_analyses(self.study_id)
@@ -116,8 +129,7 @@ def finite(value: float) -> float | None:
 
 
 def charter_from_json(document: Mapping[str, Any]) -> Charter:
-    rule = {"test": "paired", "shares": ()} | document["rule"]
-    return _CHARTER.validate_python({**_EARLIER_CHARTER, **document, "rule": rule})
+    return _CHARTER.validate_python(document)
 
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:

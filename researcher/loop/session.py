@@ -34,6 +34,7 @@ from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.report import write_report
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
+from researcher.loop.system_faults import examine_environment
 from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
@@ -48,6 +49,7 @@ from researcher.study.settings import StudySettings, rules_brain, sandbox_of
 from researcher.study.webhook import FAILED as NOT_TOLD
 from researcher.study.webhook import Webhook
 from researcher.types import FrameRequest
+from swarm.errors import SwarmError
 from swarm.sandbox.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
@@ -179,7 +181,7 @@ class _Worker:
             raise
         except Exception as error:
             if not is_storage_outage(error):
-                is_named = isinstance(error, ResearchError | StoreError)
+                is_named = isinstance(error, ResearchError | StoreError | SwarmError)
                 reason = str(error) if is_named else f"{type(error).__name__}: {error}"
                 _record_failure(log, reason, self.folder)
             raise
@@ -226,9 +228,9 @@ class _Worker:
         )
         unpack_ledgers(deps.home / "servers")
         try:
-            if self.settings.brain != "rules":
-                # What a language model finds that cannot be studied is said before any server is started.
-                frame(deps, first_state(self.study.id), request)
+            # What cannot be studied, or not be graded, is said before any server is started.
+            frame(deps, first_state(self.study.id), request)
+            examine_environment(deps)
             pool.start()
             urls = ", ".join(slot.name for slot in pool.slots)
             log.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")

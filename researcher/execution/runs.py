@@ -33,6 +33,9 @@ MAX_LOSSES = 10
 SERVER_LOST = "server_lost"
 """Kind of the diagnosis of a run whose server went away: it says nothing of the run and is no failure of it."""
 
+ENVIRONMENT = "environment"
+"""Kind of the diagnosis of a run that ended because the environment failed: it says nothing of the arm."""
+
 OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", "program", "rejected"})
 """Kinds of diagnoses by which an arm fails, not the system that runs it."""
 

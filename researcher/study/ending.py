@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Study, StudyStatus
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
-from researcher.execution.runs import BUDGET, OWN_DOING, SERVER_LOST
+from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.study.budget_change import is_cut_short
 from researcher.study.log import StudyLog
 from researcher.types import Outcome
 
 REPORTED, WORKING = "report.written", "study.working"
-ENVIRONMENT = "environment"
-"""Kind of the diagnosis of a run that ended because the environment failed, which says nothing of its arm."""
 
 _WORDS = {
     ENVIRONMENT: "by the environment",

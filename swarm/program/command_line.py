@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from swarm.client import SwarmClient
-from swarm.environments.server import open_environment
-from swarm.errors import SwarmError
+from swarm.environments.server import RemoteEnvironment, open_environment
+from swarm.errors import EngineFailure, EnvironmentFailure, SandboxUnavailable, SwarmError
 from swarm.processes.child import own_name
 from swarm.program.amount import AmountGate
 from swarm.program.base import Program, load_program
@@ -31,16 +31,21 @@ from swarm.sandbox.sandbox import choose_sandbox
 
 PATIENCE_S = 120.0
 """How long a server that was there is waited for: one that was killed is started again by somebody."""
+NO_SANDBOX, ENVIRONMENT_FAILED = 6, 13
+"""Exit codes of what is no fault of the program."""
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
-    """Train with the program in the file `program`, as the command line says. Exits 1 with one line if it cannot."""
+    """Train with the program in the file `program`, as the command line says. Exits with one line if it cannot: 6 where
+    there is no sandbox, 13 where the environment failed, else 1."""
     options = _parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         _run(Path(program), options)
     except SwarmError as error:
-        sys.exit(f"{Path(program).name}: {error.message}")
+        sys.stderr.write(f"{Path(program).name}: {error.message}\n")
+        codes = {SandboxUnavailable: NO_SANDBOX, EnvironmentFailure: ENVIRONMENT_FAILED}
+        sys.exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1))
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -65,7 +70,13 @@ def _run(program: Path, options: argparse.Namespace) -> None:
             watches.enter_context(watch_steps(client, _printer(f"{role} " if role else "")))
         job = next(iter(jobs.values()))
         gate = _gate(options, next(iter(clients.values())), job.batch_size)
-        done = train(servers, environment, job, opened, max_workers=options.workers, gate=gate)
+        try:
+            done = train(servers, environment, job, opened, max_workers=options.workers, gate=gate)
+        except EngineFailure as error:
+            record = environment.record if isinstance(environment, RemoteEnvironment) else None
+            if record is None or not record.failures:
+                raise
+            raise EnvironmentFailure(f"the environment failed: {record.reason}") from error
     sys.stdout.write(f"done: {done.steps} steps, {done.failures} episodes failed\n")
 
 

@@ -22,7 +22,7 @@ from researcher.loop.nodes.launch import prepare
 from researcher.loop.outages import is_out, lose, note_servers, set_back, wait_a_round
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
-from researcher.loop.system_faults import refuse_to_blame, refuse_to_repeat
+from researcher.loop.system_faults import diagnose_exit, refuse_to_blame, refuse_to_repeat
 from researcher.servers.launching import refuse_own_successor
 from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
@@ -107,7 +107,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
     elif code is not None and (code != 0 or status.state == "ROLLING"):
         words = last_words(tail(deps.evaluator().folder(active.run_id) / "train.log"), LAST_LINES)
         reason = f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}"
-        fail(deps, active, reason, diagnosis=Diagnosis("program", reason, is_scored=False, is_retried=True))
+        fail(deps, active, reason, diagnosis=diagnose_exit(active, code, reason))
     else:
         _act_on(deps, active, active.early_stopping.diagnose())
 

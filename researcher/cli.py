@@ -214,10 +214,12 @@ def watch(
         with Follower(store, study.id, Console(stderr=True)):
             work = await_end(store, study.id)
         study = store.get_study(study.id)
-        reason = f": {study.status_reason}" if study.status_reason else ""
-        typer.echo(f"study {study.id} is {study.status}{reason}", err=True)
         if silence := describe_silence(work, time.time()):
-            typer.echo(f"{silence}; go on with: {resume_command(store, study.id, home)}", err=True)
+            go_on = resume_command(store, study.id, home)
+            typer.echo(f"study {study.id} is {study.status}, but {silence}; go on with: {go_on}", err=True)
+        else:
+            reason = f": {study.status_reason}" if study.status_reason else ""
+            typer.echo(f"study {study.id} is {study.status}{reason}", err=True)
         if as_json:
             print_result(store, study, home, db, as_json)
         if silence or study.status.value == "failed":

@@ -4,7 +4,8 @@ Place in the flow: at the foot of a program file, or `python -m swarm.program PR
 begins the job on the server, trains until the job is done, and says each step on standard output. Run again, it goes on
 where the server has got to.
 
-Exit codes: 0 the job is done; 1 the server, the environment or the command line; 3 the program itself; 130 interrupted.
+Exit codes: 0 the job is done; 1 the server or the command line; 3 the program itself; 6 no sandbox; 13 the environment;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from swarm.client import SwarmClient
 from swarm.environments.server import open_environment
-from swarm.errors import ProgramFailure, SwarmError
+from swarm.errors import EnvironmentFailure, ProgramFailure, SandboxUnavailable, SwarmError
 from swarm.processes.child import own_name
 from swarm.program.amount import AmountGate
 from swarm.program.base import Program, load_program
@@ -37,6 +38,8 @@ SHAPING = "shaping"
 """The folder of the process in which reward and schedule run, apart from the agent."""
 PATIENCE_S = 120.0
 """How long a server that was there is waited for: one that was killed is started again by somebody."""
+NO_SANDBOX, ENVIRONMENT_FAILED = 6, 13
+"""Exit codes of what is no fault of the program."""
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
@@ -47,10 +50,17 @@ def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
         _run(Path(program), options)
     except SwarmError as error:
         sys.stderr.write(f"{Path(program).name}: {error.message}\n")
-        is_own = isinstance(error, ProgramFailure) or error.param == "program"
-        sys.exit(PROGRAM_FAILED if is_own else 1)
+        sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _exit_code(error: SwarmError) -> int:
+    """Return the exit code that says whose fault it was."""
+    if isinstance(error, ProgramFailure) or error.param == "program":
+        return PROGRAM_FAILED
+    codes = {SandboxUnavailable: NO_SANDBOX, EnvironmentFailure: ENVIRONMENT_FAILED}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
 
 
 def _run(program: Path, options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ Place in the flow: a group of commands that commands.py takes in. Data goes to s
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,7 @@ def init(
     with failures_in_one_line():
         files = [str(path) for path in write_scaffold(directory)]
         typer.echo(json.dumps({"files": files}) if as_json else "\n".join(files))
-        typer.echo(f"now: swarm env check {directory}", err=True)
+        typer.echo(f"now: swarm env check {shlex.quote(str(directory))}", err=True)
 
 
 @app.command()

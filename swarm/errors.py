@@ -29,6 +29,7 @@
     ├── CheckpointError             a checkpoint cannot be written or read
     ├── LedgerError                 the durable record cannot be opened, read or written
     │   ├── LedgerInUse             another process holds it
+    │   ├── LedgerDamaged           missing, empty, older, damaged or of another directory
     │   └── LedgerUnwritable        see above
     └── ServerUnreachable           client side only: no answer from the server
 
@@ -38,6 +39,8 @@ class. This module knows nothing of HTTP statuses.
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -162,6 +165,21 @@ class LedgerError(SwarmError):
 
 class LedgerInUse(LedgerError):
     code = "ledger_in_use"
+
+
+class LedgerDamaged(LedgerError):
+    """A ledger that is missing, empty, older than it was, damaged, or that of another directory."""
+
+    code = "ledger_damaged"
+
+    @classmethod
+    def of(cls, path: Path, state: str, loss: str) -> LedgerDamaged:
+        """Say what is wrong with the ledger at `path`, what that costs, and the two ways on."""
+        home = shlex.quote(str(path.parent))
+        return cls(
+            f"{path} {state}; {loss}: put a backup back (swarm restore BACKUP --home {home}), or set the old files"
+            f" aside and begin with a new ledger: swarm start --home {home} --new-ledger"
+        )
 
 
 class LedgerUnwritable(LedgerError, Unavailable):

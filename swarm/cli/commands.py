@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -78,6 +79,10 @@ def start(
     no_resume: Annotated[
         bool, typer.Option("--no-resume", help="Do not go on with the job that was interrupted here.")
     ] = False,
+    new_ledger: Annotated[
+        bool,
+        typer.Option("--new-ledger", help="Set a ledger aside that cannot be gone on with, and begin with a new one."),
+    ] = False,
     peer: Annotated[
         list[str] | None,
         typer.Option(help="URL of a server that shares episodes with this one; repeatable (default: $SWARM_PEERS)."),
@@ -119,15 +124,19 @@ def start(
 
         announcement = _Announcement(config.home, as_json=as_json, has_job=train_job is not None)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(
+            ended_by = runner.run(
                 serve(
                     config,
                     train_job,
                     announcement.make,
                     resume=not no_resume,
                     on_resume=announcement.note_resumed,
+                    new_ledger=new_ledger,
                 )
             )
+        if ended_by is not None:
+            # With everything closed, it ends as whoever sent the signal expects.
+            signal.raise_signal(ended_by)
 
 
 class _Announcement:

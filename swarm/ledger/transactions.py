@@ -13,7 +13,7 @@ import sqlite3
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes import Ending, close_episode, to_json, to_json_or_null
+from swarm.ledger.writes import SET_RESULT, Ending, close_episode, count_acknowledged
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0
@@ -39,15 +39,16 @@ def prepare_episode(
     if inquiry_url is None and transaction(connection, transaction_sha256) is not None:
         raise Conflict("another episode of this server decides this transaction: draw a new transaction_id")
     versions = connection.execute(
-        "UPDATE episodes SET state = 'prepared', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
-        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?, rewards = ?,"
-        " transaction_sha256 = ?, inquiry_url = ? WHERE episode_id = ? RETURNING weight_versions",
-        (
-            ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
-            to_json(ending.metadata), ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
-            to_json_or_null(ending.rewards), transaction_sha256, inquiry_url, ending.episode_id,
-        ),
-    ).fetchone()[0]  # fmt: skip
+        f"UPDATE episodes SET state = 'prepared', ended_at = :ended_at, last_seen_at = :ended_at, {SET_RESULT},"
+        " transaction_sha256 = :transaction_sha256, inquiry_url = :inquiry_url"
+        " WHERE episode_id = :episode_id RETURNING weight_versions",
+        {
+            **ending.result_columns(),
+            "ended_at": ending.ended_at,
+            "transaction_sha256": transaction_sha256,
+            "inquiry_url": inquiry_url,
+        },
+    ).fetchone()[0]
     return EndReceipt(False, EpisodeState.PREPARED, None, None, ending.ended_at, tuple(json.loads(versions)))
 
 
@@ -73,6 +74,7 @@ def commit_episode(
     connection.execute(
         "UPDATE episodes SET state = 'completed', ended_at = ? WHERE episode_id = ?", (ended_at, episode_id)
     )
+    count_acknowledged(connection)
     return EndReceipt(False, EpisodeState.COMPLETED, None, None, ended_at, present.weight_versions)
 
 

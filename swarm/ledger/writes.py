@@ -18,6 +18,7 @@ from typing import Any, Literal
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerError
 from swarm.ledger import queries
 from swarm.ledger.blobs import pack_floats, pack_integers
+from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, checksum
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import AuditRow, BatchState, EndReceipt, EpisodeRow, EvaluationState, JobRow, OpenWork
 from swarm.live_settings import JobChange
@@ -43,8 +44,11 @@ def to_json(value: object) -> str:
         raise LedgerError(f"cannot be stored as JSON: {error}") from error
 
 
-_PLACES = ", ".join("?" * 20)
-"""Placeholders for the columns of a turn."""
+_PLACES = ", ".join("?" * (len(TURN_COLUMNS) + 1))
+_COLUMNS = ", ".join((*TURN_COLUMNS, "checksum"))
+_RESULT = ", ".join(RESULT_COLUMNS)
+SET_RESULT = ", ".join(f"{name} = :{name}" for name in (*RESULT_COLUMNS, "checksum") if name != "episode_id")
+"""The assignments, in SQL, of `Ending.result_columns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +75,15 @@ class EncodedTurn:
             to_json(turn.tools),
             turn.parent,
             None if turn.fork_reason is None else turn.fork_reason.value,
-            turn.started_at,
-            turn.ended_at,
+            float(turn.started_at),
+            float(turn.ended_at),
             turn.call_id,
             turn.choice,
             turn.request_sha256,
             turn.attempt,
             turn.withheld,
         )
-        return cls(turn.episode_id, columns, tuple(sorted(set(turn.weight_versions_T))))
+        return cls(turn.episode_id, (*columns, checksum(columns)), tuple(sorted(set(turn.weight_versions_T))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,26 @@ class Ending:
     ended_at: float
     turn_rewards: Sequence[float] | None = None
     rewards: Mapping[str, float] | None = None
+
+    def result_columns(self) -> dict[str, Any]:
+        """The result as it is stored, with its checksum."""
+        return _with_checksum(
+            {
+                "episode_id": self.episode_id,
+                "task_id": self.task_id,
+                "idempotency_key": self.idempotency_key,
+                "payload_digest": self.payload_digest,
+                "reward": float(self.reward),
+                "is_success": None if self.is_success is None else int(self.is_success),
+                "metadata": to_json(self.metadata),
+                "turn_rewards": to_json_or_null(self.turn_rewards),
+                "rewards": to_json_or_null(self.rewards),
+            }
+        )
+
+
+def _with_checksum(result: dict[str, Any]) -> dict[str, Any]:
+    return {**result, "checksum": checksum([result[name] for name in RESULT_COLUMNS])}
 
 
 def insert_job(
@@ -192,7 +216,7 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
 
 
 def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
-    connection.execute(f"INSERT INTO turns VALUES ({_PLACES})", turn.columns)
+    connection.execute(f"INSERT INTO turns ({_COLUMNS}) VALUES ({_PLACES})", turn.columns)
     own = to_json(turn.weight_versions)
     known = connection.execute(
         "UPDATE episodes SET turns = turns + 1, weight_versions = iif(weight_versions = '[]', ?, weight_versions)"
@@ -218,20 +242,20 @@ def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
     was aborted or expired; the message says which).
     """
     ended = connection.execute(
-        "UPDATE episodes SET state = 'completed', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
-        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?,"
-        " rewards = ?"
-        " WHERE episode_id = ? AND state = 'running' RETURNING weight_versions",
-        (
-            ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
-            to_json(ending.metadata), ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
-            to_json_or_null(ending.rewards), ending.episode_id,
-        ),
-    ).fetchone()  # fmt: skip
+        f"UPDATE episodes SET state = 'completed', ended_at = :ended_at, last_seen_at = :ended_at, {SET_RESULT}"
+        " WHERE episode_id = :episode_id AND state = 'running' RETURNING weight_versions",
+        {**ending.result_columns(), "ended_at": ending.ended_at},
+    ).fetchone()
     if ended is None:
         return _replay(queries.episode(connection, ending.episode_id), ending)
+    count_acknowledged(connection)
     versions = tuple(json.loads(ended["weight_versions"]))
     return EndReceipt(False, EpisodeState.COMPLETED, None, None, ending.ended_at, versions)
+
+
+def count_acknowledged(connection: sqlite3.Connection) -> None:
+    """Count an episode whose client is about to be told that its result is stored."""
+    connection.execute("UPDATE marks SET acknowledged = acknowledged + 1")
 
 
 def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
@@ -261,10 +285,18 @@ def revise_reward(
     """Another result for an episode that waits for a batch; the former one is kept in `reward_revisions`. Raises
     NotFound, or EpisodeEnded once its batch is sealed or if it is in any other state."""
     former = queries.episode(connection, episode_id)
+    stored = connection.execute(f"SELECT {_RESULT} FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
+    result = _with_checksum(
+        {
+            **dict(stored),
+            "reward": float(reward),
+            "is_success": None if is_success is None else int(is_success),
+            "turn_rewards": to_json_or_null(turn_rewards),
+            "rewards": to_json_or_null(rewards),
+        }
+    )
     revised = connection.execute(
-        "UPDATE episodes SET reward = ?, is_success = ?, turn_rewards = ?, rewards = ?"
-        f" WHERE episode_id = ? AND {_IN_POOL}",
-        (reward, is_success, to_json_or_null(turn_rewards), to_json_or_null(rewards), episode_id),
+        f"UPDATE episodes SET {SET_RESULT} WHERE episode_id = :episode_id AND {_IN_POOL}", result
     ).rowcount
     if not revised:
         how = "its batch is sealed" if former.state is EpisodeState.COMPLETED else f"it is {former.state}"

@@ -172,13 +172,18 @@ class LedgerDamaged(LedgerError):
 
     code = "ledger_damaged"
 
+    def __init__(self, message: str, *, finding: str | None = None) -> None:
+        super().__init__(message)
+        self.finding = finding or message
+
     @classmethod
     def of(cls, path: Path, state: str, loss: str) -> LedgerDamaged:
         """Say what is wrong with the ledger at `path`, what that costs, and the two ways on."""
-        home = shlex.quote(str(path.parent))
+        home, finding = shlex.quote(str(path.parent)), f"{path} {state}; {loss}"
         return cls(
-            f"{path} {state}; {loss}: put a backup back (swarm restore BACKUP --home {home}), or set the old files"
-            f" aside and begin with a new ledger: swarm start --home {home} --new-ledger"
+            f"{finding}: put a backup back (swarm restore BACKUP --home {home}), or set the old files aside and begin"
+            f" with a new ledger: swarm start --home {home} --new-ledger",
+            finding=finding,
         )
 
 

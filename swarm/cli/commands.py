@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarm import __version__
-from swarm.cli import export, gc, job, scoring, skills, training
+from swarm.cli import backup, export, gc, job, scoring, skills, training
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import DEFAULT_URL, home_named
@@ -42,6 +42,8 @@ app.command()(training.train)
 app.command(name="eval")(scoring.evaluate)
 app.command()(export.export)
 app.command()(gc.gc)
+app.command()(backup.backup)
+app.command()(backup.restore)
 app.command(name="job")(job.show_or_change)
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="SWARM_URL", help="The server's address.")]
@@ -135,7 +137,8 @@ def start(
                 )
             )
         if ended_by is not None:
-            # With everything closed, it ends as whoever sent the signal expects.
+            # With everything closed it ends as whoever sent the signal expects. uvloop keeps its handlers set.
+            signal.signal(ended_by, signal.SIG_DFL if ended_by is signal.SIGTERM else signal.default_int_handler)
             signal.raise_signal(ended_by)
 
 
@@ -283,7 +286,12 @@ def doctor(
 
     _configure_logging(verbose)
     flags = ServerFlags(
-        host, port, home_named(home), token_of("observer", "commander", "rollout"), *cluster_from_environment()
+        host,
+        port,
+        home_named(home),
+        token_of("observer", "commander", "rollout"),
+        *cluster_from_environment(),
+        is_home_named=home is not None,
     )
     outcomes = examine(checks_of(flags))
     if as_json:

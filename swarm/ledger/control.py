@@ -138,7 +138,7 @@ class ControlFile:
         self._is_behind, self._synced_at = False, time.monotonic()
 
     def abandon(self) -> None:
-        """Close it as it is: the ledger was not opened."""
+        """Close it as it is: nobody writes to the ledger."""
         os.close(self._descriptor)
 
     def close(self, closed: ClosedFile | None) -> None:

@@ -308,6 +308,15 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def open_unchanged(path: Path) -> sqlite3.Connection:
+    """A connection that leaves no file behind where there is none: without a write-ahead log the file is complete."""
+    log = log_of(path)
+    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000
+    )
+
+
 def log_of(path: Path) -> Path:
     """The write-ahead log of a ledger."""
     return path.with_name(f"{path.name}-wal")

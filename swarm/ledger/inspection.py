@@ -17,7 +17,7 @@ from pathlib import Path
 
 from swarm.errors import LedgerDamaged, LedgerError
 from swarm.ledger.control import ClosedFile, Mark, control_path, read_mark
-from swarm.ledger.database import ACKNOWLEDGED, APPLICATION_ID, SCHEMA_VERSION, log_of, open_for_reading, pragma
+from swarm.ledger.database import ACKNOWLEDGED, APPLICATION_ID, SCHEMA_VERSION, log_of, open_unchanged, pragma
 from swarm.ledger.wholeness import OutOfTime, count_whole
 
 NOT_ON_RECORD = "how many acknowledged episodes are gone is not on record"
@@ -58,7 +58,7 @@ def inspect(path: Path, limit_s: float | None) -> Inspected:
         mark = _own_mark(path)
         _check_against_control(path, mark, noted)
         _check_pages(path, mark, noted, limit_s)
-        _check_rows(path, mark, limit_s)
+        _check_rows(path, limit_s)
         _check_file(path, mark, noted, limit_s)
     except sqlite3.DatabaseError as error:
         if _is_refusal(error):
@@ -82,7 +82,7 @@ def _require_new(path: Path, noted: Mark | None) -> None:
 
 
 def _version(path: Path, noted: Mark | None) -> int:
-    with closing(open_for_reading(path)) as connection:
+    with closing(open_unchanged(path)) as connection:
         version = pragma(connection, "user_version")
         application = pragma(connection, "application_id")
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -109,7 +109,7 @@ def _check_older_schema(path: Path, noted: Mark | None, limit_s: float | None) -
 
 
 def _own_mark(path: Path) -> Mark:
-    with closing(open_for_reading(path)) as connection:
+    with closing(open_unchanged(path)) as connection:
         connection.text_factory = bytes
         rows = connection.execute("SELECT ledger_id, sequence, acknowledged FROM marks").fetchall()
     match [tuple(row) for row in rows]:
@@ -141,13 +141,14 @@ def _check_pages(path: Path, mark: Mark, noted: Mark | None, limit_s: float | No
         raise _damaged(path, f"is damaged ({verdict})", _later(mark, noted), _whole(path))
 
 
-def _check_rows(path: Path, mark: Mark, limit_s: float | None) -> None:
+def _check_rows(path: Path, limit_s: float | None) -> None:
     try:
-        whole = count_whole(path, limit_s)
+        counted = count_whole(path, limit_s)
     except OutOfTime:
-        whole = _acknowledged(path)
-    if whole != mark.acknowledged:
-        raise _damaged(path, "is damaged (rows are not what was written)", mark, whole)
+        return
+    if counted.whole != counted.acknowledged:
+        expected = Mark("", 0, counted.acknowledged)
+        raise _damaged(path, "is damaged: rows of it are not what was written", expected, counted.whole)
 
 
 def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | None) -> None:
@@ -161,7 +162,7 @@ def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | Non
 
 def _quick_check(path: Path, limit_s: float | None) -> str:
     """What SQLite says about the file, "ok" if it has found nothing wrong within the limit."""
-    with closing(open_for_reading(path)) as connection:
+    with closing(open_unchanged(path)) as connection:
         if limit_s is None:
             return _last_line(connection.execute("PRAGMA quick_check(1)").fetchone())
         began = time.monotonic()
@@ -180,18 +181,18 @@ def _quick_check(path: Path, limit_s: float | None) -> str:
     return verdict if time.monotonic() - began < limit_s else "ok"
 
 
-def _last_line(row: sqlite3.Row) -> str:
+def _last_line(row: tuple[object, ...]) -> str:
     return str(row[0]).splitlines()[-1]
 
 
 def _acknowledged(path: Path) -> int:
-    with closing(open_for_reading(path)) as connection:
+    with closing(open_unchanged(path)) as connection:
         return connection.execute(f"SELECT count(*) FROM episodes WHERE state IN {ACKNOWLEDGED}").fetchone()[0]
 
 
 def _whole(path: Path) -> int:
     try:
-        return count_whole(path)
+        return count_whole(path).whole
     except sqlite3.DatabaseError:
         return 0
 

@@ -6,6 +6,7 @@ refused with the file untouched. Knows nothing of what is written.
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import time
@@ -102,9 +103,21 @@ def _new_mark(connection: sqlite3.Connection, path: Path, adopted: Mark | None) 
             path,
             adopted.acknowledged,
         )
-        detail = f'{{"acknowledged":{adopted.acknowledged},"of":"{adopted.ledger_id}"}}'
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE marks SET ledger_id = ?, sequence = sequence + 1", (uuid.uuid4().hex,))
-        connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (ADOPTED, detail, time.time()))
-        connection.execute("COMMIT")
+        return rename(connection, ADOPTED)
+    return own_mark(connection)
+
+
+def own_mark(connection: sqlite3.Connection) -> Mark:
+    """How far a ledger has come, as it says itself."""
     return Mark(*connection.execute("SELECT ledger_id, sequence, acknowledged FROM marks").fetchone())
+
+
+def rename(connection: sqlite3.Connection, kind: str) -> Mark:
+    """Give a copy of a ledger an id of its own, and leave an event of this kind."""
+    origin = own_mark(connection)
+    detail = json.dumps({"acknowledged": origin.acknowledged, "of": origin.ledger_id})
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE marks SET ledger_id = ?, sequence = sequence + 1", (uuid.uuid4().hex,))
+    connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (kind, detail, time.time()))
+    connection.execute("COMMIT")
+    return own_mark(connection)

@@ -12,11 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_intact
-from swarm.ledger.database import ACKNOWLEDGED, open_for_reading
+from swarm.ledger.database import ACKNOWLEDGED, open_unchanged
 
 MAX_GAP = 50_000
 """So many row numbers without a row that can be read, and the rest of a table is given up. A page holds some dozens."""
@@ -33,16 +34,26 @@ class OutOfTime(Exception):
     """The limit came before the end, and before any damage."""
 
 
-def count_whole(path: Path, limit_s: float | None = None) -> int:
-    """How many acknowledged episodes can be read with their result, and with their tokens unless those were dropped.
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Episodes: those that a ledger says it acknowledged, 0 if it does not say, and those of which all can be read."""
 
-    The file has the newest schema. Raises OutOfTime, or sqlite3.Error if it cannot be opened at all.
+    acknowledged: int
+    whole: int
+
+
+def count_whole(path: Path, limit_s: float | None = None) -> Counted:
+    """Count acknowledged episodes that can be read with their result, and with their tokens unless those were dropped.
+
+    A server may write meanwhile. The file has the newest schema. Raises OutOfTime, or sqlite3.Error if it cannot be
+    opened at all.
     """
     give_up_at = None if limit_s is None else time.monotonic() + limit_s
-    with closing(open_for_reading(path)) as connection:
+    with closing(open_unchanged(path)) as connection:
         # Damaged text is no UTF-8.
         connection.text_factory = bytes
-        connection.row_factory = None
+        connection.execute("BEGIN")
+        acknowledged = _acknowledged(connection)
         turns: Counter[Any] = Counter()
         for episode_id, *_ in _intact_rows(connection, "turns", _OF_TURN, 0, give_up_at):
             turns[episode_id] += 1
@@ -51,7 +62,14 @@ def count_whole(path: Path, limit_s: float | None = None) -> int:
             is_acknowledged, expected, is_compacted, episode_id = row[:4]
             found = turns[episode_id]
             whole += bool(is_acknowledged) and (found == expected or (bool(is_compacted) and not found))
-        return whole
+        return Counted(acknowledged, whole)
+
+
+def _acknowledged(connection: sqlite3.Connection) -> int:
+    try:
+        return int(connection.execute("SELECT acknowledged FROM marks").fetchone()[0])
+    except (sqlite3.DatabaseError, TypeError, ValueError):
+        return 0
 
 
 def _intact_rows(

@@ -19,8 +19,8 @@ from pathlib import Path
 from swarm.errors import BadRequest, LedgerDamaged, LedgerError
 from swarm.ledger import Ledger, queries
 from swarm.ledger.control import control_path
-from swarm.ledger.database import hold_lock, open_for_reading
-from swarm.ledger.inspection import NOT_ON_RECORD, inspect
+from swarm.ledger.database import hold_lock, open_unchanged
+from swarm.ledger.inspection import NOT_ON_RECORD, Inspected, inspect
 from swarm.trainer.checkpoints import step_of
 from swarm.trainer.run_directories import RunDirectory, run_directory, runs_of
 
@@ -71,25 +71,27 @@ def set_aside(home: Path) -> Path | None:
     return place
 
 
-def check_home(home: Path, limit_s: float | None) -> int | None:
-    """Look at ledger and runs of a home without opening them; returns how many acknowledged episodes there are, None
-    without a ledger. Raises LedgerDamaged, LedgerError, sqlite3.Error, OSError."""
-    mark = inspect(ledger_of(home), limit_s).mark
+def inspect_home(home: Path, limit_s: float | None) -> Inspected:
+    """Look at ledger and runs of a home without opening them, and leave no file behind.
+
+    Raises LedgerDamaged, LedgerError, sqlite3.Error, OSError.
+    """
+    inspected = inspect(ledger_of(home), limit_s)
     _require_to_fit(home)
-    return None if mark is None else mark.acknowledged
+    return inspected
 
 
 def _set_aside_unless_sound(home: Path) -> None:
     path = ledger_of(home)
     try:
-        found = check_home(home, None)
+        found = inspect_home(home, None)
     except LedgerDamaged as error:
-        logger.warning("%s", error.message.partition(": put")[0])
+        logger.warning("%s", error.finding)
         set_aside(home)
         return
-    if found is not None:
+    if found.version:
         raise BadRequest(
-            f"{path} is sound, with {found:,} acknowledged episodes: start without --new-ledger, or in another --home",
+            f"{path} is sound: nothing is set aside; start without --new-ledger, or in another --home",
             param="new_ledger",
         )
 
@@ -118,7 +120,7 @@ def _require_to_fit(home: Path) -> None:
 
 def _steps_of_runs(home: Path) -> Mapping[Path, int]:
     """The last step on record of each run, by the folder where it belongs."""
-    with closing(open_for_reading(ledger_of(home))) as connection:
+    with closing(open_unchanged(ledger_of(home))) as connection:
         found: dict[Path, int] = {}
         for job_id, resolved in connection.execute("SELECT job_id, resolved FROM jobs").fetchall():
             names = json.loads(resolved)

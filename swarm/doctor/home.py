@@ -13,12 +13,11 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 
 from swarm.doctor.examination import Finding, fail, ok, warn
 from swarm.errors import LedgerDamaged, LedgerError
-from swarm.ledger.database import SCHEMA_VERSION, open_unchanged
+from swarm.ledger.database import SCHEMA_VERSION
 from swarm.server.home import inspect_home
 from swarm.trainer.run_directories import DiskUse
 
@@ -97,7 +96,6 @@ def check_ledger(home: Path) -> Finding:
         found = inspect_home(home, None)
         if not found.version:
             return ok("none yet: the first start creates it")
-        verdict = _integrity(path)
     except LedgerDamaged as error:
         return fail(error.finding, f"swarm restore BACKUP --home {home}, or swarm start --home {home} --new-ledger")
     except LedgerError as error:
@@ -105,12 +103,6 @@ def check_ledger(home: Path) -> Finding:
         return fail(what, remedy)
     except (sqlite3.Error, OSError) as error:
         return fail(f"{path} cannot be read: {error}", "look at the rights of the file and its directory")
-    if verdict != "ok":
-        # Rows are whole, and what finds them is not.
-        return fail(
-            f"{path} is damaged ({verdict}); no acknowledged episode is gone",
-            f"stop the server, then: sqlite3 {path} REINDEX",
-        )
     holder = holder_of(path)
     state = "" if holder is None else f", in use by process {holder}"
     version = found.version
@@ -136,12 +128,6 @@ def existing_parent(directory: Path) -> Path:
     """The directory, or the nearest one above it that exists: there `start` would create it."""
     resolved = directory.resolve()
     return next((place for place in (resolved, *resolved.parents) if place.exists()), Path("/"))
-
-
-def _integrity(path: Path) -> str:
-    """What SQLite's whole check says, which holds indexes against their tables; "ok" if all is well."""
-    with closing(open_unchanged(path)) as connection:
-        return str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0]).splitlines()[-1]
 
 
 def _filesystem(place: Path) -> str:

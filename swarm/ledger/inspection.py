@@ -40,11 +40,16 @@ class Inspected:
 
 
 def inspect(path: Path, limit_s: float | None) -> Inspected:
-    """Look at the ledger at `path`, for no more than `limit_s` seconds in each part of the check.
+    """Look at the ledger at `path`, for about `limit_s` seconds.
 
     Raises LedgerDamaged for one that is missing, empty, older than its control file, damaged or of another directory;
     LedgerError for one of a newer version and for what is no ledger.
     """
+    give_up_at = None if limit_s is None else time.monotonic() + limit_s
+
+    def left_s() -> float | None:
+        return None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+
     # Read first: a server that runs meanwhile is ahead of it.
     noted = read_mark(path)
     if _is_empty(path):
@@ -53,13 +58,15 @@ def inspect(path: Path, limit_s: float | None) -> Inspected:
     try:
         version = _version(path, noted)
         if version < SCHEMA_VERSION:
-            _check_older_schema(path, noted, limit_s)
+            _check_older_schema(path, noted, left_s())
             return Inspected(None, version, False)
         mark = _own_mark(path)
         _check_against_control(path, mark, noted)
-        _check_pages(path, mark, noted, limit_s)
-        _check_rows(path, limit_s)
-        _check_file(path, mark, noted, limit_s)
+        _check_pages(path, mark, noted, "quick_check", left_s())
+        _check_rows(path, left_s())
+        _check_file(path, mark, noted, left_s())
+        # Holds indexes against their tables, which takes the longest.
+        _check_pages(path, mark, noted, "integrity_check", left_s())
     except sqlite3.DatabaseError as error:
         if _is_refusal(error):
             raise
@@ -101,7 +108,7 @@ def _version(path: Path, noted: Mark | None) -> int:
 
 def _check_older_schema(path: Path, noted: Mark | None, limit_s: float | None) -> None:
     """A control file beside one says that it had been brought up to date before."""
-    verdict = _quick_check(path, limit_s)
+    verdict = _ask_sqlite(path, "quick_check", limit_s)
     if noted is not None:
         raise _damaged(path, "is an older copy, of a former version", noted, _acknowledged(path))
     if verdict != "ok":
@@ -135,8 +142,8 @@ def _check_against_control(path: Path, mark: Mark, noted: Mark | None) -> None:
         raise _damaged(path, state, noted, _whole(path))
 
 
-def _check_pages(path: Path, mark: Mark, noted: Mark | None, limit_s: float | None) -> None:
-    verdict = _quick_check(path, limit_s)
+def _check_pages(path: Path, mark: Mark, noted: Mark | None, check: str, limit_s: float | None) -> None:
+    verdict = _ask_sqlite(path, check, limit_s)
     if verdict != "ok":
         raise _damaged(path, f"is damaged ({verdict})", _later(mark, noted), _whole(path))
 
@@ -160,16 +167,18 @@ def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | Non
         raise _damaged(path, "is damaged: it was changed since its server closed it", mark, mark.acknowledged)
 
 
-def _quick_check(path: Path, limit_s: float | None) -> str:
+def _ask_sqlite(path: Path, check: str, limit_s: float | None) -> str:
     """What SQLite says about the file, "ok" if it has found nothing wrong within the limit."""
     with closing(open_unchanged(path)) as connection:
         if limit_s is None:
-            return _last_line(connection.execute("PRAGMA quick_check(1)").fetchone())
+            return _last_line(connection.execute(f"PRAGMA {check}(1)").fetchone())
+        if limit_s <= 0:
+            return "ok"
         began = time.monotonic()
         limit = threading.Timer(limit_s, connection.interrupt)
         limit.start()
         try:
-            verdict = _last_line(connection.execute("PRAGMA quick_check(1)").fetchone())
+            verdict = _last_line(connection.execute(f"PRAGMA {check}(1)").fetchone())
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
                 raise

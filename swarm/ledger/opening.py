@@ -23,9 +23,9 @@ from swarm.ledger.inspection import inspect
 
 logger = logging.getLogger(__name__)
 
-CHECK_LIMIT_S = 3.0
-"""For each part of the check. SQLite's own reads about a gigabyte in two seconds. What they do not get to is checked
-when it is read, or by `swarm doctor`."""
+CHECK_LIMIT_S = 5.0
+"""SQLite's own check reads about a gigabyte in two seconds. What is not got to in time is checked when it is read, or
+by `swarm doctor`."""
 
 ADOPTED = "ledger.adopted"
 """The event of a ledger that came without its control file, as a copy of the file alone does."""

@@ -19,8 +19,9 @@ from typing import Any
 from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_intact
 from swarm.ledger.database import ACKNOWLEDGED, open_unchanged
 
-MAX_GAP = 50_000
-"""So many row numbers without a row that can be read, and the rest of a table is given up. A page holds some dozens."""
+MAX_GAP = 10_000
+"""So many row numbers without a row that can be read, and the rest of a table is given up. A broken page that points to
+others hides some thousands."""
 
 ROWS_BETWEEN_LOOKS = 500
 """A look at the clock costs as much as a row."""
@@ -78,6 +79,11 @@ def _intact_rows(
     """The rows of a table that can be read and are what was written. The first `unchecked` columns have no part in the
     checksum."""
     query = f"SELECT rowid, checksum, {columns} FROM {table} NOT INDEXED WHERE rowid"
+    try:
+        connection.execute(f"{query} IS NULL")
+    except sqlite3.DatabaseError:
+        # Not one row can be asked for.
+        return
     rowid, gap, looked = 0, 0, 0
     while gap < MAX_GAP:
         looked += 1

@@ -11,8 +11,10 @@ import contextlib
 import errno
 import logging
 import resource
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import uvicorn
@@ -29,6 +31,7 @@ from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.schemas import EngineState
 from swarm.server.commands import SwarmServer
+from swarm.server.home import open_home
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,11 @@ class HttpServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_shutdown = on_shutdown
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave the signals to `serve`: uvicorn raises them again, which ends the process before anything is closed."""
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_shutdown()
@@ -93,20 +101,24 @@ async def serve(
     *,
     resume: bool = True,
     on_resume: OnResume | None = None,
+    new_ledger: bool = False,
     build_backends: Callable[[ServerConfig, Path], Backends] | None = None,
-) -> None:
+) -> signal.Signals | None:
     """Serve until SIGINT, SIGTERM or the shutdown route. `announce` gets the URL once requests are answered.
 
+    Returns the signal that ended it, if one did, with everything closed.
+
     With `resume` the job that was interrupted in this home goes on, unless another `job` is given; `on_resume` gets it
-    before the announcement. `build_backends` stands for `Backends`, whose arguments it gets. Raises PortInUse,
-    LedgerError (another server on the same home), JobInvalid; EngineFailure if the `job` cannot be served.
+    before the announcement. `new_ledger` sets a ledger aside that cannot be gone on with. `build_backends` stands for
+    `Backends`, whose arguments it gets. Raises PortInUse, LedgerError (another server on the same home), JobInvalid;
+    EngineFailure if the `job` cannot be served.
     """
     with (
         contextlib.closing(bind(config.host, config.port)) as listener,
-        contextlib.closing(Ledger.open(config.home / "ledger.db")) as ledger,
+        contextlib.closing(open_home(config.home, is_new_wanted=new_ledger)) as ledger,
     ):
         backends = (build_backends or Backends)(config, config.home / "worker.log")
-        await _serve(config, job, announce, listener, ledger, backends, resume, on_resume)
+        return await _serve(config, job, announce, listener, ledger, backends, resume, on_resume)
 
 
 async def _serve(
@@ -118,7 +130,7 @@ async def _serve(
     backends: Backends,
     resume: bool,
     on_resume: OnResume | None,
-) -> None:
+) -> signal.Signals | None:
     url = _url(config.host, listener)
     server = SwarmServer(config, ledger, backends, url=url)
     events = EventStreams(ledger)
@@ -151,6 +163,8 @@ async def _serve(
     )
     watching = asyncio.create_task(_watch_shutdown(server, http), name="shutdown watch")
     first_boot = None if job is None else _FirstBoot(server, http)
+    received: list[signal.Signals] = []
+    _on_signals(lambda number: (received.append(number), http.handle_exit(number, None)))
     try:
         await server.lease.restore()
         # Before the first request, which may be of an episode that outlived the server before this one.
@@ -167,6 +181,14 @@ async def _serve(
         watching.cancel()
         await http.hang_up()
         await server.close()
+    return received[0] if received else None
+
+
+def _on_signals(receive: Callable[[signal.Signals], object]) -> None:
+    """Have SIGINT and SIGTERM received by the running loop; a server in a thread gets none."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, receive, number)
 
 
 async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: OnResume | None) -> None:

@@ -86,9 +86,9 @@ def _intact_rows(
         return
     rowid, gap, looked = 0, 0, 0
     while gap < MAX_GAP:
-        looked += 1
-        if give_up_at is not None and looked % ROWS_BETWEEN_LOOKS == 0 and time.monotonic() > give_up_at:
+        if give_up_at is not None and looked % ROWS_BETWEEN_LOOKS == 0 and time.monotonic() >= give_up_at:
             raise OutOfTime
+        looked += 1
         row = _read(connection, f"{query} > ? ORDER BY rowid LIMIT 1", rowid)
         if row is None:
             return

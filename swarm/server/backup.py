@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swarm.errors import BadRequest, LedgerDamaged, LedgerError, NotFound, SwarmError
@@ -67,6 +67,8 @@ def back_up(home: Path, target: Path) -> Saved:
         raise NotFound(f"{home} holds no ledger: give the --home of a server")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadRequest(f"{target} is there already: give a directory that is new or empty")
+    with _disk_errors(home):
+        inspect_home(home, CHECK_LIMIT_S)
     draft = target.absolute().with_name(f".{target.absolute().name}.partial")
     with _disk_errors(target):
         try:
@@ -145,7 +147,8 @@ def _copy(home: Path, draft: Path) -> bool:
     with closing(open_for_reading(ledger_of(home))) as source, closing(sqlite3.connect(ledger_of(draft))) as copy:
         source.backup(copy)
     if noted is not None:
-        ControlFile.create(ledger_of(draft), noted).abandon()
+        # The copy is the same to the last row, but not to the last byte.
+        ControlFile.create(ledger_of(draft), replace(noted, closed=None)).abandon()
     return _rewinds(ledger_of(draft)) == rewinds
 
 

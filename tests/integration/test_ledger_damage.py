@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -25,8 +26,11 @@ import httpx
 import pytest
 from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 
+from swarm.doctor.examination import Health
+from swarm.doctor.home import check_ledger
 from swarm.errors import LedgerDamaged
-from swarm.ledger import Ledger
+from swarm.ledger import Ledger, opening
+from swarm.ledger.database import log_of
 from swarm.server.home import open_home
 
 pytestmark = pytest.mark.timeout(600)
@@ -406,3 +410,106 @@ def content_of(home: Path) -> dict[str, bytes]:
         for path in home.rglob("*")
         if path.is_file() and not path.name.endswith((".lock", "-shm", ".log")) and path.stat().st_size
     }
+
+
+def start(home: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_start_names_the_loss_and_its_hint_begins_anew_without_deleting_anything(
+    states: States, tmp_path: Path
+) -> None:
+    home = tmp_path / "a home"
+    shutil.copytree(states.killed, home)
+    overwrite("ledger.db", b"")(home, states)
+    before = content_of(home)
+    refused = start(home)
+    assert (refused.returncode, refused.stdout) == (74, "")
+    assert refused.stderr.count("\n") == 1
+    assert f"{ALL_KILLED} of {ALL_KILLED} acknowledged episodes are gone" in refused.stderr
+    program, *words = shlex.split(refused.stderr.rpartition("new ledger: ")[2])
+    assert program == "swarm"
+    command = [sys.executable, "-m", "swarm.cli", *words, "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        with httpx.Client(base_url=json.loads(server.stdout.readline())["url"], timeout=60) as http:
+            assert http.get("/v1/swarm/status").json()["state"] == "OFFLINE"
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=60)
+    (aside,) = home.glob("set-aside-*")
+    assert content_of(aside) == before
+    assert start(home, "--new-ledger").returncode == 2, "a sound ledger is never set aside"
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "swarm stop"])
+def test_a_stop_leaves_one_file_and_a_copy_of_it_is_a_copy_of_all(how: str, states: States, tmp_path: Path) -> None:
+    home = shutil.copytree(states.killed, tmp_path / "home")
+    assert log_of(ledger(home)).stat().st_size
+    with serving(home) as (server, http):
+        wait_for_state(http, "ROLLING")
+        if how == "SIGTERM":
+            server.send_signal(signal.SIGTERM)
+        else:
+            assert run_swarm("stop", "--url", str(http.base_url)).exit_code == 0
+        server.wait(60)
+    assert sorted(path.name for path in home.glob("ledger.db*")) == ["ledger.db", "ledger.db.control", "ledger.db.lock"]
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(ledger(home), copy)
+    with closing(open_home(copy)) as opened:
+        assert count(opened) == ALL_KILLED
+
+
+def test_a_kill_at_any_commit_is_never_taken_for_a_loss(tmp_path: Path) -> None:
+    """A process is killed again and again while it ends episodes; what it was told of is always there."""
+    home, told = tmp_path / "home", 0
+    for _ in range(12):
+        child = subprocess.Popen([sys.executable, "-c", ENDLESS, str(home)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        for _ in range(40):
+            child.stdout.readline()
+        child.kill()
+        rest, _ = child.communicate(timeout=60)
+        told += 40 + rest.count("\n")
+        with closing(open_home(home)) as opened:
+            assert count(opened) >= told
+
+
+ENDLESS = """
+import asyncio, sys, uuid
+from pathlib import Path
+from swarm.ledger import Ending, EpisodeRow
+from swarm.server.home import open_home
+from swarm.types import EpisodeType
+
+async def work(ledger):
+    while True:
+        name = uuid.uuid4().hex
+        await ledger.begin_episode(EpisodeRow(name, EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9))
+        await ledger.end_episode(Ending(name, idempotency_key=name, payload_digest="d", task_id="t", reward=1.0,
+                                        is_success=None, metadata={}, ended_at=1.0))
+        sys.stdout.write(name + "\\n")
+        sys.stdout.flush()
+
+async def main():
+    ledger = open_home(Path(sys.argv[1]))
+    if await ledger.latest_job() is None:
+        await ledger.record_job({}, {})
+    await asyncio.gather(*(work(ledger) for _ in range(8)))
+
+asyncio.run(main())
+"""
+
+
+def test_damage_that_nothing_has_read_is_found_by_the_doctor(states: States, tmp_path: Path) -> None:
+    """As of a ledger that is too large for the look at the start."""
+    home = shutil.copytree(states.killed, tmp_path / "home")
+    sound = check_ledger(home)
+    both(merge_log, flip_in("turns", b'"role":"assistant"'))(home, states)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(opening, "CHECK_LIMIT_S", 0.0)
+        open_home(home).close()
+    found = check_ledger(home)
+    assert sound.verdict is Health.OK and f"{ALL_KILLED} acknowledged episodes" in sound.message
+    assert found.verdict is Health.FAIL and f"1 of {ALL_KILLED} acknowledged episodes" in found.message

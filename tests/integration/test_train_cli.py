@@ -203,8 +203,8 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(commands) == 3
     for command in commands:
         words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
-        limit = "--eval-episodes" if words[0] == "train" else "--episodes"
-        done = CliRunner().invoke(app, [*words, limit, "4"])
+        limit = ["--eval-episodes", "10"] if words[0] == "train" else ["--episodes", "4"]
+        done = CliRunner().invoke(app, [*words, *limit])
         assert done.exit_code == 0, (command, done.output)
     follow(text, start_server(TrainJob(engine="fake", batch_size=1, num_repeat=2, total_steps=1, eval_every=1)).url)
     [command] = re.findall(r"^    python (program.py .*)$", text, re.MULTILINE)

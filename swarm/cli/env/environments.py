@@ -72,7 +72,10 @@ def check(
     samples: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks to look at in each split.")] = 200,
     url: Annotated[str | None, typer.Option(help="A server whose model plays for the base score.")] = None,
     train_model: Annotated[
-        str | None, typer.Option(help="The same with a server of its own: nano, micro, or a model's directory.")
+        str | None,
+        typer.Option(
+            "--train-model", "--model", help="The same with a server of its own: nano, micro, or a model's directory."
+        ),
     ] = None,
     program: Annotated[Path | None, typer.Option(help="A Python file with the agent that plays.")] = None,
     episodes: Annotated[

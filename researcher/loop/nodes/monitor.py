@@ -186,7 +186,8 @@ def _act_on(deps: Deps, active: ActiveRun, diagnosis: Diagnosis | None) -> None:
 
 def end_training(deps: Deps, active: ActiveRun) -> None:
     """Have program and engine train nothing more, in the background; what was diagnosed is on record before."""
-    active.phase, active.is_waiting = Phase.ENDING, False
+    # Until it is under way: what cannot be stored now is stored in a later round.
+    active.phase, active.is_waiting = Phase.ENDING, True
     diagnosis = active.diagnosis
     if diagnosis is not None and diagnosis.is_scored:
         _note_end(deps, active, {ENDED_BY: diagnosis.as_recorded()})
@@ -205,11 +206,13 @@ def end_training(deps: Deps, active: ActiveRun) -> None:
             return end_job(client, child, after, wait_s=wait_s, check_stop=check_stop)
 
     deps.background.submit(active.run_id, end)
+    active.is_waiting = False
 
 
 def _leave_training(deps: Deps, active: ActiveRun, task: Future[EndedTraining]) -> None:
     """The record ends with the weights that there are; these are scored, or the run has failed."""
     error, diagnosis = task.exception(), active.diagnosis
+    active.is_waiting = True
     if error is None:
         _copy_curves(deps, active, task.result().points)
     if diagnosis is not None and not diagnosis.is_scored and not isinstance(error, Drained):
@@ -222,11 +225,11 @@ def _leave_training(deps: Deps, active: ActiveRun, task: Future[EndedTraining]) 
         end_with(deps, active, RunBroken(f"its server is at step {step} and has a record of {active.copied_step}"))
     elif step >= active.steps:
         # Its last step was in work already: nothing was cut short.
-        active.diagnosis, active.phase = None, Phase.TRAINED
         _note_end(deps, active, {ENDED_BY: None})
+        active.diagnosis, active.phase, active.is_waiting = None, Phase.TRAINED, False
     else:
         _note_end(deps, active, {ENDED_AT: step})
-        active.phase = Phase.TRAINED
+        active.phase, active.is_waiting = Phase.TRAINED, False
 
 
 def _note_end(deps: Deps, active: ActiveRun, fact: Mapping[str, Any]) -> None:

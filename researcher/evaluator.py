@@ -28,7 +28,7 @@ from researcher.errors import RunBroken, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
-from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
+from researcher.execution.run_record import ENDED_AT, RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.execution.shares import share_options
 from researcher.execution.training_process import bound_options, start_training
@@ -166,11 +166,11 @@ class Evaluator:
             details={MEASURED_ON: known.run_id, **known.details},
         )
 
-    def measure(self, run: Run, url: str, child: Child | None, *, is_complete: bool) -> int:
+    def measure(self, run: Run, url: str, child: Child | None) -> int:
         """End the client, save the weights, score them; returns their version.
 
-        Raises RunBroken if they are not what the arm's job gives: after all its steps if `is_complete`. Raises
-        RunRejected if the server's record is not that of an honest run.
+        Raises RunBroken if they are not what the arm's job gives, after all its steps or after the one with which the
+        study ended it. Raises RunRejected if the server's record is not that of an honest run.
         """
         if child is not None:
             child.wait(CLIENT_EXIT_S)
@@ -186,8 +186,9 @@ class Evaluator:
             self._check_record(client, run)
             saved = client.save_checkpoint()
             version = saved.weight_version
-            if is_complete and version != total_steps(run.job):
-                raise RunBroken(f"the server serves weight version {version}, expected {total_steps(run.job)}")
+            expected = run.external_ids.get(ENDED_AT, total_steps(run.job))
+            if version != expected:
+                raise RunBroken(f"the server serves weight version {version}, expected {expected}")
             external = {**self.store.get_run(run.id).external_ids, "checkpoint": saved.path}
             if self.charter.eval_every:
                 external[CHECKPOINTS] = self._kept_checkpoints(client, run, version)
@@ -408,6 +409,7 @@ class Evaluator:
             RunMark(int(stored[0]), float(stored[1])),
             held_out_of({task.task_id: task.main_query for task in held_out}),
             run.id if is_program(self._experiment(run).program_code) else None,
+            ended_at=run.external_ids.get(ENDED_AT),
         )
 
     def _kept_checkpoints(self, client: SwarmClient, run: Run, steps: int) -> dict[str, str]:

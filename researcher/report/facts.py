@@ -30,11 +30,12 @@ from experiments_db import (
 )
 from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
-from researcher.execution.early_stopping import REWARD
+from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.execution.runs import BUDGET
 from researcher.judge import Runs, compare_sealed, contradicts, summarize_arm
 from researcher.learning_curves import ScoredStep, curve_of
 from researcher.report.amounts import Amounts, gather_amounts
+from researcher.report.mean_curves import with_curves
 from researcher.study.log import StudyLog, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
 from researcher.types import Analysis, ArmSummary, Charter, Comparison, JudgedBy, JudgedContrast, SampleSize
@@ -69,7 +70,8 @@ class RunFacts:
 class ArmFacts:
     """One arm. `search` are its scores on the search split, `base` the means before training, `sealed` those on the
     sealed split (None unless it was opened for this arm). `finding` compares it with the baseline, `held_out` are
-    the scores of its runs by step, `amounts` what they trained with."""
+    the scores of its runs by step, `amounts` what they trained with. `curves` are the training rewards and `solved` the
+    success rates of the batches of its runs, those included that failed by their own doing."""
 
     experiment: Experiment
     search: ArmSummary
@@ -80,6 +82,7 @@ class ArmFacts:
     curves: Mapping[str, Curve]
     held_out: Mapping[str, tuple[ScoredStep, ...]]
     amounts: Amounts
+    solved: Mapping[str, Curve] = field(default_factory=dict[str, Curve])
 
     @property
     def name(self) -> str:
@@ -304,6 +307,7 @@ def _gather_arm(
     finding: Finding | None,
 ) -> ArmFacts:
     counted = [item.run.id for item in runs if item.counts]
+    drawn = with_curves(runs)
     return ArmFacts(
         experiment=experiment,
         search=summarize_arm(experiment.name, search, charter),
@@ -311,9 +315,10 @@ def _gather_arm(
         sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter),
         finding=finding,
         runs=runs,
-        curves=_gather_curves(store, counted),
+        curves=_gather_curves(store, drawn, REWARD),
         held_out=_gather_held_out(store, counted, charter),
         amounts=gather_amounts(store, counted),
+        solved=_gather_curves(store, drawn, SUCCESS),
     )
 
 
@@ -330,9 +335,9 @@ def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charte
     return {run_id: curve_of(items, charter.search_split, charter.metric_range) for run_id, items in scored.items()}
 
 
-def _gather_curves(store: ExperimentStore, run_ids: list[str]) -> dict[str, Curve]:
+def _gather_curves(store: ExperimentStore, run_ids: list[str], name: str) -> dict[str, Curve]:
     points: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for point in store.list_metrics(run_ids, names=[REWARD]):
+    for point in store.list_metrics(run_ids, names=[name]):
         if point.value is not None:
             points[point.run_id].append((point.step, point.value))
     return {run_id: tuple(curve) for run_id, curve in points.items()}

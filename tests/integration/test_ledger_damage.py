@@ -24,6 +24,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run_swarm
 from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.doctor.examination import Health

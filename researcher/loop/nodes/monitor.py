@@ -13,6 +13,7 @@ from researcher.errors import ResearchError, RunBroken, RunLost, ScoreIncomplete
 from researcher.evaluator import step_limit_s
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import STALL, Diagnosis
+from researcher.execution.failing_attempts import diagnose_attempts
 from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import ENDED_AT, ENDED_BY, RunRejected
 from researcher.execution.runs import FAILURE, OWN_DOING, PROGRAM, TRAINING_SECONDS, UNSCORED, job_of
@@ -89,6 +90,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         with deps.pool.connect(active.slot.url) as client:
             status = client.status()
             _copy_curves(deps, active, client.metrics(active.last_copied))
+            failing = diagnose_attempts(client, status, active.experiment.job)
     except SwarmError as error:
         if is_outage(error):
             deps.pool.report_outage(active.slot, error)
@@ -119,7 +121,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         active.diagnosis = diagnose_exit(active, code, reason)
         end_training(deps, active)
     else:
-        _act_on(deps, active, _attributed(active.early_stopping.diagnose(), status.state))
+        _act_on(deps, active, failing or _attributed(active.early_stopping.diagnose(), status.state))
 
 
 def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:

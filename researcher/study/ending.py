@@ -43,7 +43,8 @@ def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> En
     scored = _scored(store, study_id, runs)
     names = {arm.id: arm.name for arm in arms}
     having = sorted({names[run.experiment_id] for run in scored})
-    why = _why_not(arms, [run for run in runs if names[run.experiment_id] not in having])
+    spent = "the budget is spent; " if is_spent else ""
+    why = spent + _why_not(arms, [run for run in runs if names[run.experiment_id] not in having])
     if not scored:
         return Ending(StudyStatus.FAILED, f"no arm has a score: {why}")
     if len(arms) > 1 and not _is_anything_compared(store, study_id):

@@ -20,14 +20,13 @@ class Verdict(StrEnum):
     """What the charter's rule says of an arm against the baseline; a planner never chooses it.
 
     KEEP: better, by enough to matter. WORSE: worse. NO_BETTER: an improvement that matters is ruled out. INCONCLUSIVE:
-    not decided. REJECT is what studies of earlier versions say for WORSE and NO_BETTER alike.
+    not decided.
     """
 
     KEEP = "keep"
     WORSE = "worse"
     NO_BETTER = "no better"
     INCONCLUSIVE = "inconclusive"
-    REJECT = "reject"
 
 
 class Outcome(StrEnum):
@@ -73,17 +72,16 @@ class DecisionRule:
     """When an arm counts as better: its corrected p value is below `alpha` and the mean difference is at least
     `min_effect`, in units of the metric.
 
-    `test` is welch, or paired as in studies of earlier versions. `correction` (holm or none) is over the comparisons of
-    one plan. `shares` divides `alpha` among the plans, the first share for the first plan; a plan beyond the last share
-    decides nothing, and where there are no shares every plan has all of `alpha`. The first `plans_of_parent` shares are
-    those of the study that this one was forked from, whose verdicts those plans have; the rest add up to 1 at most.
+    `correction` (holm or none) is over the comparisons of one plan. `shares` divides `alpha` among the plans, the first
+    share for the first plan; a plan beyond the last share decides nothing, and where there are no shares every plan has
+    all of `alpha`. The first `plans_of_parent` shares are those of the study that this one was forked from, whose
+    verdicts those plans have; the rest add up to 1 at most.
     """
 
     alpha: float = 0.05
     min_effect: float = 0.02
     min_seeds: int = 3
     correction: str = "holm"
-    test: str = "welch"
     shares: tuple[float, ...] = HALVING
     plans_of_parent: int = 0
 
@@ -162,7 +160,7 @@ class Charter:
     much of it ends a run, where that is tokens or seconds; 0 where the job's steps do. `metric_range` are the
     lowest and the highest score there can be; None if unknown. `failed_score` says what a run counts as that gave
     no score by its own doing: `base` (the score before training), `worst` (the end of the range, or the worst score
-    of the study), or `missing` in earlier versions. `sample_size` is None where nobody asked for power.
+    of the study). `sample_size` is None where nobody asked for power.
     `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of one attempt, for all arms
     alike; None means unbounded.
     """
@@ -343,7 +341,8 @@ class ArmCost:
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
     """Scores of one arm over all its runs. `scores` maps seed to the final held-out metric; the interval is Student's t
-    over seeds. `failures` maps seeds to how the run failed."""
+    over seeds, cut to the range of the metric, and `half_width` is half of it before it was cut. `failures` maps seeds
+    to how the run failed."""
 
     arm: str
     scores: Mapping[int, float]
@@ -353,6 +352,7 @@ class ArmSummary:
     ci_high: float
     run_ids: tuple[str, ...]
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
+    half_width: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,8 @@ class Comparison:
     `failures` counts failed runs of the arm, `baseline_failures` those of the baseline. `missing` and
     `baseline_missing` give the reason of each planned seed without a score, `retries` those of repeated trainings.
     `agent_gain` is the difference of the base scores: the arm's agent on the base weights. `training_gain` is the
-    difference of what training added to them. `note` is what the verdict leaves out.
+    difference of what training added to them. `unseen_failures` is the largest share of the arm's runs that may fail or
+    collapse, given what was seen. `note` is what the verdict is about and what it leaves out.
     """
 
     arm: str
@@ -390,6 +391,7 @@ class Comparison:
     baseline_retries: Mapping[int, str] = field(default_factory=dict[int, str])
     agent_gain: GainPart = GainPart()
     training_gain: GainPart = GainPart()
+    unseen_failures: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)

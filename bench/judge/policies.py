@@ -93,6 +93,12 @@ def policies() -> Mapping[str, Policy]:
     }
 
 
+def fixed_seeds(arms: int, seeds: int) -> Policy:
+    """One plan of so many arms and seeds, which has all of alpha."""
+    policy = _of_one_more_try(arms=arms, seeds=seeds, plans=1, repeats=False)
+    return replace(policy, charter=replace(policy.charter, rule=DecisionRule(shares=())))
+
+
 def _of_rules(topic: str, budget: Budget | None = None) -> Policy:
     request = FrameRequest(topic, budget=budget or Budget())
     charter = replace(RulesPlanner().frame(request), metric_range=(0.0, 1.0))

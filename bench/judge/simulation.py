@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from numpy.random import Generator, default_rng
 
+from bench.judge.shapes import BASE, Drawn, Shape
 from experiments_db import ExperimentStore, Verdict, open_store
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.runs import Trial
+from researcher.execution.runs import MAX_ON_ONE_SERVER, Trial
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
@@ -33,7 +35,8 @@ from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from researcher.types import Charter, JudgedContrast
 
-BASE_SCORE = 0.2
+DIVERGED = {"kind": "not_finite", "sentence": "diverged", "is_retried": False}
+LOST_TO_THE_SYSTEM = {"kind": "failure", "sentence": "the environment went away", "is_retried": True}
 STUDIES_PER_STORE = 50
 """The plan node reads the findings of all studies of a store, so a store of many makes each slower."""
 MEMORY_DISK = Path("/dev/shm")
@@ -50,6 +53,7 @@ class Truth:
     mean: float = 0.5
     deviation: float = 0.05
     correlation: float = 0.0
+    shapes: Mapping[str, Shape] = field(default_factory=dict[str, Shape])
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,25 +158,45 @@ def _number(database: sqlite3.Connection, study: str, table: str) -> None:
 def _store_run(
     database: sqlite3.Connection, trial: Trial, charter: Charter, truth: Truth, random: Generator, common: float
 ) -> None:
-    arm, study = trial.experiment.name, trial.experiment.study_id
-    run_id = f"{trial.experiment.id}/{trial.seed}"[-26:]
-    is_lost = random.random() < truth.failures.get(arm, 0.0)
-    diagnosis = json.dumps({"kind": "not_finite", "sentence": "diverged", "is_retried": False}) if is_lost else None
-    database.execute(
-        "insert into runs (id, study_id, experiment_id, seed, attempt, idempotency_key, status, external_ids, job,"
-        " environment, exit_reason, diagnosis, created_at, updated_at) values (?, ?, ?, ?, 1, ?, ?, '{}', '{}', '{}',"
-        " ?, ?, 0, 0)",
-        (
-            *(run_id, study, trial.experiment.id, trial.seed, f"{study}/{arm}/{trial.seed}"),
-            *("failed" if is_lost else "finished", "diverged" if is_lost else "done", diagnosis),
-        ),
-    )
+    arm = trial.experiment.name
+    shape = truth.shapes.get(arm)
+    drawn = _draw(truth, arm, random, common) if shape is None else shape(random)
+    lost = MAX_ON_ONE_SERVER if drawn.is_missing else drawn.trainings - 1
+    for attempt in range(1, lost + 1):
+        _store_attempt(database, trial, attempt, LOST_TO_THE_SYSTEM)
+    if drawn.is_missing:
+        return
+    run_id = _store_attempt(database, trial, lost + 1, DIVERGED if drawn.is_failed else None)
+    _store_score(database, run_id, "base", charter, BASE, random)
+    if not drawn.is_failed:
+        _store_score(database, run_id, "final", charter, drawn.score, random)
+
+
+def _draw(truth: Truth, arm: str, random: Generator, common: float) -> Drawn:
+    is_failed = random.random() < truth.failures.get(arm, 0.0)
     deviation = truth.deviations.get(arm, truth.deviation)
     own = truth.correlation**0.5 * common + (1 - truth.correlation) ** 0.5 * random.normal()
-    true_score = truth.means.get(arm, truth.mean) + deviation * own
-    _store_score(database, run_id, "base", charter, BASE_SCORE, random)
-    if not is_lost:
-        _store_score(database, run_id, "final", charter, true_score, random)
+    return Drawn(truth.means.get(arm, truth.mean) + deviation * own, is_failed)
+
+
+def _store_attempt(
+    database: sqlite3.Connection, trial: Trial, attempt: int, diagnosis: Mapping[str, Any] | None
+) -> str:
+    """One run that is over, as `diagnosis` says or well; its id."""
+    arm, study = trial.experiment.name, trial.experiment.study_id
+    run_id = f"{trial.experiment.id}/{trial.seed}/{attempt}"[-30:]
+    is_well = diagnosis is None
+    database.execute(
+        "insert into runs (id, study_id, experiment_id, seed, attempt, idempotency_key, status, external_ids, job,"
+        " environment, exit_reason, diagnosis, created_at, started_at, updated_at) values (?, ?, ?, ?, ?, ?, ?, '{}',"
+        " '{}', '{}', ?, ?, 0, 0, 0)",
+        (
+            *(run_id, study, trial.experiment.id, trial.seed, attempt, f"{study}/{arm}/{trial.seed}/{attempt}"),
+            *("finished" if is_well else "failed", "done" if is_well else diagnosis["sentence"]),
+            None if is_well else json.dumps(diagnosis),
+        ),
+    )
+    return run_id
 
 
 def _store_score(

@@ -5,8 +5,12 @@ the charter's rule alone. This module knows nothing of planners, databases or se
 
 The comparisons of a plan are one family: they are corrected together by Holm's step-down method (Holm 1979,
 Scandinavian Journal of Statistics 6:65-70) at the plan's share of alpha. The family is fixed with the plan: an arm that
-has no score, or that is not repeated, still counts. Plans share alpha, so that all of them together keep a useless arm
-with at most its probability (the union bound), however many there are and whatever stops them.
+has no score, that is not repeated or that was ruled out still counts. Plans share alpha, so that all of them together
+keep a useless arm with at most its probability (the union bound), however many there are and whatever stops them.
+
+What the test says of an arm is a verdict only if three things hold besides: its runs failed no more often than the
+baseline's, no single run lies apart from the others on the side that speaks against it, and it would be kept with all
+that is not known of it at its worst.
 """
 
 from __future__ import annotations
@@ -19,16 +23,20 @@ from statistics import fmean
 from scipy import special
 
 from researcher.judge.contrasts import judge_contrast
+from researcher.judge.gains import divide_gain
+from researcher.judge.notes import Weighed, count_failures, count_retries, describe, largest_unseen_share
 from researcher.judge.samples import (
     NOT_ESTIMATED,
     TOLERANCE,
     Estimate,
-    Sample,
     contrast_of,
+    find_outlier,
     noise_of,
     sample_of,
+    variance,
     within,
 )
+from researcher.judge.worst_case import Runs, at_worst, worst_score
 from researcher.types import (
     Analysis,
     ArmSummary,
@@ -37,14 +45,10 @@ from researcher.types import (
     Contrast,
     DecisionRule,
     JudgedContrast,
-    ScoredRun,
+    Outcome,
     Verdict,
 )
 
-Runs = Mapping[int, ScoredRun]
-"""The runs of one arm by seed."""
-
-_TESTS = ("welch", "paired")
 _CORRECTIONS = ("holm", "none")
 _DIRECTIONS = ("maximize", "minimize")
 
@@ -55,13 +59,15 @@ class Family:
 
     `runs` are, by arm, those it is judged by: its own, or also earlier ones where the plan pools them. `size` is the
     number of comparisons to correct for, which is larger than that of the arms where the plan repeats but some of an
-    earlier plan's. `contrasts` go by the key of their hypothesis.
+    earlier plan's. `contrasts` go by the key of their hypothesis. `missing` gives, by arm, the reason of each planned
+    seed that has ended without a score.
     """
 
     iteration: int
     runs: Mapping[str, Runs]
     size: int
     contrasts: Mapping[str, Contrast] = field(default_factory=dict[str, Contrast])
+    missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
 
 
 def summarize_arm(arm: str, runs: Runs, charter: Charter) -> ArmSummary:
@@ -71,6 +77,7 @@ def summarize_arm(arm: str, runs: Runs, charter: Charter) -> ArmSummary:
     low, high = math.nan, math.nan
     if sample.n > 1:
         low, high = contrast_of({arm: 1.0}, {arm: sample}).interval(charter.rule.alpha)
+    half_width = (high - low) / 2
     if charter.metric_range is not None:
         low, high = within(charter.metric_range, (low, high))
     bases = {seed: runs[seed].base for seed in seeds}
@@ -83,6 +90,7 @@ def summarize_arm(arm: str, runs: Runs, charter: Charter) -> ArmSummary:
         ci_high=high,
         run_ids=tuple(runs[seed].run_id for seed in seeds),
         failures={seed: runs[seed].failure for seed in seeds if runs[seed].failure},
+        half_width=half_width,
     )
 
 
@@ -92,30 +100,35 @@ def judge(
     family: Family,
     earlier: Sequence[Comparison] = (),
     failed: Mapping[str, tuple[str, ...]] | None = None,
+    disqualified: Mapping[str, str] | None = None,
 ) -> Analysis:
-    """Summaries and ranking of all arms in `runs`, and the comparisons and contrasts of one family.
+    """Return the summaries and the ranking of all arms in `runs`, and the comparisons and contrasts of one family.
 
     `earlier` are the comparisons of plans before: those of arms that this plan repeats are replaced, the others stand
     as they were judged. Arms keep the order of `runs`; of equal arms the earlier one ranks higher, and an arm without
-    scores is not ranked. Raises ValueError for a score that is not finite and a rule that is unknown.
+    scores is not ranked. `disqualified` arms, with their reasons, are neither ranked nor tested, and what was decided
+    of them before is decided no longer. Raises ValueError for a score that is not finite and a rule that is unknown.
     """
     _check(charter, runs)
+    ruled_out = disqualified or {}
     arms = tuple(summarize_arm(arm, by_seed, charter) for arm, by_seed in runs.items())
     sign = _sign(charter)
-    ranked = sorted((arm for arm in arms if arm.scores), key=lambda arm: -sign * arm.mean)
-    compared = _compare_family(charter, family)
+    eligible = [arm for arm in arms if arm.scores and arm.arm not in ruled_out]
+    ranked = sorted(eligible, key=lambda arm: -sign * arm.mean)
+    worst = worst_score(charter, (run.score for by_seed in runs.values() for run in by_seed.values()))
+    compared = _compare_family(charter, family, worst, ruled_out)
     repeated = {item.arm for item in compared}
     return Analysis(
         arms=arms,
-        comparisons=(*(item for item in earlier if item.arm not in repeated), *compared),
+        comparisons=(*(_rule_out(item, ruled_out) for item in earlier if item.arm not in repeated), *compared),
         ranking=tuple(arm.arm for arm in ranked),
         failed={arm: tuple(reasons) for arm, reasons in (failed or {}).items() if reasons},
-        contrasts=_judge_contrasts(charter, runs, family),
+        contrasts=_judge_contrasts(charter, runs, family, ruled_out),
     )
 
 
 def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[float]:
-    """Holm's adjusted p values in the order given, in a family of `size` (default: as many as are given).
+    """Return Holm's adjusted p values in the order given, in a family of `size` (default: as many as are given).
 
     NaN stays NaN. It counts in the family, as does what `size` has beyond the values: neither is ever rejected.
     """
@@ -130,7 +143,7 @@ def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[floa
 
 
 def share_of_alpha(rule: DecisionRule, iteration: int) -> float:
-    """The part of alpha that a plan may spend."""
+    """Return the part of alpha that a plan may spend."""
     if not rule.shares:
         return 1.0
     return rule.shares[iteration] if iteration < len(rule.shares) else 0.0
@@ -138,30 +151,59 @@ def share_of_alpha(rule: DecisionRule, iteration: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """One comparison before its correction. `estimate` is the arm minus the baseline."""
+    """One comparison as the test decides it. `estimate` is the arm minus the baseline, `p` is corrected."""
 
     arm: str
-    seeds: tuple[int, ...]
     estimate: Estimate
     basis: str
     runs: Runs
     baseline: Runs
+    p: float = math.nan
+    verdict: Verdict = Verdict.INCONCLUSIVE
 
 
-def _compare_family(charter: Charter, family: Family) -> tuple[Comparison, ...]:
-    rule = charter.rule
-    compared = [_compare(charter, arm, family) for arm in family.runs if arm != charter.baseline]
-    tested = [item.estimate if item.basis == "seeds" else NOT_ESTIMATED for item in compared]
-    adjusted = _correct(rule, [estimate.p_two_sided() for estimate in tested], family)
-    sign = _sign(charter)
-    no_gain = [
-        estimate.p_below(rule.min_effect) if sign > 0 else estimate.p_above(-rule.min_effect) for estimate in tested
+def _compare_family(
+    charter: Charter, family: Family, worst: float | None, ruled_out: Mapping[str, str]
+) -> tuple[Comparison, ...]:
+    tested = _test_family(charter, family, ruled_out)
+    at_its_worst = _at_worst(charter, family, worst)
+    if at_its_worst is not family:
+        kept = {item.arm for item in _test_family(charter, at_its_worst, ruled_out) if item.verdict is Verdict.KEEP}
+    else:
+        kept = {item.arm for item in tested}
+    return tuple(_rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
+
+
+def _at_worst(charter: Charter, family: Family, worst: float | None) -> Family:
+    """The family with what is not known of its arms at the worst; the same one if everything is known."""
+    unknown = [
+        arm
+        for arm, runs in family.runs.items()
+        if arm != charter.baseline and (family.missing.get(arm) or count_retries(runs))
     ]
-    adjusted_no_gain = _correct(rule, no_gain, family)
-    return tuple(
-        _conclude(charter, family, item, p, no_gain_p)
-        for item, p, no_gain_p in zip(compared, adjusted, adjusted_no_gain, strict=True)
-    )
+    if worst is None or not unknown:
+        return family
+    changed = {arm: at_worst(charter, family.runs[arm], family.missing.get(arm, {}), worst) for arm in unknown}
+    return replace(family, runs={**family.runs, **changed})
+
+
+def _test_family(charter: Charter, family: Family, ruled_out: Mapping[str, str]) -> list[_Compared]:
+    rule, sign = charter.rule, _sign(charter)
+    compared = [_compare(charter, arm, family) for arm in family.runs if arm != charter.baseline]
+    estimates = [
+        item.estimate if item.basis == "seeds" and item.arm not in ruled_out else NOT_ESTIMATED for item in compared
+    ]
+    adjusted = _correct(rule, [estimate.p_two_sided() for estimate in estimates], family)
+    no_gain = _correct(rule, [_p_no_gain(estimate, sign, rule.min_effect) for estimate in estimates], family)
+    return [
+        replace(item, p=p, verdict=_verdict_by_rule(charter, item, p, no_gain_p))
+        for item, p, no_gain_p in zip(compared, adjusted, no_gain, strict=True)
+    ]
+
+
+def _p_no_gain(estimate: Estimate, sign: float, min_effect: float) -> float:
+    """P value of an improvement of `min_effect` or more."""
+    return estimate.p_below(min_effect) if sign > 0 else estimate.p_above(-min_effect)
 
 
 def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> list[float]:
@@ -173,34 +215,29 @@ def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> l
 
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
     runs, baseline = family.runs[arm], family.runs.get(charter.baseline, {})
-    if charter.rule.test == "paired":
-        common = runs.keys() & baseline.keys()
-        runs = {seed: runs[seed] for seed in sorted(common)}
-        baseline = {seed: baseline[seed] for seed in sorted(common)}
-    seeds = tuple(sorted(runs))
-    samples = {arm: sample_of(list(runs.values())), charter.baseline: sample_of(list(baseline.values()))}
+    samples = {
+        name: sample_of(list(each.values()), charter.metric_range)
+        for name, each in ((arm, runs), (charter.baseline, baseline))
+    }
     weights = {arm: 1.0, charter.baseline: -1.0}
     fewest = min(sample.n for sample in samples.values())
     if fewest == 0:
-        return _Compared(arm, seeds, NOT_ESTIMATED, "none", runs, baseline)
+        return _Compared(arm, NOT_ESTIMATED, "none", runs, baseline)
     if fewest == 1:
-        return _Compared(arm, seeds, noise_of(weights, samples), "evaluation", runs, baseline)
-    if charter.rule.test == "paired":
-        estimate = _paired(runs, baseline, 1.0 / charter.eval_episodes)
-    else:
-        estimate = _unpaired(contrast_of(weights, samples), runs, baseline)
-    return _Compared(arm, seeds, estimate, "seeds", runs, baseline)
+        return _Compared(arm, noise_of(weights, samples), "evaluation", runs, baseline)
+    return _Compared(arm, _against_each_other(contrast_of(weights, samples), runs, baseline), "seeds", runs, baseline)
 
 
-def _unpaired(estimate: Estimate, runs: Runs, baseline: Runs) -> Estimate:
-    """Welch's estimate, which a positive correlation within seeds makes safer and a negative one bolder: where runs of
-    the same seed go clearly against each other, their differences give the standard error."""
+def _against_each_other(estimate: Estimate, runs: Runs, baseline: Runs) -> Estimate:
+    """The estimate, which a positive correlation within seeds makes safer and a negative one bolder: where runs of the
+    same seed go clearly against each other, their differences give the standard error."""
     common = sorted(runs.keys() & baseline.keys())
     correlation = _correlation(runs, baseline)
     if math.isnan(correlation) or len(common) < len(runs) or not _is_clearly_negative(correlation, len(common)):
         return estimate
-    paired = _paired({seed: runs[seed] for seed in common}, {seed: baseline[seed] for seed in common}, 0.0)
-    return paired if paired.stderr > estimate.stderr else estimate
+    differences = [runs[seed].score - baseline[seed].score for seed in common]
+    within_seeds = Estimate(fmean(differences), math.sqrt(variance(differences) / len(common)), len(common) - 1)
+    return within_seeds if within_seeds.stderr > estimate.stderr else estimate
 
 
 def _is_clearly_negative(correlation: float, pairs: int) -> bool:
@@ -209,14 +246,6 @@ def _is_clearly_negative(correlation: float, pairs: int) -> bool:
         return correlation < 0
     t = correlation * math.sqrt((pairs - 2) / (1 - correlation**2))
     return float(special.stdtr(pairs - 2, t)) < 0.05
-
-
-def _paired(runs: Runs, baseline: Runs, resolution: float) -> Estimate:
-    """The estimate from the differences within seeds. Equal ones have no sample variance: `resolution` stands in."""
-    differences = [runs[seed].score - baseline[seed].score for seed in sorted(runs)]
-    n, mean = len(differences), fmean(differences)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in differences) / (n - 1))
-    return Estimate(mean, max(deviation if deviation > TOLERANCE else resolution, 0.0) / math.sqrt(n), n - 1)
 
 
 def _correlation(runs: Runs, baseline: Runs) -> float:
@@ -230,13 +259,18 @@ def _correlation(runs: Runs, baseline: Runs) -> float:
     return math.nan if scale <= TOLERANCE else sum(x * y for x, y in zip(a, b, strict=True)) / scale
 
 
-def _conclude(charter: Charter, family: Family, item: _Compared, p: float, no_gain_p: float) -> Comparison:
-    failures = _count_failures(item.runs)
-    baseline_failures = _count_failures(item.baseline)
-    verdict = _verdict_by_rule(charter, item, p, no_gain_p)
-    note = _note(charter, family, item, verdict)
-    if verdict is Verdict.KEEP and failures * len(item.baseline) > baseline_failures * len(item.runs):
+def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_worst: bool) -> Comparison:
+    failures, baseline_failures = count_failures(item.runs), count_failures(item.baseline)
+    fails_more = failures * len(item.baseline) > baseline_failures * len(item.runs)
+    outlier = _outlier_against(charter, item)
+    verdict = item.verdict
+    if outlier or (verdict is Verdict.KEEP and (fails_more or not is_kept_at_worst)):
         verdict = Verdict.INCONCLUSIVE
+    agent, training = divide_gain(item.runs, item.baseline, charter.metric_range, charter.rule.alpha)
+    missing = dict(family.missing.get(item.arm, {}))
+    weighed = Weighed(
+        item.arm, item.runs, item.baseline, item.verdict, verdict, missing, outlier, is_kept_at_worst, training
+    )
     low, high = item.estimate.interval(charter.rule.alpha)
     if charter.metric_range is not None:
         span = charter.metric_range[1] - charter.metric_range[0]
@@ -248,8 +282,8 @@ def _conclude(charter: Charter, family: Family, item: _Compared, p: float, no_ga
         ci_low=low,
         ci_high=high,
         p=item.estimate.p_two_sided() if item.basis == "seeds" else math.nan,
-        p_adjusted=p,
-        seeds=item.seeds,
+        p_adjusted=item.p,
+        seeds=tuple(sorted(item.runs)),
         verdict=verdict,
         run_ids=tuple(run.run_id for runs in (item.runs, item.baseline) for _, run in sorted(runs.items())),
         iteration=family.iteration,
@@ -257,8 +291,19 @@ def _conclude(charter: Charter, family: Family, item: _Compared, p: float, no_ga
         correlation=_correlation(item.runs, item.baseline),
         failures=failures,
         baseline_failures=baseline_failures,
-        note=note,
+        note="; ".join([*_limits(charter, family, item), *describe(charter, weighed)]),
+        missing=missing,
+        baseline_missing=dict(family.missing.get(charter.baseline, {})),
+        retries=_reasons(item.runs),
+        baseline_retries=_reasons(item.baseline),
+        agent_gain=agent,
+        training_gain=training,
+        unseen_failures=largest_unseen_share(failures, len(item.runs), charter.rule.alpha) if item.runs else math.nan,
     )
+
+
+def _reasons(runs: Runs) -> dict[int, str]:
+    return {seed: "; ".join(run.retries) for seed, run in runs.items() if run.retries}
 
 
 def _verdict_by_rule(charter: Charter, item: _Compared, p: float, no_gain_p: float) -> Verdict:
@@ -275,47 +320,66 @@ def _verdict_by_rule(charter: Charter, item: _Compared, p: float, no_gain_p: flo
     return Verdict.INCONCLUSIVE
 
 
-def _note(charter: Charter, family: Family, item: _Compared, verdict: Verdict) -> str:
-    """What a reader must know beside the verdict."""
+def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | None:
+    """A run that lies apart on the side that speaks against what the test says of the arm: its arm and seed.
+
+    A low run of a good arm, or a high one of the baseline, may be the first of many. Runs that failed are left out:
+    they are known to be apart, and counted.
+    """
+    if item.verdict is Verdict.INCONCLUSIVE:
+        return None
+    better = _sign(charter) if item.verdict is Verdict.KEEP else -_sign(charter)
+    for arm, runs, side in ((item.arm, item.runs, -better), (charter.baseline, item.baseline, better)):
+        trained = {seed: run for seed, run in runs.items() if not run.failure}
+        noise = fmean(run.noise for run in trained.values()) if trained else 0.0
+        outlier = find_outlier({seed: run.score for seed, run in trained.items()}, noise, side)
+        if outlier is not None:
+            return arm, outlier
+    return None
+
+
+def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
     said: list[str] = []
     if item.basis == "evaluation":
         said.append("one run of an arm: the interval covers evaluation noise alone, not how runs differ")
     if share_of_alpha(charter.rule, family.iteration) == 0.0:
         said.append("the earlier plans have spent all of alpha, so this one decides nothing")
-    failures, runs = _count_failures(item.runs), len(item.runs)
-    against = _count_failures(item.baseline)
-    if failures:
-        trained = {seed: run for seed, run in item.runs.items() if not run.failure}
-        kinds = ", ".join(sorted({run.failure for run in item.runs.values() if run.failure}))
-        said.append(
-            f"{failures} of {runs} runs failed ({kinds}), {against} of {len(item.baseline)} of {charter.baseline}"
-        )
-        if trained and against < len(item.baseline):
-            calm = [run.score for run in item.baseline.values() if not run.failure]
-            difference = fmean(run.score for run in trained.values()) - fmean(calm)
-            word = "better" if _sign(charter) * difference > 0 else "not better"
-            said.append(f"{word} where it trained ({difference:+.3f})")
-    elif verdict is Verdict.KEEP:
-        bound = 1 - charter.rule.alpha ** (1 / runs)
-        said.append(f"none of {runs} runs failed, so up to {100 * bound:.0f} % of its runs may still fail")
-    return "; ".join(said)
+    return said
 
 
-def _count_failures(runs: Runs) -> int:
-    return sum(bool(run.failure) for run in runs.values())
+def _rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison:
+    """The comparison without a verdict where its arm was disqualified."""
+    reason = ruled_out.get(comparison.arm)
+    if reason is None:
+        return comparison
+    nothing = {"p": math.nan, "p_adjusted": math.nan, "unseen_failures": math.nan}
+    return replace(comparison, verdict=Verdict.INCONCLUSIVE, note=f"disqualified: {reason}", **nothing)
 
 
-def _judge_contrasts(charter: Charter, runs: Mapping[str, Runs], family: Family) -> tuple[JudgedContrast, ...]:
+def _judge_contrasts(
+    charter: Charter, runs: Mapping[str, Runs], family: Family, ruled_out: Mapping[str, str]
+) -> tuple[JudgedContrast, ...]:
     """Each at an equal part of the plan's alpha. An arm that the plan does not run is judged by all its runs."""
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
-    samples: dict[str, Sample] = {arm: sample_of(list(of_plan[arm].values())) for arm in of_plan}
-    failures = {arm: _count_failures(by_seed) / max(len(by_seed), 1) for arm, by_seed in of_plan.items()}
+    samples = {arm: sample_of(list(of_plan[arm].values()), charter.metric_range) for arm in of_plan}
+    troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
     alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.iteration) / len(family.contrasts)
-    return tuple(
-        judge_contrast(charter, key, contrast, samples, failures, alpha) for key, contrast in family.contrasts.items()
-    )
+    judged: list[JudgedContrast] = []
+    for key, contrast in family.contrasts.items():
+        if out := [arm for arm in (*contrast.arms, *contrast.against) if arm in ruled_out]:
+            reason = f"{', '.join(out)} was disqualified: {ruled_out[out[0]]}"
+            judged.append(JudgedContrast(key, contrast, Outcome.UNDECIDED, reason))
+        else:
+            judged.append(judge_contrast(charter, key, contrast, samples, troubles, alpha))
+    return tuple(judged)
+
+
+def _share_of_troubles(runs: Runs, missing: Mapping[int, str]) -> float:
+    """The share of an arm's seeds that failed, were trained again or have no score."""
+    troubled = sum(bool(run.failure or run.retries) for run in runs.values())
+    return (troubled + len(missing)) / max(len(runs) + len(missing), 1)
 
 
 def _sign(charter: Charter) -> float:
@@ -327,7 +391,8 @@ def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comp
     alpha."""
     whole = replace(charter, rule=replace(charter.rule, shares=()))
     family = Family(0, {name: runs[name] for name in (arm, charter.baseline) if name in runs}, size=1)
-    (comparison,) = _compare_family(whole, family)
+    worst = worst_score(charter, (run.score for by_seed in family.runs.values() for run in by_seed.values()))
+    (comparison,) = _compare_family(whole, family, worst, {})
     return comparison
 
 
@@ -344,7 +409,6 @@ def _check(charter: Charter, runs: Mapping[str, Runs]) -> None:
     for name, value, known in (
         ("direction", charter.direction, _DIRECTIONS),
         ("correction", rule.correction, _CORRECTIONS),
-        ("test", rule.test, _TESTS),
     ):
         if value not in known:
             raise ValueError(f"{name} must be {' or '.join(known)}, got {value!r}")

@@ -3,8 +3,10 @@
 Place in the flow: the `design` node hands in what is known of the variance and gets a `SampleSize`. This module knows
 nothing of how the variance was measured, of planners or of databases.
 
-The power is that of Welch's test of two arms of equal size and variance, by the noncentral t distribution, at the level
-of one comparison out of those of a plan (Bonferroni, which Holm's method is never below). The variance between seeds is
+The power is that of the rule for two arms of equal size and variance, by the noncentral t distribution, at the level of
+one comparison out of those of a plan (Bonferroni, which Holm's method is never below). Where the better arm is nearer to
+an end of the range than the baseline, the rule takes its variance for larger, and needs a larger t. What the rule takes
+for a run apart from the others is taken off. The variance between seeds is
 known from a few runs only, so the power is averaged over what it may be: seed variance times its degrees of freedom
 over a chi-squared variable (the scaled inverse chi-squared distribution). A size that reaches the goal on that average
 is safer than one that takes the estimate for the truth (assurance: O'Hagan, Stevens & Campbell 2005, Pharmaceutical
@@ -22,7 +24,7 @@ import numpy as np
 from scipy import special
 
 from researcher.judge.judgement import share_of_alpha
-from researcher.judge.samples import TOLERANCE
+from researcher.judge.samples import OUTLIER_LEVEL, TOLERANCE, inflation, room_at
 from researcher.types import Charter, SampleSize, SampleSizeGoal, ScoredRun
 
 ASSUMED_SEED_SD = 0.04
@@ -38,12 +40,13 @@ MOST_SEEDS = 200
 @dataclass(frozen=True, slots=True)
 class Spread:
     """What is known of the variance of one run's score: between seeds, on `df` degrees of freedom, and of evaluation
-    alone. `basis` says in words where it comes from."""
+    alone. `basis` says in words where it comes from. `mean` is that of the scores; None if nothing was measured."""
 
     seed_variance: float
     df: float
     noise_variance: float
     basis: str
+    mean: float | None = None
 
 
 def assume_spread(charter: Charter, basis: str = "an assumption: nothing has been measured") -> Spread:
@@ -69,6 +72,7 @@ def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis:
         df=assumed.df + df,
         noise_variance=max([assumed.noise_variance, *noise]) if charter.metric_range is not None else fmean(noise),
         basis=basis,
+        mean=fmean(run.score for runs in groups for run in runs) if groups else None,
     )
 
 
@@ -119,14 +123,28 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
     if seeds < max(rule.min_seeds, 2):
         return 0.0
     level = rule.alpha * share_of_alpha(rule, 0) / (comparisons if rule.correction == "holm" else 1)
-    df = 2 * (seeds - 1)
-    critical = float(special.stdtrit(df, 1 - level / 2))
+    factors = _inflations(charter, spread, effect)
+    df = sum(factors) ** 2 / sum(factor**2 for factor in factors) * (seeds - 1)
+    # The rule estimates its degrees of freedom, and comes out about one lower.
+    critical = float(special.stdtrit(max(df - 1, 1.0), 1 - level / 2)) * math.sqrt(fmean(factors))
     chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
     variances = spread.seed_variance * spread.df / special.chdtri(spread.df, 1 - chances) + spread.noise_variance
     shifts = effect / np.sqrt(2 * np.maximum(variances, TOLERANCE) / seeds)
     misses = special.nctdtr(df, shifts, critical)
     # What is too small for a float comes as NaN.
-    return float(np.mean(1 - np.where(np.isnan(misses) & np.isfinite(shifts), 0.0, misses)))
+    found = float(np.mean(1 - np.where(np.isnan(misses) & np.isfinite(shifts), 0.0, misses)))
+    return found * (1 - OUTLIER_LEVEL) ** 2
+
+
+def _inflations(charter: Charter, spread: Spread, effect: float) -> list[float]:
+    """By how much the rule takes the variances of the baseline and of the better arm for larger than they are."""
+    if charter.metric_range is None:
+        return [1.0, 1.0]
+    low, high = charter.metric_range
+    mean = (low + high) / 2 if spread.mean is None else spread.mean
+    better = mean + (-effect if charter.direction == "minimize" else effect)
+    rooms = [room_at(each, charter.metric_range) for each in (mean, better)]
+    return [inflation(room, max(rooms)) for room in rooms]
 
 
 def _scale(charter: Charter) -> float:

@@ -205,14 +205,10 @@ def _count_verdicts(findings: Iterable[Finding]) -> str:
     return ", ".join(f"{len(ids)} {'rejected' if name == 'reject' else name}" for name, ids in by_verdict.items())
 
 
-_METHODS = {
-    "welch": "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)",
-    "paired": "Paired by seed",
-}
+_METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
 _FAILED_SCORES = {
     "base": "counts with the score that it had before training",
     "worst": "counts with the worst score",
-    "missing": "has no score",
 }
 
 
@@ -235,7 +231,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "recommendation": recommendation(facts),
         "limitations": limitations(facts),
         "comparisons": _count_comparisons(facts),
-        "method": _METHODS[facts.charter.rule.test],
+        "method": _METHOD,
         "failed_score": _FAILED_SCORES[facts.charter.failed_score],
         "sample_size": _sample_size(facts),
         "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],

@@ -25,9 +25,9 @@ DIAGNOSED = "run.diagnosed"
 BUDGET_SPENT = "budget_spent"
 """In the details of a decision: whether nobody took it, because the budget left nothing to decide."""
 
-_EARLIER_CHARTER = {"failed_score": "missing"}
-"""What a charter says that was frozen before there was a choice; such a rule is of the test for pairs."""
-_NUMBERS = ("mean", "difference", "ci_low", "ci_high", "p", "p_adjusted", "correlation")
+_NUMBERS = (
+    *("mean", "difference", "ci_low", "ci_high", "half_width", "p", "p_adjusted", "correlation", "unseen_failures"),
+)
 """What may be NaN."""
 _PARTS = ("agent_gain", "training_gain")
 """The parts of a comparison whose numbers may all be NaN."""
@@ -116,8 +116,7 @@ def finite(value: float) -> float | None:
 
 
 def charter_from_json(document: Mapping[str, Any]) -> Charter:
-    rule = {"test": "paired", "shares": ()} | document["rule"]
-    return _CHARTER.validate_python({**_EARLIER_CHARTER, **document, "rule": rule})
+    return _CHARTER.validate_python(document)
 
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:

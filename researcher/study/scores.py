@@ -8,59 +8,135 @@ run that was lost to the system stays missing, with the reason by name. This mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
+from typing import TypeVar
 
-from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore
+from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
 from researcher.evaluator import BASE, FINAL, SEALED
-from researcher.execution.runs import TrialState, list_all_trials
-from researcher.judge import Runs, evaluation_noise
+from researcher.execution.runs import Trial, TrialState, list_all_trials
+from researcher.judge import Runs, evaluation_noise, worst_score
 from researcher.learning_curves import ScoredStep, area_under, curve_of
 from researcher.types import Charter, JudgedBy, Plan, ScoredRun
+
+T = TypeVar("T")
+Scores = dict[tuple[str, str], EvaluationSummary]
+"""By run and phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyScores:
-    """By arm, in the order of the arms: the runs by seed, and the reasons of what has no score."""
+    """By arm, in the order of the arms: the runs by seed, and the reasons of what has no score.
+
+    `missing` are the seeds that ended without one. `cut_off` are those that the end of the budget found under way, with
+    no later run of the arm to show that they were overtaken; they count as runs that never began. `rejected` are the
+    arms that never ran.
+    """
 
     runs: Mapping[str, Runs]
-    missing: Mapping[str, tuple[str, ...]]
+    missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
+    cut_off: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
+    rejected: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def reasons(self) -> dict[str, tuple[str, ...]]:
+        """Why an arm lacks scores, for people."""
+        without = {
+            arm: {**self.missing.get(arm, {}), **self.cut_off.get(arm, {})} for arm in (*self.missing, *self.cut_off)
+        }
+        by_seed = {
+            arm: tuple(f"seed {seed}: {why}" for seed, why in sorted(seeds.items())) for arm, seeds in without.items()
+        }
+        return {**by_seed, **{arm: (why,) for arm, why in self.rejected.items()}}
 
 
 def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> StudyScores:
-    """All scores on the search split."""
+    """Return all scores on the search split."""
     experiments = store.list_experiments(study_id)
-    runs: dict[str, dict[int, ScoredRun]] = {item.name: {} for item in experiments}
-    missing: dict[str, tuple[str, ...]] = {
-        item.name: (item.note or "rejected by check",)
-        for item in experiments
-        if item.status is ExperimentStatus.INVALID
+    rejected = {
+        item.name: item.note or "rejected by check" for item in experiments if item.status is ExperimentStatus.INVALID
     }
     trials = list_all_trials(store, study_id)
     evaluations = store.list_evaluation_summaries(study_id=study_id, split=charter.search_split)
-    measured = {(item.run_id, item.phase): item for item in evaluations}
-    curves = {
-        run_id: curve_of(items, charter.search_split, charter.metric_range)
-        for run_id, items in _by_run(evaluations).items()
-    }
-    untrained = [
-        next((measured[run.id, BASE] for run in reversed(trial.runs) if (run.id, BASE) in measured), None)
-        for trial in trials
-    ]
-    worst = _worst_score(charter, (item.mean for item in measured.values()))
+    runs = {item.name: dict[int, ScoredRun]() for item in experiments}
+    for trial, run in _score_trials(charter, trials, evaluations):
+        runs[trial.experiment.name][trial.seed] = run
+    missing, cut_off = _sort_out([trial for trial in trials if trial.seed not in runs[trial.experiment.name]], trials)
+    return StudyScores(runs, missing, cut_off, rejected)
+
+
+def _score_trials(
+    charter: Charter, trials: Sequence[Trial], evaluations: Sequence[EvaluationSummary]
+) -> Iterable[tuple[Trial, ScoredRun]]:
+    measured: Scores = {(item.run_id, item.phase): item for item in evaluations}
+    by_run = _by_run(evaluations)
+    untrained = [_base_of(trial, measured) for trial in trials]
+    worst = worst_score(charter, (item.mean for item in measured.values()))
     for trial, base in zip(trials, untrained, strict=True):
-        arm = trial.experiment.name
         if trial.finished is not None:
-            score, noise = _score_of(charter, measured[trial.finished.id, FINAL], curves[trial.finished.id])
-            runs[arm][trial.seed] = ScoredRun(trial.finished.id, score, noise, _mean(base), trial.own_failure)
-        elif trial.own_failure and (given := _score_of_failed(charter, base, untrained, worst)):
-            score, noise = given
-            runs[arm][trial.seed] = ScoredRun(trial.runs[-1].id, score, noise, _mean(base), trial.own_failure)
-        elif trial.budget_stop:
-            missing[arm] = (*missing.get(arm, ()), f"seed {trial.seed}: {trial.budget_stop}")
+            run_id = trial.finished.id
+            curve = curve_of(by_run[run_id], charter.search_split, charter.metric_range)
+            given = _score_of(charter, measured[run_id, FINAL], curve)
+        elif trial.own_failure:
+            run_id = trial.runs[-1].id
+            given = _score_of_failed(charter, base, untrained, worst)
+        else:
+            continue
+        if given is not None:
+            yield (
+                trial,
+                ScoredRun(
+                    *(run_id, *given),
+                    base=None if base is None else base.mean,
+                    failure=trial.own_failure,
+                    base_noise=None if base is None else _noise(charter, base),
+                    retries=_retries_of(trial),
+                ),
+            )
+
+
+def _base_of(trial: Trial, measured: Scores) -> EvaluationSummary | None:
+    return next((measured[run.id, BASE] for run in reversed(trial.runs) if (run.id, BASE) in measured), None)
+
+
+def _retries_of(trial: Trial) -> tuple[str, ...]:
+    """Why the run was trained again, after attempts that failed once their training had begun.
+
+    A server that went away, a spent budget and a pause stop an attempt, which is no failure of it. Of a run that is
+    scored as failed nothing is hidden.
+    """
+    if trial.finished is None:
+        return ()
+    return tuple(
+        run.exit_reason or "no reason recorded"
+        for run in trial.runs
+        if run.status is RunStatus.FAILED and run.started_at is not None
+    )
+
+
+def _sort_out(
+    unscored: Iterable[Trial], trials: Iterable[Trial]
+) -> tuple[dict[str, dict[int, str]], dict[str, dict[int, str]]]:
+    """The reasons of trials that ended without a score, and of those that the end of the budget cut off.
+
+    A program may hold a run back that it does not like until the budget is spent. Then a run of the same arm that was
+    begun later has finished before it.
+    """
+    scored_since = {
+        trial.experiment.name: trial.runs[0].created_at
+        for trial in sorted(trials, key=lambda trial: trial.runs[0].created_at)
+        if trial.finished is not None
+    }
+    missing: dict[str, dict[int, str]] = {}
+    cut_off: dict[str, dict[int, str]] = {}
+    for trial in unscored:
+        arm = trial.experiment.name
+        if trial.budget_stop:
+            is_overtaken = scored_since.get(arm, -1.0) > trial.runs[0].created_at
+            (missing if is_overtaken else cut_off).setdefault(arm, {})[trial.seed] = trial.budget_stop
         elif trial.state is TrialState.GIVEN_UP:
-            missing[arm] = (*missing.get(arm, ()), f"seed {trial.seed}: {trial.failure}")
-    return StudyScores(runs, missing)
+            missing.setdefault(arm, {})[trial.seed] = trial.failure
+    return missing, cut_off
 
 
 def read_sealed(store: ExperimentStore, study_id: str, charter: Charter) -> Mapping[str, Runs]:
@@ -74,18 +150,22 @@ def read_sealed(store: ExperimentStore, study_id: str, charter: Charter) -> Mapp
     return sealed
 
 
-def runs_of_plan(plan: Plan, earlier: Iterable[Plan], runs: Mapping[str, Runs]) -> dict[str, Runs]:
-    """What the arms of a plan are judged by: all their runs if it pools them, else those that no plan before it had.
+def choose_for_plan(
+    plan: Plan, earlier: Iterable[Plan], by_arm: Mapping[str, Mapping[int, T]]
+) -> dict[str, dict[int, T]]:
+    """Return what the arms of a plan are judged by, of what each has by seed.
 
-    A plan that repeats an arm without a new seed is judged by that arm's runs with the plan's seeds.
+    That is all of it if the plan pools runs, else what it has with seeds that no plan before had.
+
+    A plan that repeats an arm without a new seed is judged by what that arm has with the plan's seeds.
     """
     before: dict[str, set[int]] = {}
     for each in earlier:
         for arm in each.arms:
             before.setdefault(arm.name, set()).update(each.seeds)
-    chosen: dict[str, Runs] = {}
+    chosen: dict[str, dict[int, T]] = {}
     for arm in plan.arms:
-        own = runs.get(arm.name, {})
+        own = by_arm.get(arm.name, {})
         fresh = set(plan.seeds) - before.get(arm.name, set())
         seeds = set(own) if plan.pools_runs else fresh or set(plan.seeds)
         chosen[arm.name] = {seed: own[seed] for seed in sorted(own) if seed in seeds}
@@ -108,9 +188,7 @@ def _score_of(charter: Charter, final: EvaluationSummary, curve: Sequence[Scored
 def _score_of_failed(
     charter: Charter, base: EvaluationSummary | None, others: Iterable[EvaluationSummary | None], worst: float | None
 ) -> tuple[float, float] | None:
-    """The score and its noise; None if the charter leaves such runs out, or there is nothing to go by."""
-    if charter.failed_score == "missing":
-        return None
+    """The score and its noise; None if there is nothing to go by."""
     if charter.failed_score == "base":
         if base is not None:
             return base.mean, _noise(charter, base)
@@ -120,16 +198,5 @@ def _score_of_failed(
     return None if worst is None else (worst, 0.0)
 
 
-def _worst_score(charter: Charter, seen: Iterable[float]) -> float | None:
-    is_minimized = charter.direction == "minimize"
-    if charter.metric_range is not None:
-        return charter.metric_range[1 if is_minimized else 0]
-    return (max if is_minimized else min)(seen, default=None)
-
-
 def _noise(charter: Charter, item: EvaluationSummary) -> float:
     return evaluation_noise(item.mean, item.stderr, item.episodes, charter.metric_range)
-
-
-def _mean(item: EvaluationSummary | None) -> float | None:
-    return None if item is None else item.mean

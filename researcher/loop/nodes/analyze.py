@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from experiments_db import Experiment, Verdict
-from researcher.judge import Family, Runs, judge
+from researcher.judge import Family, judge
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import finite
-from researcher.study.scores import read_scores, runs_of_plan
+from researcher.study.scores import StudyScores, choose_for_plan, read_scores
 from researcher.types import Analysis, Charter, Comparison, Plan
 
-METHODS = {"welch": "Welch's t over seeds, Holm-corrected", "paired": "paired t interval over seeds, Holm-corrected"}
+METHOD = "Welch's t over seeds with the variance of equal arms, Holm-corrected"
 EVALUATION_ALONE = "evaluation noise alone, one run per arm"
 
 
@@ -39,26 +39,27 @@ def judge_study(deps: Deps, charter: Charter, iteration: int) -> Analysis:
     return judge(
         charter,
         scores.runs,
-        family_of(plans, scores.runs, charter),
+        family_of(plans, scores, charter),
         () if earlier is None else earlier.comparisons,
-        scores.missing,
+        scores.reasons,
     )
 
 
-def family_of(plans: Sequence[Plan], runs: Mapping[str, Runs], charter: Charter) -> Family:
+def family_of(plans: Sequence[Plan], scores: StudyScores, charter: Charter) -> Family:
     """The comparisons of the last of the plans, fixed by it whatever has become of its arms."""
     *earlier, plan = plans
     names = {arm.name for arm in plan.arms}
     related = [each for each in earlier if plan.pools_runs and names & _compared(each, charter)]
     return Family(
         iteration=plan.iteration,
-        runs=runs_of_plan(plan, earlier, runs),
+        runs=choose_for_plan(plan, earlier, scores.runs),
         size=max(len(_compared(each, charter)) for each in (*related, plan)),
         contrasts={
             hypothesis_key(plan.iteration, index): item.contrast
             for index, item in enumerate(plan.hypotheses)
             if item.contrast is not None
         },
+        missing=choose_for_plan(plan, earlier, scores.missing),
     )
 
 
@@ -89,7 +90,7 @@ def _record(deps: Deps, charter: Charter, comparison: Comparison, experiments: d
         p_value=finite(comparison.p),
         p_adjusted=finite(comparison.p_adjusted),
         verdict=Verdict(comparison.verdict.value),
-        method=EVALUATION_ALONE if comparison.basis == "evaluation" else METHODS[charter.rule.test],
+        method=EVALUATION_ALONE if comparison.basis == "evaluation" else METHOD,
         run_ids=comparison.run_ids,
         summary=_summarize(charter, comparison),
         details={
@@ -97,6 +98,8 @@ def _record(deps: Deps, charter: Charter, comparison: Comparison, experiments: d
             "note": comparison.note,
             "failures": comparison.failures,
             "baseline_failures": comparison.baseline_failures,
+            "missing": len(comparison.missing),
+            "retries": len(comparison.retries),
             "correlation": finite(comparison.correlation),
         },
     )

@@ -10,7 +10,7 @@ import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
 from researcher.planner.rules import RulesPlanner
-from researcher.study.scores import read_scores, read_sealed, runs_of_plan
+from researcher.study.scores import choose_for_plan, read_scores, read_sealed
 from researcher.types import Charter, FrameRequest, History, ScoredRun
 
 CHARTER = replace(RulesPlanner().frame(FrameRequest("KL or no KL for sorting?")), metric_range=(0.0, 1.0))
@@ -47,8 +47,10 @@ def score(store: ExperimentStore, run_id: str, phase: str, mean: float, *, split
     )  # fmt: skip
 
 
-def finish(store: ExperimentStore, study: str, arm: str, seed: int, mean: float, *, kind: str | None = None) -> str:
-    run_id = begin(store, study, arm, seed)
+def finish(
+    store: ExperimentStore, study: str, arm: str, seed: int, mean: float, *, kind: str | None = None, attempt: int = 1
+) -> str:
+    run_id = begin(store, study, arm, seed, attempt=attempt)
     score(store, run_id, "base", 0.2)
     score(store, run_id, "final", mean)
     diagnosis = None if kind is None else {"kind": kind, "sentence": "s", "is_retried": False}
@@ -79,11 +81,11 @@ def test_run_that_fails_by_its_own_doing_counts_with_the_score_before_training(
 ) -> None:
     run_id = fail(store, study, "kl", 0, kind)
 
-    assert only(store, study) == ScoredRun(run_id, 0.25, 0.02**2, 0.25, kind)
+    assert only(store, study) == ScoredRun(run_id, 0.25, 0.02**2, 0.25, kind, 0.02**2)
     assert read_scores(store, study, CHARTER).missing == {}
 
 
-def test_charter_may_give_failed_runs_the_worst_score_or_leave_them_out(store: ExperimentStore, study: str) -> None:
+def test_charter_may_give_failed_runs_the_worst_score(store: ExperimentStore, study: str) -> None:
     fail(store, study, "kl", 0, "not_finite")
     finish(store, study, "no-kl", 0, 0.7)
 
@@ -91,7 +93,6 @@ def test_charter_may_give_failed_runs_the_worst_score_or_leave_them_out(store: E
     assert only(store, study, worst).score == 0.0
     assert only(store, study, replace(worst, direction="minimize")).score == 1.0
     assert only(store, study, replace(worst, metric_range=None)).score == 0.2
-    assert read_scores(store, study, replace(CHARTER, failed_score="missing")).runs["kl"] == {}
 
 
 def test_run_that_failed_before_its_base_score_gets_that_of_the_others(store: ExperimentStore, study: str) -> None:
@@ -111,7 +112,41 @@ def test_run_that_the_system_lost_stays_missing_by_name(store: ExperimentStore, 
         fail(store, study, "kl", 0, "failure", attempt=attempt)
 
     scores = read_scores(store, study, CHARTER)
-    assert (scores.runs["kl"], scores.missing) == ({}, {"kl": ("seed 0: failure",)})
+    assert (scores.runs["kl"], scores.missing) == ({}, {"kl": {0: "failure"}})
+
+
+def test_attempts_that_failed_in_training_stand_beside_the_score_of_the_last(
+    store: ExperimentStore, study: str
+) -> None:
+    fail(store, study, "kl", 0, "failure")
+    experiment = store.find_experiment(study, "kl")
+    assert experiment is not None
+    never_began = store.claim_run(experiment.id, 0, f"{study}/kl/0/2", attempt=2)
+    store.update_run(never_began.id, status=RunStatus.FAILED, exit_reason="no server")
+    lost = begin(store, study, "kl", 0, attempt=3)
+    away = {"kind": "server_lost", "sentence": "away", "is_retried": True}
+    store.update_run(lost, status=RunStatus.STOPPED, exit_reason="away", diagnosis=away)
+    finish(store, study, "kl", 0, 0.7, attempt=4)
+
+    assert only(store, study).retries == ("failure",)
+    assert only(store, study).base_noise == 0.02**2
+
+
+def test_seed_that_the_end_of_the_budget_cut_off_is_missing_only_if_a_later_one_has_a_score(
+    store: ExperimentStore, study: str
+) -> None:
+    def cut(seed: int) -> None:
+        run_id = begin(store, study, "kl", seed)
+        spent = {"kind": "budget", "sentence": "spent", "is_retried": False}
+        store.update_run(run_id, status=RunStatus.STOPPED, exit_reason="spent", diagnosis=spent)
+
+    cut(0)
+    finish(store, study, "kl", 1, 0.7)
+    cut(2)
+
+    scores = read_scores(store, study, CHARTER)
+    assert (scores.missing, scores.cut_off) == ({"kl": {0: "spent"}}, {"kl": {2: "spent"}})
+    assert scores.reasons == {"kl": ("seed 0: spent", "seed 2: spent")}
 
 
 def test_run_that_was_ended_early_keeps_its_score_and_says_why(store: ExperimentStore, study: str) -> None:
@@ -135,7 +170,7 @@ def test_later_plan_is_judged_by_its_fresh_runs_unless_it_pools_them() -> None:
     runs = {arm.name: {seed: ScoredRun(f"{seed}", 0.5, 0.0) for seed in range(5)} for arm in first.arms}
 
     def seeds_of(plan, earlier) -> set[tuple[int, ...]]:
-        return {tuple(by_seed) for by_seed in runs_of_plan(plan, earlier, runs).values()}
+        return {tuple(by_seed) for by_seed in choose_for_plan(plan, earlier, runs).values()}
 
     assert seeds_of(first, []) == {(0, 1)}
     assert seeds_of(later, [first]) == {(2, 3)}

@@ -1,0 +1,227 @@
+"""The bank of cases: shapes of scores under which a rule of decision is wrong more often than it says.
+
+Place in the flow: the benchmark and the tests play these, a thousand studies in seconds through `judge` alone and fewer
+through the real nodes of a study. Every arm has the baseline's true mean, so every verdict on it is false; in the cases
+of power one arm is better by `EFFECT`. This module chooses no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from numpy.random import Generator, default_rng
+
+from bench.judge.policies import Policy, fixed_seeds
+from bench.judge.shapes import (
+    BASE,
+    Drawn,
+    Shape,
+    beta,
+    choosy,
+    clipped,
+    failing,
+    heavy_tailed,
+    hiding,
+    normal,
+    two_groups,
+)
+from bench.judge.simulation import Truth, play_studies
+from researcher.judge import Family, Runs, evaluation_noise, judge
+from researcher.types import Charter, ScoredRun, Verdict
+
+ARMS = 4
+EFFECT = 0.10
+ALL_SEEDS = (3, 6, 9)
+BASELINE = "baseline"
+LOST = "the system lost it"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the runs of the arms and of the baseline are like. The first `arms` of the arms have the arm's shape, the
+    others that of the baseline.
+
+    `impossible_with` are the numbers of seeds for which no test can hold, because the runs that would tell are likely
+    not to be seen: `why` says which. `is_better` says that the first arm is better, so that keeping it is right.
+    """
+
+    name: str
+    arm: Shape
+    baseline: Shape
+    arms: int = ARMS
+    seeds: tuple[int, ...] = ALL_SEEDS
+    impossible_with: tuple[int, ...] = ()
+    why: str = ""
+    is_better: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Of so many studies: in how many some arm was kept, in how many some arm was called worse or no better, and in how
+    many the first arm was kept."""
+
+    studies: int
+    kept: int
+    worse: int
+    first_kept: int
+
+
+def cases() -> tuple[Case, ...]:
+    return (*_symmetric(), *_ends(), *_spreads(), *_groups(), *_selected(), *_better())
+
+
+def _symmetric() -> list[Case]:
+    return [Case(f"symmetric, sd {sd:g}", normal(0.5, sd), normal(0.5, sd)) for sd in (0.03, 0.05, 0.08)]
+
+
+def _ends() -> list[Case]:
+    steady = [(0.90, 0.02, 0.10), (0.93, 0.015, 0.08), (0.97, 0.01, 0.04), (0.10, 0.02, 0.10), (0.07, 0.015, 0.08)]
+    shown = [
+        Case(f"mean {mean:g}, sd {sd:g} against {calm:g}", beta(mean, sd), beta(mean, calm))
+        for mean, calm, sd in steady
+    ]
+    some = [
+        Case(f"the same at {mean:g}, {count} of 4 arms", beta(mean, sd), beta(mean, calm), arms=count)
+        for mean, calm, sd in steady[:2]
+        for count in (1, 2)
+    ]
+    return [
+        *shown,
+        *some,
+        Case("cut off at the ceiling, mean 0.9, sd 0.1 against 0.02", clipped(0.9, 0.1), clipped(0.9, 0.02)),
+        Case("cut off at the floor, mean 0.1, sd 0.1 against 0.02", clipped(0.1, 0.1), clipped(0.1, 0.02)),
+        Case("all near the ceiling, mean 0.95, sd 0.05", beta(0.95, 0.05), beta(0.95, 0.05)),
+        Case("all near the floor, mean 0.05, sd 0.05", beta(0.05, 0.05), beta(0.05, 0.05)),
+        Case("mean 0.8, sd 0.15 against 0.02", beta(0.8, 0.15), beta(0.8, 0.02)),
+        Case("mean 0.7, sd 0.15 against 0.02", beta(0.7, 0.15), beta(0.7, 0.02)),
+    ]
+
+
+def _spreads() -> list[Case]:
+    return [
+        Case("arms sd 0.1, baseline 0.02", normal(0.5, 0.10), normal(0.5, 0.02)),
+        Case("arms sd 0.02, baseline 0.1", normal(0.5, 0.02), normal(0.5, 0.10)),
+        Case("steady arms at 0.9, sd 0.02 against 0.1", beta(0.9, 0.02), beta(0.9, 0.10)),
+        Case("heavy tails (t, 3 df), sd 0.05", heavy_tailed(0.5, 0.05), heavy_tailed(0.5, 0.05)),
+        Case("heavy tails in the arms, sd 0.08 against 0.03", heavy_tailed(0.5, 0.08), normal(0.5, 0.03)),
+        Case("heavy tails in the baseline, sd 0.08 against 0.03", normal(0.5, 0.03), heavy_tailed(0.5, 0.08)),
+    ]
+
+
+def _groups() -> list[Case]:
+    few = "all runs of an arm may fall into one of two groups: of 3 with probability 0.25, of 6 with 0.03"
+    rare = "none of an arm's runs may be among those that collapse: of 9 with probability 0.13, of 3 with 0.51"
+    rarer = "none of an arm's runs may be among those that collapse: of 9 with probability 0.39, of 3 with 0.73"
+    halves = two_groups(0.7, 0.3, 0.5, 0.03)
+    collapsing, steady = two_groups(0.9, 0.5, 0.2, 0.03), normal(0.82, 0.03)
+    return [
+        Case("two groups, 0.7 and 0.3, against 0.5", halves, normal(0.5, 0.03), impossible_with=(3, 6), why=few),
+        Case("two groups, 0.7 and 0.3, in all arms", halves, halves, impossible_with=(3,), why=few),
+        Case("a baseline of two groups, 0.7 and 0.3", normal(0.5, 0.03), halves, impossible_with=(3, 6), why=few),
+        Case("20 % collapse unlabelled", collapsing, steady, impossible_with=ALL_SEEDS, why=rare),
+        Case("20 % collapse unlabelled, 2 of 4 arms", collapsing, steady, 2, impossible_with=ALL_SEEDS, why=rare),
+        Case(
+            *("10 % collapse unlabelled", two_groups(0.9, 0.3, 0.1, 0.03), normal(0.84, 0.03)),
+            impossible_with=ALL_SEEDS,
+            why=rarer,
+        ),
+        Case(
+            *("20 % fail and count with the base score", failing(normal(0.65, 0.03), 0.2), normal(0.56, 0.03)),
+            impossible_with=ALL_SEEDS,
+            why=rare,
+        ),
+        Case(
+            *("10 % fail and count with the base score", failing(normal(0.65, 0.03), 0.1), normal(0.605, 0.03)),
+            impossible_with=ALL_SEEDS,
+            why=rarer,
+        ),
+    ]
+
+
+def _selected() -> list[Case]:
+    """Programs that choose which of their runs are seen. Thresholds are quantiles of a normal distribution."""
+    even, calm = normal(0.5, 0.05), normal(0.5, 0.05)
+    found: list[Case] = []
+    for share, z in (("lowest tenth", -1.28), ("lower third", -0.43), ("lower half", 0.0), ("all but a tenth", 1.28)):
+        below = 0.5 + 0.05 * z
+        found.append(Case(f"seeds left out: {share}", hiding(even, below), calm))
+        found.append(Case(f"trained until liked: {share}", choosy(even, below), calm))
+        found.append(Case(f"trained twice at most: {share}", choosy(even, below, 2), calm))
+    skewed, steady = beta(0.9, 0.1), beta(0.9, 0.02)
+    return [
+        *found,
+        Case("seeds left out below 0.85 at mean 0.9", hiding(skewed, 0.85), steady),
+        Case("trained until above 0.85 at mean 0.9", choosy(skewed, 0.85), steady),
+        Case("trained until above 0.95 at mean 0.9", choosy(skewed, 0.95), steady),
+        Case("seeds left out, by 1 of 4 arms", hiding(even, 0.5), calm, arms=1),
+        Case("trained until liked, by 1 of 4 arms", choosy(even, 0.5), calm, arms=1),
+    ]
+
+
+def _better() -> list[Case]:
+    return [
+        Case(f"better by 0.10, sd {sd:g}", normal(0.5 + EFFECT, sd), normal(0.5, sd), 1, is_better=True)
+        for sd in (0.03, 0.05, 0.08)
+    ]
+
+
+def play(case: Case, seeds: int, studies: int, seed: int, arms: int = ARMS) -> Rates:
+    """So many studies of one plan, through `judge` alone."""
+    random, charter = default_rng(seed), fixed_seeds(arms, seeds).charter
+    verdicts = [_judge_one(case, charter, arms, seeds, random) for _ in range(studies)]
+    return _count(verdicts, "arm-0-0")
+
+
+def play_real(case: Case, seeds: int, studies: int, seed: int, arms: int = ARMS) -> Rates:
+    """The same through plan, analyze and decide, on a real store."""
+    policy: Policy = fixed_seeds(arms, seeds)
+    shapes = {name: _shape_of(case, name, index) for index, name in enumerate(_names(arms))}
+    played = play_studies(policy.charter, policy.make_planner, Truth(shapes=shapes), studies, seed)
+    return _count([each.verdicts for each in played], "arm-0-0")
+
+
+def _names(arms: int) -> tuple[str, ...]:
+    return (*(f"arm-0-{index}" for index in range(arms)), BASELINE)
+
+
+def _shape_of(case: Case, name: str, index: int) -> Shape:
+    return case.arm if name != BASELINE and index < case.arms else case.baseline
+
+
+def _judge_one(case: Case, charter: Charter, arms: int, seeds: int, random: Generator) -> Mapping[str, str]:
+    runs: dict[str, Runs] = {}
+    missing: dict[str, Mapping[int, str]] = {}
+    for index, name in enumerate(_names(arms)):
+        shape = _shape_of(case, name, index)
+        drawn = {number: shape(random) for number in range(seeds)}
+        runs[name] = {
+            number: score_of(charter, f"{name}/{number}", each, random)
+            for number, each in drawn.items()
+            if not each.is_missing
+        }
+        missing[name] = {number: LOST for number, each in drawn.items() if each.is_missing}
+    family = Family(0, runs, size=arms, missing=missing)
+    return {item.arm: item.verdict.value for item in judge(charter, runs, family).comparisons}
+
+
+def score_of(charter: Charter, run_id: str, drawn: Drawn, random: Generator) -> ScoredRun:
+    """What read_scores would say of the run: its score over a number of episodes, or the base score if it failed."""
+    episodes = charter.eval_episodes
+    chance = min(max(BASE if drawn.is_failed else drawn.score, 0.0), 1.0)
+    mean = float(random.binomial(episodes, chance)) / episodes
+    noise = evaluation_noise(mean, (mean * (1 - mean) / (episodes - 1)) ** 0.5, episodes, charter.metric_range)
+    run = ScoredRun(run_id, mean, noise, BASE, "not_finite" if drawn.is_failed else "", BASE * (1 - BASE) / episodes)
+    return replace(run, retries=(LOST,) * (drawn.trainings - 1))
+
+
+def _count(verdicts: Sequence[Mapping[str, str]], first: str) -> Rates:
+    def share(wanted: Callable[[str], bool]) -> int:
+        return sum(any(map(wanted, each.values())) for each in verdicts)
+
+    return Rates(
+        studies=len(verdicts),
+        kept=share(lambda verdict: verdict == Verdict.KEEP),
+        worse=share(lambda verdict: verdict == Verdict.WORSE),
+        first_kept=sum(each.get(first) == Verdict.KEEP for each in verdicts),
+    )

@@ -1,0 +1,127 @@
+"""What a reader must know beside a verdict: what it is about, what it leaves out, and what was held against it.
+
+Place in the flow: judgement.py hands in one comparison that is decided and gets its note. This module decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from scipy import special
+
+from researcher.judge.worst_case import Runs
+from researcher.types import Charter, GainPart, Verdict
+
+MOST_LISTED = 3
+"""So many seeds are named one by one; of more, the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """One comparison and what its verdict went through: `by_test` is what the test says, `verdict` what is left of it.
+
+    `outlier` is a run that lies apart from those of its arm: the arm, the seed. `is_kept_at_worst` is whether the arm
+    would be kept with what is not known of it at its worst.
+    """
+
+    arm: str
+    runs: Runs
+    baseline: Runs
+    by_test: Verdict
+    verdict: Verdict
+    missing: Mapping[int, str]
+    outlier: tuple[str, int] | None
+    is_kept_at_worst: bool
+    training_gain: GainPart
+
+
+def count_failures(runs: Runs) -> int:
+    return sum(bool(run.failure) for run in runs.values())
+
+
+def count_retries(runs: Runs) -> int:
+    return sum(bool(run.retries) for run in runs.values())
+
+
+def largest_unseen_share(failures: int, runs: int, alpha: float) -> float:
+    """The largest share of an arm's runs that may fail or collapse where `failures` of `runs` did: the one-sided bound
+    of Clopper & Pearson (1934, Biometrika 26:404-413)."""
+    return 1.0 if failures >= runs else float(special.betaincinv(failures + 1, runs - failures, 1 - alpha))
+
+
+def describe(charter: Charter, item: Weighed) -> list[str]:
+    said = [*_failures(charter, item), *_unknown(item), *_outlier(charter, item), *_training(charter, item)]
+    if item.verdict is Verdict.KEEP:
+        failures, runs = count_failures(item.runs), len(item.runs)
+        share = largest_unseen_share(failures, runs, charter.rule.alpha)
+        seen = f"none of {runs} runs" if not failures else f"{failures} of {runs} runs"
+        said.append(
+            f"this is about a typical run: {seen} failed or collapsed, which leaves it possible that up to "
+            f"{100 * share:.0f} % of all runs do"
+        )
+    return said
+
+
+def _failures(charter: Charter, item: Weighed) -> list[str]:
+    failures, against = count_failures(item.runs), count_failures(item.baseline)
+    if not failures:
+        return []
+    kinds = ", ".join(sorted({run.failure for run in item.runs.values() if run.failure}))
+    said = [
+        f"{failures} of {len(item.runs)} runs failed ({kinds}), {against} of {len(item.baseline)} of {charter.baseline}"
+    ]
+    trained = [run.score for run in item.runs.values() if not run.failure]
+    if trained and against < len(item.baseline):
+        difference = fmean(trained) - fmean(run.score for run in item.baseline.values() if not run.failure)
+        is_better = difference < 0 if charter.direction == "minimize" else difference > 0
+        said.append(f"{'better' if is_better else 'not better'} where it trained ({difference:+.3f})")
+    return said
+
+
+def _unknown(item: Weighed) -> list[str]:
+    said: list[str] = []
+    if item.missing:
+        planned = len(item.runs) + len(item.missing)
+        said.append(f"{len(item.missing)} of {planned} seeds have no score ({_list(item.missing.items())})")
+    retried = {seed: run.retries[-1] for seed, run in item.runs.items() if run.retries}
+    if retried:
+        said.append(f"{len(retried)} of {len(item.runs)} runs were trained again ({_list(retried.items())})")
+    if said and item.by_test is Verdict.KEEP:
+        at_worst = " and ".join(
+            [
+                *(["missing seeds at the worst value"] * bool(item.missing)),
+                *(["retried runs as failed"] * bool(retried)),
+            ]
+        )
+        said.append(f"{'kept also' if item.is_kept_at_worst else 'not kept'} with {at_worst}")
+    return said
+
+
+def _list(reasons: Iterable[tuple[int, str]]) -> str:
+    known = sorted(reasons)
+    listed = [f"seed {seed}: {reason}" for seed, reason in known[:MOST_LISTED]]
+    return "; ".join([*listed, *(["and others"] if len(known) > MOST_LISTED else [])])
+
+
+def _outlier(charter: Charter, item: Weighed) -> list[str]:
+    if item.outlier is None:
+        return []
+    arm, seed = item.outlier
+    runs = item.runs if arm == item.arm else item.baseline
+    rest = [run.score for other, run in runs.items() if other != seed]
+    return [
+        f"the run of {arm} with seed {seed} ({runs[seed].score:.3f}) lies far from its others ({min(rest):.3f} to "
+        f"{max(rest):.3f}), and so few runs do not say how often that happens: more runs would"
+    ]
+
+
+def _training(charter: Charter, item: Weighed) -> list[str]:
+    """Said of a kept arm whose training is not shown to have added more than the baseline's."""
+    part = item.training_gain
+    gain = -part.value if charter.direction == "minimize" else part.value
+    if item.verdict is not Verdict.KEEP or math.isnan(part.p) or (part.p < charter.rule.alpha and gain > 0):
+        return []
+    return [f"better trained is not shown: training added {part.value:+.3f} more to it than to {charter.baseline}"]

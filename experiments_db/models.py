@@ -209,6 +209,7 @@ class RunRow(Base):
     log_path: Mapped[str | None]
     exit_reason: Mapped[str | None]
     diagnosis: Mapped[dict[str, Any] | None]
+    training_cost: Mapped[dict[str, Any] | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
     started_at: Mapped[float | None]

@@ -192,7 +192,8 @@ class Run:
 
     `job` is the job as the server resolved it; `external_ids` names the run on other systems; `environment` holds
     software versions. Weight versions are those served before the first and after the last training step.
-    `exit_reason` is one line; `diagnosis` what the monitor found.
+    `exit_reason` is one line; `diagnosis` what the monitor found. `training_cost` is what its training episodes have
+    spent on the model, from the ledger of its server.
     """
 
     id: str
@@ -212,6 +213,7 @@ class Run:
     log_path: str | None
     exit_reason: str | None
     diagnosis: JsonObject | None
+    training_cost: JsonObject | None
     created_at: float
     updated_at: float
     started_at: float | None

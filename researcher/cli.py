@@ -82,6 +82,8 @@ def start(
     eval_episodes: options.EvalEpisodesOption = None,
     eval_every: options.EvalEveryOption = None,
     judged_by: options.JudgedByOption = "final",
+    attempt_calls: options.AttemptCallsOption = None,
+    attempt_tokens: options.AttemptTokensOption = None,
     servers: options.ServersOption = None,
     parallel: options.ParallelOption = 2,
     max_runs: options.MaxRunsOption = None,

@@ -61,6 +61,12 @@ EvalEveryOption = Annotated[
 JudgedByOption = Annotated[
     str, typer.Option(help="What arms are compared by: final, or area (the mean score over all steps).")
 ]
+AttemptCallsOption = Annotated[
+    int | None, typer.Option(min=1, help="Model calls that one attempt of any arm may make (default: any number).")
+]
+AttemptTokensOption = Annotated[
+    int | None, typer.Option(min=1, help="Tokens that one attempt of any arm may sample (default: any number).")
+]
 ServersOption = Annotated[
     list[str] | None, typer.Option(help="Swarm servers to use, separated by commas (default: own local ones).")
 ]

@@ -312,7 +312,8 @@ class AttemptCost:
     """The inference of one arm's attempts, per attempt, from the ledgers of its servers and never from its program.
 
     `calls`, `prompt_tokens`, `sampled_tokens` and `seconds` are means over `attempts`. `temperatures` are the distinct
-    sampling temperatures in rising order. `model_share` is the mean share, from 0 to 1, of the characters of the graded
+    sampling temperatures in rising order, and `other_sampling` further settings that changed what could be drawn, as in
+    `top_k=1`. `model_share` is the mean share, from 0 to 1, of the characters of the graded
     replies that the model wrote; None where it was not measured. `broken` counts attempts that the program broke,
     `repeated` those that the system broke and that were made again, and `bounded` those that met a limit on calls or
     tokens.
@@ -324,6 +325,7 @@ class AttemptCost:
     sampled_tokens: float
     seconds: float
     temperatures: tuple[float, ...] = ()
+    other_sampling: tuple[str, ...] = ()
     model_share: float | None = None
     broken: int = 0
     repeated: int = 0
@@ -469,6 +471,8 @@ class FrameRequest:
     budget: Budget = field(default_factory=Budget)
     assume: bool = False
     is_underpowered: bool = False
+    attempt_calls: int | None = None
+    attempt_tokens: int | None = None
 
 
 class ClaimKind(StrEnum):

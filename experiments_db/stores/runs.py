@@ -74,6 +74,7 @@ class RunStore(StoreBase):
         log_path: str | None = None,
         exit_reason: str | None = None,
         diagnosis: JsonObject | None = None,
+        training_cost: JsonObject | None = None,
     ) -> Run:
         """Change what is given; None leaves a field as it is. The present status again is accepted.
 
@@ -91,6 +92,7 @@ class RunStore(StoreBase):
             "log_path": log_path,
             "exit_reason": exit_reason,
             "diagnosis": diagnosis and dict(diagnosis),
+            "training_cost": training_cost and dict(training_cost),
         }
         with self._write() as session:
             row = require(session, RunRow, run_id, "run", lock=True)

@@ -32,6 +32,8 @@ from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 from swarm.tasks import TASK_FAMILIES
 
+MAX_OF_ATTEMPT = 2**31 - 1
+"""What a server takes as the limit of an episode."""
 VLLM_LIMIT_S = 120.0
 """On a busy machine an interpreter with many packages takes its time to answer."""
 
@@ -67,11 +69,12 @@ class StudySettings(BaseModel):
     """How a study was started; stored with it, so that `resume` needs nothing but its id.
 
     `task` is a bundled environment, `env` any other one; `train_envs` are those to train on where they are others.
-    `job` holds the settings that every arm starts from. None leaves a choice to the topic and the planner. `servers`
-    empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and answered. After
-    `llm_patience` minutes without an answer of the language model, `on_llm_outage` says what becomes of the study.
-    With less than `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is told how the
-    study goes.
+    `job` holds the settings that every arm starts from. `attempt_calls` and `attempt_tokens` bound the inference of
+    each attempt of all arms alike; None leaves it unbounded. Elsewhere None leaves a choice to the topic and the
+    planner. `servers` empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and
+    answered. After `llm_patience` minutes without an answer of the language model, `on_llm_outage` says what becomes of
+    the study. With less than `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is
+    told how the study goes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,6 +94,8 @@ class StudySettings(BaseModel):
     eval_episodes: int | None = Field(default=None, ge=1, le=100_000)
     eval_every: int | None = Field(default=None, ge=1, le=1_000_000)
     judged_by: JudgedBy = JudgedBy.FINAL
+    attempt_calls: int | None = Field(default=None, ge=1, le=MAX_OF_ATTEMPT)
+    attempt_tokens: int | None = Field(default=None, ge=1, le=MAX_OF_ATTEMPT)
     servers: tuple[str, ...] = ()
     parallel: int = Field(default=2, ge=1, le=64)
     max_runs: int | None = Field(default=None, ge=1)
@@ -163,6 +168,8 @@ class StudySettings(BaseModel):
             budget=self.budget(),
             assume=self.assume,
             is_underpowered=self.underpowered,
+            attempt_calls=self.attempt_calls,
+            attempt_tokens=self.attempt_tokens,
         )
 
 

@@ -54,6 +54,7 @@ from swarm.schemas import (
     EvaluationView,
     EventView,
     HeldTask,
+    JobUsage,
     JobView,
     LaunchView,
     LeaseRequest,
@@ -338,6 +339,10 @@ class SwarmClient:
         """The tasks of the present job of which something is trained or waits to be: how many groups, and how many
         episodes beside them. A program that was started again goes on with the others."""
         return self._run(calls.held_tasks(self._server))
+
+    def usage(self, episode_type: EpisodeType | str = EpisodeType.TRAIN) -> JobUsage:
+        """What the episodes of this kind of the present job have spent in all, by the server's own count."""
+        return self._run(calls.usage(self._server, episode_type))
 
     def metrics(self, after_step: int = 0) -> list[MetricPointView]:
         """The metrics of every finished step beyond `after_step`, oldest first."""

@@ -14,6 +14,7 @@ from swarm.ledger.rows import EvaluationRow as EvaluationRow
 from swarm.ledger.rows import EvaluationState as EvaluationState
 from swarm.ledger.rows import EventRow as EventRow
 from swarm.ledger.rows import JobRow as JobRow
+from swarm.ledger.rows import JobUse as JobUse
 from swarm.ledger.rows import LaunchRow as LaunchRow
 from swarm.ledger.rows import LeaseRow as LeaseRow
 from swarm.ledger.rows import MetricRow as MetricRow

@@ -154,6 +154,7 @@ class Ledger:
     held_tasks = _read(queries.held_tasks)
     trained_groups_by_source = _read(queries.trained_groups_by_source)
     failures = _read(queries.failures)
+    job_use = _read(queries.job_use)
     episode_counts = _read(queries.episode_counts)
     newest_evaluation = _read(evaluations.newest_evaluation)
     evaluations = _read(evaluations.evaluations)

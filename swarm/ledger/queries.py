@@ -21,6 +21,7 @@ from swarm.ledger.rows import (
     EpisodeSlice,
     EventRow,
     JobRow,
+    JobUse,
     MetricRow,
     ModelUse,
     RecordedEpisode,
@@ -239,6 +240,41 @@ def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]
         " AND state IN ('running', 'prepared', 'completed') GROUP BY state"
     )
     return {(row["state"], row["outcome"]): row["n"] for row in rows}
+
+
+_SPENT = (
+    f"FROM episodes WHERE job_id = {NEWEST_JOB} AND episode_type = ? AND state NOT IN ('running', 'prepared')"
+    " AND (reward IS NOT NULL OR calls > 0)"
+)
+
+
+def job_use(connection: sqlite3.Connection, episode_type: EpisodeType) -> JobUse:
+    """What the episodes of one kind of the newest job have spent."""
+    kind = (episode_type.value,)
+    total = connection.execute(
+        "SELECT count(*) AS episodes, total(calls) AS calls, total(prompt_tokens) AS prompt_tokens,"
+        " total(sampled_tokens) AS sampled_tokens, total(system_failures) AS system_failures,"
+        " total(is_limited) AS limited, total(system_failures > 0) AS faulty,"
+        f" total(max(0, ended_at - begun_at)) AS seconds, avg(model_share) AS model_share {_SPENT}",
+        kind,
+    ).fetchone()
+    settings = connection.execute(f"SELECT DISTINCT sampling {_SPENT}", kind)
+    sampling = tuple(dict.fromkeys(each for row in settings for each in to_sampling(row["sampling"])))
+    unrewarded = connection.execute(
+        f"SELECT coalesce(outcome, state) AS outcome, count(*) AS n {_SPENT} AND reward IS NULL"
+        " GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?",
+        (*kind, MAX_FAILURE_REASONS),
+    )
+    counts = {name: int(total[name]) for name in ("calls", "prompt_tokens", "sampled_tokens", "system_failures")}
+    return JobUse(
+        total["episodes"],
+        ModelUse(**counts, sampling=sampling, is_limited=total["limited"] > 0),
+        total["seconds"],
+        int(total["limited"]),
+        int(total["faulty"]),
+        {row["outcome"]: row["n"] for row in unrewarded},
+        total["model_share"],
+    )
 
 
 def to_job(row: sqlite3.Row) -> JobRow:

@@ -134,6 +134,24 @@ NO_USE = ModelUse()
 
 
 @dataclass(frozen=True, slots=True)
+class JobUse:
+    """What the episodes of one kind of a job have spent. Counted are those that are over and have a reward or called
+    the model: `episodes` of them, `seconds` from begin to end in all.
+
+    `limited` met a limit, `faulty` had a failure of the system. `unrewarded` counts those without a reward by outcome,
+    `model_share` is the mean of those that have one.
+    """
+
+    episodes: int
+    use: ModelUse
+    seconds: float
+    limited: int
+    faulty: int
+    unrewarded: Mapping[str, int]
+    model_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class EpisodeRow:
     """One episode. Fields after `deadline_at` are filled in as it lives; None means that has not happened. `job_id` is
     the job that it was begun under, which the ledger adds.

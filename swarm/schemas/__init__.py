@@ -44,6 +44,7 @@ from swarm.schemas.episode_bodies import EpisodeUsage as EpisodeUsage
 from swarm.schemas.episode_bodies import EpisodeView as EpisodeView
 from swarm.schemas.episode_bodies import HeartbeatRequest as HeartbeatRequest
 from swarm.schemas.episode_bodies import HeartbeatResponse as HeartbeatResponse
+from swarm.schemas.episode_bodies import JobUsage as JobUsage
 from swarm.schemas.episode_bodies import PrepareEpisodeRequest as PrepareEpisodeRequest
 from swarm.schemas.episode_bodies import ReviseRewardRequest as ReviseRewardRequest
 from swarm.schemas.episode_bodies import SampleView as SampleView

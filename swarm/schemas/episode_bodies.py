@@ -172,6 +172,31 @@ class EpisodeUsage(Body):
     system_failures: int = 0
 
 
+class JobUsage(Body):
+    """GET usage: what the episodes of one kind of the present job have spent in all, as the server sampled it.
+
+    Counted are episodes that are over and have a reward or called the model. The fields are the sums of those of
+    EpisodeUsage; `limited` counts episodes that met a limit, `faulty` those with a failure of the system, `unrewarded`
+    those without a reward by outcome. `model_share` is the mean of the episodes that have one.
+    """
+
+    episode_type: EpisodeType
+    episodes: int
+    calls: int
+    prompt_tokens: int
+    sampled_tokens: int
+    temperatures: list[float]
+    top_p: list[float]
+    top_k: list[int]
+    other_sampling: list[str]
+    seconds: float
+    limited: int
+    system_failures: int
+    faulty: int
+    unrewarded: dict[str, int]
+    model_share: float | None
+
+
 class EndEpisodeResponse(Body):
     """What became of the episode. `replayed` is true if an earlier call with the same key had ended it already.
 

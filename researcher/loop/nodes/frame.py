@@ -37,6 +37,8 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
         eval_episodes=held_out,
         eval_every=request.eval_every or 0,
         judged_by=request.judged_by,
+        attempt_calls=request.attempt_calls,
+        attempt_tokens=request.attempt_tokens,
         metric=charter.metric
         if request.judged_by is JudgedBy.FINAL
         else f"{charter.metric}, over all steps of training",

@@ -45,6 +45,7 @@ from swarm.schemas import (
     EventView,
     HeldTask,
     HeldTasks,
+    JobUsage,
     JobView,
     LaunchPage,
     LaunchRequest,
@@ -61,6 +62,7 @@ from swarm.schemas import (
     UpdateBatchPolicyRequest,
 )
 from swarm.spelling import UNKNOWN
+from swarm.types import EpisodeType
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +105,10 @@ def change_job(
 def held_tasks(server: Server) -> Plan[list[HeldTask]]:
     held = yield from exchange(server, Call("GET", f"{API_PREFIX}/tasks"), HeldTasks)
     return held.tasks
+
+
+def usage(server: Server, episode_type: EpisodeType | str) -> Plan[JobUsage]:
+    return exchange(server, Call("GET", f"{API_PREFIX}/usage", query={"episode_type": str(episode_type)}), JobUsage)
 
 
 def metrics(server: Server, after_step: int) -> Plan[list[MetricPointView]]:

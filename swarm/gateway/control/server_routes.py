@@ -13,8 +13,9 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Query, Response
 
 from swarm.errors import EngineNotReady
+from swarm.gateway.control.views import view_job_usage
 from swarm.gateway.http.openapi import errors
-from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery
+from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery, UsageQuery
 from swarm.ledger import Ledger
 from swarm.rollout.completion import ModelService
 from swarm.run.evaluations import Evaluations
@@ -29,6 +30,7 @@ from swarm.schemas import (
     CheckpointResponse,
     EngineState,
     HeldTasks,
+    JobUsage,
     JobView,
     LaunchView,
     LeaseRequest,
@@ -114,6 +116,11 @@ def add_status_routes(router: APIRouter, control: Control, served: Served, ledge
         """How many groups of each task are trained or about to be, and how many of its episodes wait for a batch: what
         a client that was started again need not do once more."""
         return HeldTasks.model_validate({"tasks": await ledger.held_tasks()}, from_attributes=True)
+
+    @router.get("/usage", summary="What the episodes of the present job have spent", responses=errors(507))
+    async def get_usage(query: Annotated[UsageQuery, Query()]) -> JobUsage:
+        """Calls, tokens, seconds and sampling settings of those that are over, in all."""
+        return view_job_usage(query.episode_type, await ledger.job_use(query.episode_type))
 
 
 def add_history_routes(router: APIRouter, ledger: Ledger) -> None:

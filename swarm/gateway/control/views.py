@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from swarm.ledger import EndReceipt, EpisodeRow, EvaluationRow, ModelUse
+from swarm.ledger import EndReceipt, EpisodeRow, EvaluationRow, JobUse, ModelUse
 from swarm.schemas import (
     EndEpisodeResponse,
     EpisodeDetail,
@@ -16,12 +16,13 @@ from swarm.schemas import (
     EpisodeUsage,
     EpisodeView,
     EvaluationView,
+    JobUsage,
     SampleView,
     TurnView,
 )
 from swarm.tracker.codec import Codec
 from swarm.tracker.merge import merge
-from swarm.types import Sample, Turn
+from swarm.types import EpisodeType, Sample, Turn
 
 
 def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeView:
@@ -33,19 +34,43 @@ def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeV
 
 
 def view_usage(use: ModelUse, begun_at: float, ended_at: float | None) -> EpisodeUsage:
-    others = {(name, value) for each in use.sampling for name, value in each.others}
     return EpisodeUsage(
         calls=use.calls,
         prompt_tokens=use.prompt_tokens,
         sampled_tokens=use.sampled_tokens,
-        temperatures=sorted({each.temperature for each in use.sampling}),
-        top_p=sorted(value for name, value in others if name == "top_p"),
-        top_k=sorted(int(value) for name, value in others if name == "top_k"),
-        other_sampling=sorted(f"{name}={value:g}" for name, value in others if name not in {"top_p", "top_k"}),
         seconds=None if ended_at is None else max(0.0, ended_at - begun_at),
         limited=use.is_limited,
         system_failures=use.system_failures,
+        **_settings(use),
     )
+
+
+def view_job_usage(episode_type: EpisodeType, spent: JobUse) -> JobUsage:
+    return JobUsage(
+        episode_type=episode_type,
+        episodes=spent.episodes,
+        calls=spent.use.calls,
+        prompt_tokens=spent.use.prompt_tokens,
+        sampled_tokens=spent.use.sampled_tokens,
+        seconds=spent.seconds,
+        limited=spent.limited,
+        system_failures=spent.use.system_failures,
+        faulty=spent.faulty,
+        unrewarded=dict(spent.unrewarded),
+        model_share=spent.model_share,
+        **_settings(spent.use),
+    )
+
+
+def _settings(use: ModelUse) -> dict[str, Any]:
+    """The distinct values of each sampling setting."""
+    others = {(name, value) for each in use.sampling for name, value in each.others}
+    return {
+        "temperatures": sorted({each.temperature for each in use.sampling}),
+        "top_p": sorted(value for name, value in others if name == "top_p"),
+        "top_k": sorted(int(value) for name, value in others if name == "top_k"),
+        "other_sampling": sorted(f"{name}={value:g}" for name, value in others if name not in {"top_p", "top_k"}),
+    }
 
 
 def view_detail(

@@ -35,6 +35,12 @@ class EpisodeQuery(Query):
     limit: int = Field(default=100, ge=1, le=1000)
 
 
+class UsageQuery(Query):
+    """Of episodes of this kind."""
+
+    episode_type: EpisodeType = EpisodeType.TRAIN
+
+
 class MetricsQuery(Query):
     """Steps beyond `after_step`."""
 

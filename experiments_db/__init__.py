@@ -60,6 +60,7 @@ from experiments_db.records import (
     Verdict,
     hash_json,
 )
+from experiments_db.study_work import StudyWork, find_work, judge_work, lease_name
 
 if TYPE_CHECKING:
     from experiments_db.store import ExperimentStore, open_store
@@ -111,9 +112,13 @@ __all__ = [
     "StoreUnavailable",
     "Study",
     "StudyStatus",
+    "StudyWork",
     "TestSplitOpened",
     "Verdict",
+    "find_work",
     "hash_json",
+    "judge_work",
+    "lease_name",
     "number_as_text",
     "open_store",
 ]

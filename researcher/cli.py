@@ -134,10 +134,10 @@ def start(
         settings = complete_from_topic(topic, settings)
         check_study(topic, settings)
         with open_database(home, db) as store:
-            from researcher.study.requests import create_study, database_option, resume_command
+            from researcher.study.requests import create_study, resume_command
 
             study = create_study(store, topic, settings)
-            go_on = f"{resume_command(study.id, home)}{database_option(db)}"
+            go_on = resume_command(store, study.id, home)
             how_to_stop = "" if detach else "Ctrl-C stops; "
             typer.echo(f"study {study.id} ({how_to_stop}go on later with: {go_on})", err=True)
             work(store, study.id, home, db, as_json, detach=detach)
@@ -180,16 +180,22 @@ def status(
 ) -> None:
     """Show a study and its runs as they are now."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
+        from researcher.study.ending import is_over
         from researcher.study.overview import take_snapshot
         from researcher.study.progress import SHOWN_EVENTS, render
+        from researcher.study.requests import resume_command
 
         study = find(store, study_id)
-        snapshot = take_snapshot(store, study.id)
+        snapshot, go_on = take_snapshot(store, study.id), resume_command(store, study.id, home)
         if as_json:
-            typer.echo(json.dumps(snapshot.to_json() | paths_of(store, study.id, home, db), indent=2))
+            shown = snapshot.to_json() | {"resume": go_on} | paths_of(store, study.id, home, db)
+            typer.echo(json.dumps(shown, indent=2))
             return
         events = store.list_events(study.id, newest_first=True, limit=SHOWN_EVENTS)
         Console().print(render(snapshot, tuple(reversed(events))))
+        if not (snapshot.work.is_at_work or is_over(store, study)):
+            # Not in the table, which breaks lines where the terminal ends.
+            typer.echo(f"go on with: {go_on}")
 
 
 @app.command()
@@ -199,34 +205,46 @@ def watch(
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow a study that another process works on; Ctrl-C ends the watching, not the study."""
+    """Follow a study that another process works on, until none does; Ctrl-C ends the watching, not the study."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
-        from researcher.study.progress import REFRESH_S, Follower
-        from researcher.study.requests import is_worked_on
+        from researcher.study.overview import describe_silence
+        from researcher.study.progress import Follower, await_end
+        from researcher.study.requests import resume_command
 
         study = find(store, study_id)
         with Follower(store, study.id, Console(stderr=True)):
-            while is_worked_on(store, study.id):
-                time.sleep(REFRESH_S)
+            work = await_end(store, study.id)
         study = store.get_study(study.id)
-        typer.echo(f"study {study.id} is {study.status}", err=True)
+        reason = f": {study.status_reason}" if study.status_reason else ""
+        typer.echo(f"study {study.id} is {study.status}{reason}", err=True)
+        if silence := describe_silence(work, time.time()):
+            typer.echo(f"{silence}; go on with: {resume_command(store, study.id, home)}", err=True)
         if as_json:
             print_result(store, study, home, db, as_json)
+        if silence or study.status.value == "failed":
+            raise typer.Exit(1)
 
 
 @app.command(name="list")
 def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all studies, newest first."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
-        studies = store.list_studies()
+        from researcher.study.overview import describe_silence
+        from researcher.study.requests import resume_command, work_of
+
+        works = [(study, work_of(store, study)) for study in store.list_studies()]
         if as_json:
-            typer.echo(json.dumps([asdict(study) for study in studies], indent=2))
+            typer.echo(json.dumps([asdict(study) | {"work": asdict(work)} for study, work in works], indent=2))
             return
         table = Table("study", "status", "brain", "begun", "topic", box=None)
-        for study in studies:
+        for study, work in works:
             begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(study.created_at))
-            table.add_row(study.id, study.status.value, study.brain, begun, study.topic)
+            status = study.status.value if work.silent_since is None else f"{study.status}, nobody works on it"
+            table.add_row(study.id, status, study.brain, begun, study.topic)
         Console().print(table)
+        for study, work in works:
+            if silence := describe_silence(work, time.time()):
+                typer.echo(f"{study.id}: {silence}; go on with: {resume_command(store, study.id, home)}", err=True)
 
 
 @app.command()

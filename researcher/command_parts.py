@@ -15,6 +15,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from researcher.home import DATABASE, home_option
 from researcher.terminal import log_to
 from swarm.processes.imports import collector_paused
 
@@ -61,7 +62,7 @@ def _open(location: str, *, read_only: bool, must_exist: bool) -> Any:
 
 
 def database_of(home: Path, db: str | None) -> str:
-    return db or str(home / "research.db")
+    return db or str(home / DATABASE)
 
 
 def find(store: Any, study_id: str | None) -> Any:
@@ -114,13 +115,13 @@ def work(
     With `detach`, a process of its own does that, and what is printed says how to watch it. `min_free_gb` stands in for
     what the study's settings say, `budget` are new limits by name of the setting.
     """
-    from experiments_db import StudyStatus
+    from researcher.study.ending import is_over
     from researcher.study.requests import find_study
 
     study = find_study(store, study_id)
-    if study.status is StudyStatus.FINISHED and not budget:
-        typer.echo(f"study {study.id} is finished already: nothing is left to do", err=True)
-        print_result(store, study, home, db, as_json)
+    if is_over(store, study) and not budget:
+        typer.echo(f"study {study.id} is {study.status} already: nothing is left to do", err=True)
+        _end_with(store, study, home, db, as_json)
         return
     if detach:
         given = {**(budget or {}), **({} if min_free_gb is None else {"min_free_gb": min_free_gb})}
@@ -137,12 +138,21 @@ def work(
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
     typer.echo(f"study {study.id} is {outcome.study.status}: {outcome.study.status_reason}", err=True)
-    print_result(store, outcome.study, home, db, as_json)
+    _end_with(store, outcome.study, home, db, as_json)
+
+
+def _end_with(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
+    """Print the result. Raises StudyFailed where there is none."""
+    from experiments_db import StudyStatus
+    from researcher.errors import StudyFailed
+
+    print_result(store, study, home, db, as_json)
+    if study.status is StudyStatus.FAILED:
+        raise StudyFailed(f"study {study.id} has no result: {study.status_reason}")
 
 
 def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, options: list[str]) -> None:
     from researcher.detached import work_detached
-    from researcher.home import home_option
     from researcher.study.requests import database_option
 
     begun = work_detached(store, study, home, db, options)
@@ -160,12 +170,11 @@ def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, o
 
 
 def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
-    """Where everything is; of a finished study also what it found and how to look at it."""
-    from experiments_db import StudyStatus
+    """Where everything is; of a study that is over also what it found and how to look at it."""
+    from researcher.study.ending import is_over
 
     values: dict[str, Any] = {"study": study.id, "status": study.status.value} | paths_of(store, study.id, home, db)
-    if study.status is StudyStatus.FINISHED:
-        from researcher.home import home_option
+    if is_over(store, study):
         from researcher.report.summary import summarize
         from researcher.study.requests import database_option
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments_db import ExperimentStore, Study
+from experiments_db import ExperimentStore, Study, lease_name
 from researcher.errors import NotDetached
 from swarm.processes.child import tail
 
@@ -68,7 +68,7 @@ def work_detached(
 
 def _has_begun(store: ExperimentStore, study: Study, pid: int) -> bool:
     """Whether the process has the lease and has set the study running, which would undo an earlier request to pause."""
-    lease = store.find_lease(f"study:{study.id}")
+    lease = store.find_lease(lease_name(study.id))
     is_taken = lease is not None and lease.owner.split(":")[1] == str(pid)
     return is_taken and store.get_study(study.id).updated_at > study.updated_at
 

@@ -16,6 +16,8 @@ ResearchError            1
 ├── BudgetExceeded       7   the next launch or call would exceed the budget
 ├── NothingToExtend      2   a study that is not finished, or has nothing left to compare
 ├── AlphaSpent          11   the charter has no alpha for another plan
+├── StudyFailed         12   no arm of a study has a score, or nothing in it could be compared
+├── EnvironmentBroken   13   the environment fails whatever the arms do: no run of the study can be scored
 ├── NotDetached          *   the process that was to work on a study ended at once; its own exit code
 └── Underpowered         9   the study would hardly find what it looks for
 """
@@ -102,6 +104,18 @@ class NothingToExtend(ResearchError):
 
 class AlphaSpent(ResearchError):
     exit_code = 11
+
+
+class StudyFailed(ResearchError):
+    """The study has come to its end and has no result; why is on record as its status."""
+
+    exit_code = 12
+
+
+class EnvironmentBroken(ResearchError):
+    """The tasks or the grader of a study's environment fail, which says nothing of any arm."""
+
+    exit_code = 13
 
 
 class NotDetached(ResearchError):

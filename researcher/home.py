@@ -9,6 +9,8 @@ import shlex
 from pathlib import Path
 
 DEFAULT_HOME = Path("runs")
+DATABASE = "research.db"
+"""The file below a home that its studies are in, unless another database is named."""
 
 
 def home_option(home: Path) -> str:

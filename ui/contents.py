@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -27,6 +27,7 @@ from experiments_db import (
     RunStatus,
     Study,
     StudyStatus,
+    StudyWork,
 )
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
@@ -67,7 +68,8 @@ class ArmScore:
 
 @dataclass(frozen=True, slots=True)
 class StudyContents:
-    """A study as it stands. `analysis` is the researcher's last one as it stored it, empty before the first."""
+    """A study as it stands. `analysis` is the researcher's last one as it stored it, empty before the first; `work`
+    says whether a process works on the study."""
 
     study: Study
     charter: Charter | None
@@ -80,6 +82,7 @@ class StudyContents:
     analysis: JsonObject
     spent: Mapping[BudgetKind, float]
     usage: LLMUsage
+    work: StudyWork = field(default_factory=lambda: StudyWork(is_at_work=True))
 
     @property
     def document(self) -> JsonObject:

@@ -155,6 +155,20 @@ def badge(status: StudyStatus | RunStatus | Verdict) -> str:
     return f":{color}-badge[{status.value}]"
 
 
+def show_silence(contents: StudyContents) -> None:
+    """Says of a study that is to go on that no process works on it; nothing of any other. One that was killed is
+    noticed once its lease has run out, a minute later."""
+    since = contents.work.silent_since
+    if since is None:
+        return
+    st.warning(
+        f"No process works on this study: the last sign of life was {formats.moment(since)}, "
+        f"{formats.duration(time.time() - since)} ago. Go on with:",
+        icon=":material/pause_circle:",
+    )
+    st.code(queries.resume_command(database(), contents.study.id), language="bash")
+
+
 def show_facts(*facts: str) -> None:
     """A line of small facts (Markdown), parted by dots."""
     st.caption(" · ".join(facts))

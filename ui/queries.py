@@ -7,6 +7,7 @@ page share them and a page that refreshes itself still shows what is new. Raises
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,6 +42,7 @@ MOST_POINTS = 1000
 """Of one curve: more than a screen has columns for it."""
 
 PAGE = 200
+USUAL_NAME = "research.db"
 
 
 def database_location(asked: str | None, environ: Mapping[str, str] = os.environ) -> str:
@@ -54,12 +56,22 @@ def database_location(asked: str | None, environ: Mapping[str, str] = os.environ
         return asked
     if given := environ.get("SWARM_RESEARCH_DB", "").strip():
         return given
-    return str(Path(environ.get("SWARM_HOME", "").strip() or "runs") / "research.db")
+    return str(Path(environ.get("SWARM_HOME", "").strip() or "runs") / USUAL_NAME)
 
 
 def home_of(location: str) -> Path | None:
     """The folder that holds a database file and, beside it, the files of its studies; None for a server's URL."""
     return None if "://" in location else Path(location).expanduser().absolute().parent
+
+
+def resume_command(location: str, study_id: str) -> str:
+    """What to type, on the machine that has its files, to go on with a study."""
+    home = home_of(location)
+    if home is None:
+        return f"researcher resume {study_id} --db {shlex.quote(location)}"
+    named = Path(location).expanduser().absolute()
+    other = "" if named.name == USUAL_NAME else f" --db {shlex.quote(str(named))}"
+    return f"researcher resume {study_id} --home {shlex.quote(str(home))}{other}"
 
 
 def open_database(location: str) -> ExperimentStore:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-from experiments_db import EvaluationSummary, Experiment, ExperimentStore, Run
+from experiments_db import EvaluationSummary, Experiment, ExperimentStore, Run, find_work
 from ui.contents import StudyContents
 
 CHUNK = 500
@@ -48,6 +48,7 @@ class StudyReader:
             analysis={} if analysis is None else analysis.document,
             spent=store.sum_budget(study_id),
             usage=store.sum_llm_usage(study_id),
+            work=find_work(store, study),
         )
 
     def _take_in(self) -> None:

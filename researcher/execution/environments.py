@@ -7,24 +7,32 @@ out train tasks alone. This module knows nothing of runs or scores.
 
 from __future__ import annotations
 
+import shlex
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from experiments_db import Experiment
-from researcher.errors import TopicInvalid
+from researcher.errors import EnvironmentBroken, TopicInvalid
 from researcher.types import Charter, StudiedEnvironment
-from swarm.environments import Environment, load_environment
+from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, load_environment
+from swarm.environments.environment_check import transcript_of
 from swarm.environments.registry import has_own_worker, is_bundled
 from swarm.environments.server import RemoteEnvironment, open_environment
 from swarm.environments.server.process import SOCKET_PREFIX, EnvironmentProcess
-from swarm.errors import SwarmError
+from swarm.environments.server.remote import CallRecord
+from swarm.errors import SandboxUnavailable, SwarmError
 from swarm.tasks import Split
 
 LOOKED_AT = 2000
+SUSPICIOUS = 3
+"""So many calls in a row that the environment failed, without one right grade in between, and it is looked at."""
+RESTS_S = (0.5, 2.0)
+"""Before it is looked at once more."""
 
 
 class StudyEnvironments:
@@ -36,14 +44,44 @@ class StudyEnvironments:
         self._opened: dict[str, _Opened] = {}
 
     def open(self, name: str) -> Environment:
-        """The environment of this name. Raises NotFound, EnvironmentInvalid or EnvironmentFailure if it cannot be
-        used."""
+        """The environment of this name. Raises EnvironmentBroken or SandboxUnavailable if it cannot be used."""
         return self._open(name).environment
 
     def reference(self, name: str) -> str:
         """What the command of a run is given as its environment: it leads to train tasks alone."""
         process = self._open(name).process
         return name if process is None else f"{SOCKET_PREFIX}{process.train_socket}"
+
+    def examine(self, name: str, digest: str = "") -> None:
+        """Grade a few replies that no program has a part in. Raises EnvironmentBroken if one of them cannot be, or if
+        the digest is another one than `digest`; SandboxUnavailable if the grader has no sandbox to run programs in."""
+        environment = self._open(name).environment
+        if digest not in ("", environment.digest):
+            raise EnvironmentBroken(
+                f"the environment {environment.name} was changed since the study began, so that its scores could not "
+                "be compared: put it back as it was, or begin another study"
+            )
+        try:
+            _examine_patiently(environment)
+        except EnvironmentBroken as error:
+            if isinstance(environment, RemoteEnvironment):
+                environment.give_up(str(error))
+            raise EnvironmentBroken(f"{error} (`swarm env check {shlex.quote(name)}` looks at it)") from error
+
+    def check(self) -> None:
+        """Examine each whose calls of late have all failed. Raises EnvironmentBroken, SandboxUnavailable."""
+        for name, record in self._records():
+            if record.failures >= SUSPICIOUS:
+                self.examine(name)
+
+    def failed_since(self, moment: float) -> str:
+        """Why one of them failed last, since a moment in monotonic seconds; empty if none did."""
+        return next((record.reason for _, record in self._records() if record.failed_at >= moment), "")
+
+    def _records(self) -> list[tuple[str, CallRecord]]:
+        with self._lock:
+            opened = [(name, each.environment) for name, each in self._opened.items()]
+        return [(name, each.record) for name, each in opened if isinstance(each, RemoteEnvironment)]
 
     def close(self) -> None:
         with self._lock:
@@ -58,7 +96,12 @@ class StudyEnvironments:
     def _start(self, name: str) -> _Opened:
         if is_bundled(name) or has_own_worker(name):
             return _Opened(self._stack.enter_context(closing(load_environment(name))), None)
-        process = self._stack.enter_context(EnvironmentProcess(name))
+        try:
+            process = self._stack.enter_context(EnvironmentProcess(name))
+        except SandboxUnavailable:
+            raise
+        except SwarmError as error:
+            raise EnvironmentBroken(f"the environment {name} cannot be used: {error.message}") from error
         return _Opened(self._stack.enter_context(RemoteEnvironment(process.evaluator_socket)), process)
 
 
@@ -66,6 +109,45 @@ class StudyEnvironments:
 class _Opened:
     environment: Environment
     process: EnvironmentProcess | None
+
+
+def _examine_patiently(environment: Environment) -> None:
+    """What asks somebody else, such as a judge, may have met a moment in which that does not answer."""
+    for rest_s in (*RESTS_S, None):
+        began = time.monotonic()
+        try:
+            examine(environment)
+            return
+        except EnvironmentBroken:
+            if rest_s is None or time.monotonic() - began >= environment.time_limit_s:
+                raise
+            time.sleep(rest_s)
+
+
+def examine(environment: Environment) -> None:
+    """The same for one environment. One that drives its own agent grades nothing else, and is left alone."""
+    if isinstance(environment, DrivenEnvironment):
+        return
+    for split in (Split.TRAIN, Split.VALIDATION):
+        what = f"list the tasks of {split}"
+        try:
+            for item in islice(environment.tasks(split), 1):
+                for named, reply in _replies(environment, item):
+                    what = f"grade {named}"
+                    environment.grade(item, transcript_of(environment, item, reply))
+        except SandboxUnavailable:
+            raise
+        except SwarmError as error:
+            raise EnvironmentBroken(f"the environment {environment.name} cannot {what}: {error.message}") from error
+
+
+def _replies(environment: Environment, item: EnvironmentTask) -> Iterator[tuple[str, str]]:
+    """Such as models give, each with what it is called; the right one too where it is known."""
+    solution = environment.solution(item)
+    if solution is not None:
+        yield "the right reply", solution
+    yield "a reply that repeats the question", item.task.main_query
+    yield "an empty reply", ""
 
 
 def trained_on(experiment: Experiment, charter: Charter) -> str:
@@ -82,10 +164,13 @@ def find_held_out(trained: Environment, judged: Environment, splits: Sequence[st
 
 
 def look_at(name: str, option: str = "--env") -> StudiedEnvironment:
-    """What planners are told of an environment. Raises TopicInvalid for one that cannot be used."""
+    """What planners are told of an environment. Raises TopicInvalid for one that cannot be used, SandboxUnavailable for
+    one whose grader runs programs where there is no sandbox."""
     try:
         with open_environment(name) as environment:
             return StudiedEnvironment(name, environment.name, environment.description)
+    except SandboxUnavailable:
+        raise
     except SwarmError as error:
         raise TopicInvalid(f"{option}: {error.message}") from error
 

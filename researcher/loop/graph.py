@@ -81,7 +81,7 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     }
     retry = RetryPolicy(max_attempts=4, initial_interval=0.5, max_interval=10.0, retry_on=is_transient)
     for name, node in nodes.items():
-        graph.add_node(name, cast(Any, node), retry_policy=retry)
+        graph.add_node(name, cast(Any, partial(_guarded, deps, node)), retry_policy=retry)
     graph.add_edge(START, "frame")
     graph.add_edge("frame", "plan")
     graph.add_conditional_edges("plan", lambda state: "seal" if state["is_halted"] else "write_client")
@@ -97,6 +97,12 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     graph.add_edge("seal", "report")
     graph.add_edge("report", END)
     return graph.compile(checkpointer=checkpointer)
+
+
+def _guarded(deps: Deps, node: Callable[[ResearchState], ResearchState], state: ResearchState) -> ResearchState:
+    """A node of a study whose environment still works. Raises EnvironmentBroken, SandboxUnavailable."""
+    deps.environments.check()
+    return node(state)
 
 
 def _after_evaluate(deps: Deps, state: ResearchState) -> str:

@@ -31,14 +31,17 @@ from researcher.execution.storage import GB, DiskGuard, await_storage, free_byte
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
+from researcher.loop.nodes.report import write_report
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
+from researcher.loop.system_faults import examine_environment
 from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.budget_change import change_budget, check_change, is_cut_short
+from researcher.study.ending import is_over, judge_ending
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
@@ -46,6 +49,7 @@ from researcher.study.settings import StudySettings, rules_brain, sandbox_of
 from researcher.study.webhook import FAILED as NOT_TOLD
 from researcher.study.webhook import Webhook
 from researcher.types import FrameRequest
+from swarm.errors import SwarmError
 from swarm.sandbox.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
@@ -86,7 +90,7 @@ def work_on(
             study = find_study(store, study_id)
             settings = check_change(store, study, budget or {})
             was_ended = is_begun and study.status in (StudyStatus.PAUSED, StudyStatus.STOPPED)
-            if was_ended or (study.status is StudyStatus.FINISHED and not budget):
+            if was_ended or (is_over(store, study) and not budget):
                 return Outcome(study)
             settings = settings if min_free_gb is None else settings.model_copy(update={"min_free_gb": min_free_gb})
             worker = _Worker(store, study, settings, home, limits or Limits(), budget or {}, measure_space, is_begun)
@@ -132,7 +136,7 @@ class _Worker:
     @property
     def resume(self) -> str:
         """What to type to go on."""
-        return resume_command(self.study.id, self.home)
+        return resume_command(self.store, self.study.id, self.home)
 
     def run(self) -> Outcome:
         self.sandbox = sandbox_of(self.settings)
@@ -177,14 +181,22 @@ class _Worker:
             raise
         except Exception as error:
             if not is_storage_outage(error):
-                is_named = isinstance(error, ResearchError | StoreError)
+                is_named = isinstance(error, ResearchError | StoreError | SwarmError)
                 reason = str(error) if is_named else f"{type(error).__name__}: {error}"
-                _record_failure(store, log, self.study.id, reason)
+                _record_failure(log, reason, self.folder)
             raise
         else:
-            # The report node has said so and why, unless it ran in an earlier process.
-            if store.get_study(self.study.id).status is not StudyStatus.FINISHED:
-                store.set_study_status(self.study.id, StudyStatus.FINISHED, "the report is written")
+            self._record_end(store, log)
+
+    def _record_end(self, store: ExperimentStore, log: StudyLog) -> None:
+        """The report node has said how it ended and why, unless it ran in an earlier process."""
+        study = store.get_study(self.study.id)
+        if study.status is StudyStatus.RUNNING:
+            ending = judge_ending(store, study.id, is_spent=is_cut_short(store, study.id))
+            study = store.set_study_status(study.id, ending.status, ending.reason)
+        if study.status is StudyStatus.FAILED:
+            log.note("study.failed", f"The study failed: {study.status_reason}", severity=Severity.ERROR)
+        else:
             log.note("study.finished", "The study is finished.")
 
     def _carry_out(self, store: ExperimentStore, log: StudyLog) -> None:
@@ -216,9 +228,9 @@ class _Worker:
         )
         unpack_ledgers(deps.home / "servers")
         try:
-            if self.settings.brain != "rules":
-                # What a language model finds that cannot be studied is said before any server is started.
-                frame(deps, first_state(self.study.id), request)
+            # What cannot be studied, or not be graded, is said before any server is started.
+            frame(deps, first_state(self.study.id), request)
+            examine_environment(deps)
             pool.start()
             urls = ", ".join(slot.name for slot in pool.slots)
             log.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")
@@ -290,13 +302,16 @@ class _Worker:
                 signal.signal(number, handler)
 
 
-def _record_failure(store: ExperimentStore, log: StudyLog, study_id: str, reason: str) -> None:
+def _record_failure(log: StudyLog, reason: str, folder: Path) -> None:
+    """Status, event and report of a study that ends before its time; one that was never framed has no report."""
     reason = " ".join(reason.split())[:1000]
     try:
-        store.set_study_status(study_id, StudyStatus.FAILED, reason)
+        log.store.set_study_status(log.study_id, StudyStatus.FAILED, reason)
         log.note("study.failed", f"The study failed: {reason}", severity=Severity.ERROR)
-    except StoreError:
-        logger.exception("the failure of study %s could not be stored", study_id)
+        if log.store.find_charter(log.study_id) is not None:
+            write_report(log, folder)
+    except (StoreError, OSError):
+        logger.exception("the failure of study %s could not be stored", log.study_id)
 
 
 def _build_planner(

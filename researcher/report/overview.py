@@ -58,7 +58,7 @@ def recommendation(facts: StudyFacts) -> list[str]:
             )
         else:
             sentences.append(f"Use {best.name}: {_changes(facts.baseline, best)}.")
-    elif facts.findings and facts.baseline is not None:
+    elif any(item.effect is not None for item in facts.findings) and facts.baseline is not None:
         sentences.append(f"Stay with {facts.baseline.name}: no arm was shown to be better.")
     else:
         sentences.append("No recommendation: nothing has been compared.")

@@ -29,6 +29,7 @@ from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.learning_speed import compare_speed
 from researcher.report.overview import abstract, limitations, recommendation
 from researcher.study.budget import present_budget
+from researcher.study.ending import headline
 from researcher.study.log import claim_from_json
 from researcher.types import Outcome, Relation
 
@@ -117,7 +118,15 @@ def not_studied(facts: StudyFacts) -> str:
 
 
 def answer(facts: StudyFacts) -> str:
-    """The judge's verdict in words; it follows from the findings and the judged contrasts alone."""
+    """The judge's verdict in words; it follows from the findings and the judged contrasts alone. A study that failed
+    says so first, and nothing else if it compared nothing."""
+    if failed := headline(facts.study):
+        is_anything_compared = any(item.effect is not None for item in facts.findings)
+        return f"{failed} {_answer_so_far(facts)}" if is_anything_compared else failed
+    return _answer_so_far(facts)
+
+
+def _answer_so_far(facts: StudyFacts) -> str:
     baseline = facts.baseline
     if baseline is None or not baseline.search.scores:
         return f"No answer: the baseline {facts.charter.baseline} has no finished run to compare with."

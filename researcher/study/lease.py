@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from experiments_db import ExperimentStore, Lease, LeaseHeld, LeaseLost, StoreError
+from experiments_db import ExperimentStore, Lease, LeaseHeld, LeaseLost, StoreError, lease_name
 from researcher.errors import StudyBusy
 from swarm.processes.child import is_dead, own_name
 
@@ -43,7 +43,7 @@ class StudyLease:
         self._on_beat = on_beat
         self._on_lost = on_lost
         self._heartbeat_s = heartbeat_s
-        self._lease = _acquire(store, f"study:{study_id}")
+        self._lease = _acquire(store, lease_name(study_id))
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self.store = store.under(self._lease)

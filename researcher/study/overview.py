@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from statistics import fmean
 from typing import Any
 
@@ -21,12 +22,13 @@ from experiments_db import (
     Run,
     RunStatus,
     Study,
-    StudyStatus,
+    StudyWork,
 )
 from researcher.evaluator import BASE, FINAL
 from researcher.execution.early_stopping import REWARD
 from researcher.execution.runs import Trial, TrialState
 from researcher.study.budget import BudgetLine, budget_lines
+from researcher.study.requests import work_of
 
 _CHUNK = 500
 _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
@@ -53,10 +55,12 @@ class RunView:
 class Snapshot:
     """`done` of the `planned` trials (an arm with a seed, whatever the attempts) are over: with a score, or given up.
 
-    `seconds_left` is what the plans so far still need, from how long runs took; None until the first has finished.
+    `seconds_left` is what the plans so far still need, from how long runs took; None until the first has finished, and
+    while no process works on the study.
     """
 
     study: Study
+    work: StudyWork
     runs: tuple[RunView, ...]
     now: float
     done: int
@@ -67,6 +71,7 @@ class Snapshot:
     def to_json(self) -> dict[str, Any]:
         return {
             "study": asdict(self.study),
+            "work": asdict(self.work),
             "runs": [asdict(run) for run in self.runs],
             "runs_done": self.done,
             "runs_planned": self.planned,
@@ -122,10 +127,10 @@ class SnapshotReader:
             view if (run := self._runs[view.run_id]).status.is_over else replace(view, seconds=_seconds(run, now))
             for view in self._views.values()
         )
-        is_open = study.status in (StudyStatus.RUNNING, StudyStatus.PAUSED)
-        left = _seconds_left(self._progress, now) if is_open else None
+        work = work_of(self._store, study)
+        left = _seconds_left(self._progress, now) if work.is_at_work else None
         budget = budget_lines(study.settings, self._store.sum_budget(self._study_id))
-        return Snapshot(study, views, now, self._progress.done, self._progress.planned, left, budget)
+        return Snapshot(study, work, views, now, self._progress.done, self._progress.planned, left, budget)
 
     def _take_in(self, changes: Changes) -> None:
         self._arms.update((arm.id, arm) for arm in changes.experiments)
@@ -194,6 +199,15 @@ def _seconds_left(progress: _Progress, now: float) -> float | None:
     waiting = max(0, progress.planned - progress.done - len(elapsed))
     work = waiting * progress.took_s + sum(max(0.0, progress.took_s - seconds) for seconds in elapsed)
     return work / max(1, len(elapsed))
+
+
+def describe_silence(work: StudyWork, now: float) -> str:
+    """One line for people on a study that is to go on and that nobody works on; empty for any other."""
+    if work.silent_since is None:
+        return ""
+    since = datetime.fromtimestamp(work.silent_since)
+    age = format_duration(max(0.0, now - work.silent_since))
+    return f"no process works on it: the last sign of life was {since:%Y-%m-%d %H:%M:%S}, {age} ago"
 
 
 def format_duration(seconds: float) -> str:

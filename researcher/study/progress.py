@@ -17,18 +17,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError
+from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError, StudyStatus, StudyWork
 from researcher.execution.failure_reason import in_one_line
-from researcher.study.overview import Snapshot, SnapshotReader
+from researcher.study.overview import Snapshot, SnapshotReader, describe_silence
+from researcher.study.requests import work_of
 
 REFRESH_S = 1.0
 PLAIN_EVERY_S = 15.0
 """How often a log gets a line on the runs under way: often enough to see life, rarely enough to read later."""
 
+SILENT_LOOKS = 3
 SHOWN_EVENTS = 8
 SHOWN_RUNS = 30
 _STYLES = {Severity.INFO: "", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 _STATUS_STYLES = {RunStatus.FINISHED: "green", RunStatus.FAILED: "red", RunStatus.STOPPED: "yellow"}
+_STUDY_STYLES = {StudyStatus.FAILED: "red", StudyStatus.PAUSED: "yellow", StudyStatus.STOPPED: "yellow"}
 
 
 def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType:
@@ -37,6 +40,10 @@ def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType
     until = study.finished_at or snapshot.now
     title = Text(f"{study.id}  {study.status}  {until - study.created_at:.0f} s\n", style="bold")
     title.append(study.topic, style="italic")
+    if study.status_reason:
+        title.append(f"\n{in_one_line(study.status_reason)}", style=_STUDY_STYLES.get(study.status, ""))
+    if silence := describe_silence(snapshot.work, snapshot.now):
+        title.append(f"\n{silence}", style="red")
     if snapshot.progress:
         title.append(f"\n{snapshot.progress}")
     if snapshot.budget:
@@ -56,6 +63,18 @@ def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType
     lines = [Text(_format_event(event), style=_STYLES[event.severity]) for event in events]
     above = [Text(f"({hidden} earlier runs not shown)", style="dim")] if hidden > 0 else []
     return Group(table, *above, Text(), *lines)
+
+
+def await_end(store: ExperimentStore, study_id: str) -> StudyWork:
+    """Wait until no process works on a study, and return what is known of it then. A process that could not store
+    anything for a while takes its study up anew, so silence counts only once it lasts."""
+    silent = 0
+    while True:
+        work = work_of(store, store.get_study(study_id))
+        silent = silent + 1 if work.silent_since is not None else 0
+        if not work.is_at_work and silent in (0, SILENT_LOOKS):
+            return work
+        time.sleep(REFRESH_S)
 
 
 class Follower:

@@ -6,13 +6,12 @@ Place in the flow: the CLI calls these; session.py does the work. It loads no gr
 from __future__ import annotations
 
 import shlex
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from experiments_db import ExperimentStore, NotFound, Study, StudyStatus
+from experiments_db import ExperimentStore, NotFound, Study, StudyStatus, StudyWork, find_work
 from researcher.errors import ResearchError, StudyNotFound
-from researcher.home import home_option
+from researcher.home import DATABASE, home_option
 from researcher.study.settings import StudySettings
 from swarm.processes.child import is_dead
 
@@ -38,17 +37,17 @@ def ask_to_end(store: ExperimentStore, study_id: str, status: StudyStatus) -> St
     return store.set_study_status(study_id, status, f"{status} on request")
 
 
-def is_worked_on(store: ExperimentStore, study_id: str) -> bool:
-    """Whether a study is to go on, or a living process has not let go of it yet, such as one that writes its report."""
-    if store.get_study(study_id).status is StudyStatus.RUNNING:
-        return True
-    lease = store.find_lease(f"study:{study_id}")
-    return lease is not None and not is_dead(lease.owner) and time.time() < lease.heartbeat_at + lease.ttl_s
+def work_of(store: ExperimentStore, study: Study) -> StudyWork:
+    """Whether a process works on the study. One of this host that was killed is known to be gone at once, one of
+    another host once its lease has run out."""
+    return find_work(store, study, is_gone=is_dead)
 
 
-def resume_command(study_id: str, home: Path) -> str:
-    """What to type to go on with a study, wherever its home is."""
-    return f"researcher resume {study_id}{home_option(home)}"
+def resume_command(store: ExperimentStore, study_id: str, home: Path) -> str:
+    """What to type to go on with a study, wherever its home and its database are."""
+    location = store.location
+    is_usual = "://" not in location and Path(location).resolve() == (home / DATABASE).resolve()
+    return f"researcher resume {study_id}{home_option(home)}{database_option(None if is_usual else location)}"
 
 
 def database_option(location: str | None) -> str:

@@ -76,6 +76,13 @@ class Sandbox:
     limits: Limits = field(default_factory=Limits)
     cgroup: Path | None = None
 
+    def check(self) -> None:
+        """Raises SandboxUnavailable if nothing can be started in it any more: whatever failed to start says nothing
+        of the program that was to run."""
+        # Twice: on a busy machine one start may take longer than it is given.
+        if reason := probe(self) and probe(self):
+            raise SandboxUnavailable(f"the sandbox does not start any more ({reason}): see to bubblewrap, {self.bwrap}")
+
     def command(
         self,
         argv: Sequence[str],
@@ -165,7 +172,10 @@ def plain_command(argv: Sequence[str], *, server_url: str, token: str | None = N
 
 def _environment(token: str | None) -> dict[str, str]:
     """All that a client gets to see of the environment; built up, not filtered down."""
-    folders = dict.fromkeys((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"))
+    bwrap = shutil.which("bwrap")
+    # A child of ours that starts a sandbox of its own must find the bubblewrap that was found here.
+    own = () if bwrap is None else (str(Path(bwrap).parent),)
+    folders = dict.fromkeys((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin", *own))
     environment = {
         "PATH": ":".join(folders),
         "PYTHONPATH": str(swarm_package().parent),

@@ -25,6 +25,7 @@ def show_card(study: Study) -> None:
             f"started {formats.moment(study.created_at)}",
             f"`{study.id}`",
         )
+        elements.show_silence(contents)
         with st.grid(4, min_column_width=150):
             elements.show_best_arm(contents, border=False)
             elements.show_metric("Arms", str(len(contents.experiments)), border=False)

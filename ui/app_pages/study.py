@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from experiments_db import BudgetKind, Experiment, Finding, Hypothesis, RunStatus, Severity
+from experiments_db import BudgetKind, Experiment, Finding, Hypothesis, RunStatus, Severity, StudyStatus
 from ui import charts, elements, formats, queries, study_files
 from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
 
@@ -37,9 +37,15 @@ def show_head(contents: StudyContents) -> None:
     ]
     if origin := study.settings.get("parent"):
         facts.append(f"forked from `{origin['study']}` after decision {origin['decision']}")
-    if study.status_reason:
+    if study.status_reason and study.status is not StudyStatus.FAILED:
         facts.insert(1, formats.plain(study.status_reason))
     elements.show_facts(*facts)
+    elements.show_silence(contents)
+    if study.status is StudyStatus.FAILED:
+        st.error(
+            f"The study failed: {formats.plain(study.status_reason or 'no reason is on record')}",
+            icon=":material/error:",
+        )
 
 
 def show_links(contents: StudyContents) -> None:

@@ -13,6 +13,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
 from researcher.loop.outages import OUTAGE_WAIT_S, note_servers
 from researcher.loop.state import ResearchState
+from researcher.loop.system_faults import refuse_to_blame
 from researcher.planner.rules import PROGRAM
 from researcher.servers.server_pool import Slot
 from researcher.types import Arm, ArmProgram, Problem
@@ -41,11 +42,16 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
 def _check_and_repair(
     deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, *, needs_preflight: bool
 ) -> tuple[Problem, ...]:
-    """The problems that remain; empty once the program passes, which is then the one stored."""
+    """The problems that remain; empty once the program passes, which is then the one stored.
+
+    Raises EnvironmentBroken or SandboxUnavailable where a trial run failed for that.
+    """
     charter = deps.charter()
     for attempt in range(MAX_REPAIRS + 1):
         environment = deps.environments.reference(trained_on(experiment, charter))
         problems = _check_on_server(deps, experiment, program, environment, needs_preflight=needs_preflight)
+        if problems and problems[0].stage == "preflight":
+            refuse_to_blame(deps)
         if not problems or attempt == MAX_REPAIRS:
             return problems
         deps.log.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")

@@ -22,6 +22,7 @@ from researcher.loop.nodes.launch import prepare
 from researcher.loop.outages import is_out, lose, note_servers, set_back, wait_a_round
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
+from researcher.loop.system_faults import refuse_to_blame, refuse_to_repeat
 from researcher.servers.launching import refuse_own_successor
 from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
@@ -205,12 +206,14 @@ def end_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
 
 
 def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
-    """Record what background work raised; what the system did not foresee is logged with its traceback."""
+    """Record what background work raised; what the system did not foresee is logged with its traceback. Raises
+    EnvironmentBroken, SandboxUnavailable where nothing else could be scored either."""
     if isinstance(error, Drained):
         # The study stops and says itself what becomes of its runs.
         return
     if not isinstance(error, (SwarmError, ResearchError, OSError)):
         logger.error("%s: unexpected failure", active.name, exc_info=error)
+    refuse_to_repeat(deps, active, error)
     reason = str(error) or type(error).__name__
     diagnosis = None
     if isinstance(error, RunRejected):
@@ -223,7 +226,9 @@ def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
 
 
 def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | None = None) -> None:
-    """The run is over without a score; its server is free, the study goes on."""
+    """The run is over without a score; its server is free, the study goes on. Raises EnvironmentBroken or
+    SandboxUnavailable where that is why."""
+    refuse_to_blame(deps)
     if active.child is not None:
         active.child.stop()
     reason = in_one_line(reason)

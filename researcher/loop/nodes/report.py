@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from experiments_db import StudyStatus
 from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.report.write import build_report
+from researcher.study.ending import REPORTED, judge_ending
+from researcher.study.log import StudyLog
 
 
 def report(deps: Deps, state: ResearchState) -> ResearchState:
     # First, so that the report does not call a study unfinished that it is the end of.
-    reason = "the budget is spent, the report is written" if state["is_spent"] else "the report is written"
-    deps.store.set_study_status(deps.study_id, StudyStatus.FINISHED, reason)
-    paths = build_report(deps.store, deps.study_id, deps.home / "report")
-    for kind, path in (("report.markdown", paths.markdown), ("report.html", paths.html)):
-        keep_file(deps.store, deps.study_id, path, kind)
-    for figure in paths.figures:
-        keep_file(deps.store, deps.study_id, figure, "report.figure")
-    for table in paths.data:
-        keep_file(deps.store, deps.study_id, table, "report.data")
-    deps.log.note("report.written", f"Report: {paths.markdown}")
+    ending = judge_ending(deps.store, deps.study_id, is_spent=state["is_spent"])
+    deps.store.set_study_status(deps.study_id, ending.status, ending.reason)
+    path = write_report(deps.log, deps.home)
+    if ending.status is StudyStatus.FAILED:
+        deps.log.warn("study.no_result", f"The study has no result: {ending.reason}")
+    deps.log.note(REPORTED, f"Report: {path}")
     return state
+
+
+def write_report(log: StudyLog, folder: Path) -> Path:
+    """Write the report of a study below its folder and note its files; returns where the Markdown is. Raises
+    StudyNotFound for a study without a charter."""
+    paths = build_report(log.store, log.study_id, folder / "report")
+    for kind, path in (("report.markdown", paths.markdown), ("report.html", paths.html)):
+        keep_file(log.store, log.study_id, path, kind)
+    for figure in paths.figures:
+        keep_file(log.store, log.study_id, figure, "report.figure")
+    for table in paths.data:
+        keep_file(log.store, log.study_id, table, "report.data")
+    return paths.markdown

@@ -8,9 +8,11 @@ the environment, or {"error": {"code", "message"}} and exit code 2 for one that 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +25,9 @@ from swarm.tasks.base import Split
 
 TRAIN_SOCKET = "train.sock"
 EVALUATOR_SOCKET = "evaluator.sock"
+BEAT_S = 1.0
+HELD_MARGIN_S = 10.0
+"""Beyond the limit of a call, which is ended at that wherever another thread gets its turn."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,9 +45,18 @@ def main(argv: list[str] | None = None) -> int:
     programs = UnixListener(options.folder / TRAIN_SOCKET, service, frozenset({Split.TRAIN}))
     evaluator = UnixListener(options.folder / EVALUATOR_SOCKET, service, frozenset(Split))
     threading.Thread(target=programs.serve_forever, daemon=True).start()
+    threading.Thread(target=_end_when_held, args=(environment.time_limit_s + HELD_MARGIN_S,), daemon=True).start()
     _say(announcement, service.describe().model_dump(mode="json"))
     evaluator.serve_forever()
     return 0
+
+
+def _end_when_held(limit_s: float) -> None:
+    """End this process once no thread has had its turn for so long: code in C, such as a regular expression that goes
+    through all ways to match, may hold the interpreter, and then nothing written in Python can end it."""
+    while True:
+        faulthandler.dump_traceback_later(limit_s, exit=True)
+        time.sleep(BEAT_S)
 
 
 def _say(announcement: TextIO, document: dict[str, Any]) -> None:

@@ -20,8 +20,8 @@ from typing import Any
 from swarm.environments.base import Environment
 from swarm.environments.registry import has_own_worker, interpreter_of, is_bundled, load_environment
 from swarm.environments.server.main import EVALUATOR_SOCKET, TRAIN_SOCKET
-from swarm.environments.server.remote import RemoteEnvironment
-from swarm.errors import EnvironmentFailure, EnvironmentInvalid, error_class
+from swarm.environments.server.remote import GONE_FILE, RemoteEnvironment
+from swarm.errors import EnvironmentFailure, SwarmError, error_class
 from swarm.processes.announcement import NoAnnouncement, await_announcement
 from swarm.processes.child import Child, child_environment
 
@@ -111,10 +111,12 @@ class EnvironmentProcess:
             try:
                 self._child = self._start()
                 useless = 0
-            except (EnvironmentFailure, EnvironmentInvalid) as error:
+            except SwarmError as error:
                 useless += 1
                 logger.error("the environment %s did not start again: %s", self._name, error)
                 if useless == MAX_USELESS_STARTS:
+                    said = f"{self._name} is not started again: {' '.join(str(error).split())}"
+                    (self._folder / GONE_FILE).write_text(said, encoding="utf-8")
                     return
 
     def _start(self) -> Child:

@@ -29,7 +29,8 @@ class Message(BaseModel):
 
 
 class Description(Message):
-    """The environment itself. `max_turns` bounds the answers of an attempt, `max_tokens` is enough for each."""
+    """The environment itself. `max_turns` bounds the answers of an attempt, `max_tokens` is enough for each, and
+    `time_limit_s` is what its code may take for one call."""
 
     name: str
     description: str
@@ -37,6 +38,7 @@ class Description(Message):
     tools: list[dict[str, Any]]
     max_turns: int
     max_tokens: int
+    time_limit_s: float
 
 
 class Reference(Message):

@@ -1,18 +1,23 @@
 """An environment that lives in another process: the same contract, each call a request on its socket.
 
 Place in the flow: programs and the evaluator hold one. A call that meets a server in its death waits until it has been
-started again, and is made again: all calls may be repeated. This module starts nothing.
+started again, and is made again: all calls may be repeated. One under which the server dies again and again, or that
+takes too long, is given up: it is then the environment that fails. This module starts nothing.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import math
+import random
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode
@@ -31,33 +36,53 @@ from swarm.environments.server.protocol import (
     TaskPage,
     Turn,
 )
-from swarm.errors import EnvironmentFailure, error_class
+from swarm.errors import EnvironmentFailure, SandboxUnavailable, SwarmError, error_class
 from swarm.tasks.base import Split
 from swarm.types import Message, Task
 
 FIRST_PAGE = 32
 PAGE = 256
-ANSWER_TIMEOUT_S = 3600.0
-"""Longer than any time limit of a server: what takes too long is for the server to end."""
+ANSWER_MARGIN_S = 60.0
+"""Beyond what the environment's code may take to find a task and then to grade it: what takes too long is for the
+server to end, and this is for one that cannot."""
 GONE_AFTER_S = 60.0
 RETRY_S = 0.1
+MAX_LOSSES = 5
+"""A call under which the server has died so often is what it dies of. Others that it takes along are made again at
+times of their own, so that few of them meet its next death."""
+GONE_FILE = "gone.txt"
+"""Beside the sockets: why the server is not started again, once that is so."""
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
+@dataclass(slots=True)
+class CallRecord:
+    """How the calls of one environment went: `failures` since it last gave a grade, why it failed last, and when, in
+    monotonic seconds."""
+
+    failures: int = 0
+    reason: str = ""
+    failed_at: float = -math.inf
+
+
 class RemoteEnvironment(Environment):
-    """`socket_path` is one of the sockets of an environment server."""
+    """`socket_path` is one of the sockets of an environment server. Used by many threads."""
 
     def __init__(self, socket_path: Path) -> None:
         """Raises EnvironmentFailure if nobody answers there."""
         self._path = socket_path
         self._lock = threading.Lock()
         self._idle: list[_UnixConnection] = []
+        self._busy: set[_UnixConnection] = set()
+        self._given_up = ""
+        self.record = CallRecord()
         self.digest = ""
         described = self._ask("GET", "/v1/environment", None, Description)
         self.name, self.description, self.digest = described.name, described.description, described.digest
         self.tools = tuple(described.tools)
         self.max_turns, self.max_tokens = described.max_turns, described.max_tokens
+        self.time_limit_s = described.time_limit_s
 
     def __enter__(self) -> RemoteEnvironment:
         return self
@@ -71,6 +96,15 @@ class RemoteEnvironment(Environment):
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def give_up(self, reason: str) -> None:
+        """From now on every call fails at once with this reason, those under way included."""
+        with self._lock:
+            self._given_up = reason
+            busy = list(self._busy)
+        for connection in busy:
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
         start, count = 0, FIRST_PAGE
@@ -101,42 +135,84 @@ class RemoteEnvironment(Environment):
         return None if messages is None else tuple(messages)
 
     def _ask(self, method: str, path: str, request: BaseModel | None, kind: type[Answer]) -> Answer:
+        try:
+            answer = self._understood(*self._exchanged(method, path, request), kind)
+        except (EnvironmentFailure, SandboxUnavailable) as error:
+            self.record.failures += 1
+            self.record.reason, self.record.failed_at = error.message, time.monotonic()
+            raise
+        if kind is GradeAnswer:
+            self.record.failures = 0
+        return answer
+
+    def _exchanged(self, method: str, path: str, request: BaseModel | None) -> tuple[int, bytes]:
+        """Status and body of the answer. Raises EnvironmentFailure where none comes."""
         body = None if request is None else request.model_dump_json().encode()
         headers = {"content-type": "application/json"}
         if self.digest:
             headers[DIGEST_HEADER] = self.digest
-        deadline = time.monotonic() + GONE_AFTER_S
+        deadline, losses = time.monotonic() + GONE_AFTER_S, 0
         while True:
+            self._check_given_up()
+            begun = time.monotonic()
             try:
-                status, answer = self._exchange(method, path, body, headers)
-                break
+                return self._exchange(method, path, body, headers)
             except (OSError, http.client.HTTPException) as error:
                 # The others lead to the same process.
                 self.close()
-                if time.monotonic() > deadline:
-                    raise EnvironmentFailure(
-                        f"the environment server at {self._path} is gone: {type(error).__name__}: {error}"
-                    ) from error
-                time.sleep(RETRY_S)
+                self._check_given_up()
+                losses += not isinstance(error, ConnectionRefusedError | FileNotFoundError)
+                self._check_worth_repeating(path, losses, time.monotonic() - begun, deadline, error)
+            time.sleep(RETRY_S + random.uniform(0, RETRY_S * 2**losses if losses else 0))
+
+    def _check_given_up(self) -> None:
+        if self._given_up:
+            raise EnvironmentFailure(self._given_up)
+
+    def _check_worth_repeating(self, path: str, losses: int, took_s: float, deadline: float, error: Exception) -> None:
+        """Raises EnvironmentFailure for a call that need not be made again."""
+        what, name = path.partition("?")[0].rpartition("/")[2], getattr(self, "name", str(self._path))
+        gone = self._path.with_name(GONE_FILE)
+        if gone.is_file():
+            raise EnvironmentFailure(gone.read_text(encoding="utf-8")) from error
+        if took_s >= self.time_limit_s:
+            raise EnvironmentFailure(f"{name}: a call for {what} took longer than {self.time_limit_s:g} s") from error
+        if losses >= MAX_LOSSES:
+            raise EnvironmentFailure(
+                f"{name}: its process ended {losses} times under the same call for {what}"
+            ) from error
+        if time.monotonic() > deadline:
+            raise EnvironmentFailure(
+                f"the environment server at {self._path} is gone: {type(error).__name__}: {error}"
+            ) from error
+
+    def _understood(self, status: int, answer: bytes, kind: type[Answer]) -> Answer:
+        """Raises what the answer says went wrong."""
         try:
             if status == http.HTTPStatus.OK:
                 return kind.model_validate_json(answer)
             failure = json.loads(answer)["error"]
-            raise error_class(failure["code"])(str(failure["message"]))
+            said: SwarmError = error_class(failure["code"])(str(failure["message"]))
         except (ValidationError, ValueError, KeyError, TypeError) as error:
             raise EnvironmentFailure(f"the environment server at {self._path} said what nobody understands") from error
+        raise said
 
     def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         with self._lock:
-            connection = self._idle.pop() if self._idle else _UnixConnection(self._path)
+            timeout_s = 2 * self.time_limit_s + ANSWER_MARGIN_S
+            connection = self._idle.pop() if self._idle else _UnixConnection(self._path, timeout_s)
+            self._busy.add(connection)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
             answer = response.status, response.read()
         except BaseException:
+            with self._lock:
+                self._busy.discard(connection)
             connection.close()
             raise
         with self._lock:
+            self._busy.discard(connection)
             self._idle.append(connection)
         return answer
 
@@ -153,13 +229,13 @@ class RemoteSession(Session):
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=ANSWER_TIMEOUT_S)
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(ANSWER_TIMEOUT_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 

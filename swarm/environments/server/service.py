@@ -76,7 +76,7 @@ class EnvironmentService:
         of = self._environment
         return Description(
             name=of.name, description=of.description, digest=of.digest, tools=[dict(tool) for tool in of.tools],
-            max_turns=of.max_turns, max_tokens=of.max_tokens,
+            max_turns=of.max_turns, max_tokens=of.max_tokens, time_limit_s=of.time_limit_s,
         )  # fmt: skip
 
     def check_digest(self, digest: str | None) -> None:
@@ -156,12 +156,12 @@ class EnvironmentService:
     def _limited(self, what: str, call: Callable[[], T]) -> T:
         """Raises CallOverdue, or what the call raises; what no environment should raise becomes EnvironmentFailure."""
         outcome: list[T] = []
-        failure: list[Exception] = []
+        failure: list[BaseException] = []
 
         def run() -> None:
             try:
                 outcome.append(call())
-            except Exception as error:  # noqa: BLE001 - the boundary: what user code raises is an answer of the server
+            except BaseException as error:  # noqa: BLE001 - the boundary: what user code raises, SystemExit too, is data
                 failure.append(error)
 
         limit_s = self._environment.time_limit_s

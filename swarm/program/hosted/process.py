@@ -114,7 +114,8 @@ class ProgramProcess:
         With several roles, `place` is one that reaches the `router`, which leads on to their servers. After `max_hung`
         attempts that took longer than they may, every other one fails at once.
 
-        Raises EnvironmentInvalid for a file that is no program, ProgramFailure if its process does not start.
+        Raises EnvironmentInvalid for a file that is no program, ProgramFailure if its process does not start,
+        SandboxUnavailable if that is the sandbox's fault.
         """
         self._place = place
         self._router = router
@@ -325,6 +326,8 @@ class _Life:
         if ready is None:
             was_killed = self.child.wait(OWN_END_S) == KILLED
             self.end()
+            if place.sandbox is not None:
+                place.sandbox.check()
             failure = _Killed if was_killed else ProgramFailure
             raise failure(f"the process of {place.path.name} did not start: {self.last_words()}")
         if ready.refusal is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import venv
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -148,6 +149,57 @@ def test_a_grader_that_takes_forever_fails_its_own_attempt_alone(own: Path, open
         assert attempt(served, Split.TRAIN, ["x"])[1].score == 1.0
 
 
+def test_a_grader_that_holds_the_interpreter_is_ended_too(
+    own: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No other thread gets its turn meanwhile: the match takes longer than anybody waits.
+    (own / "grade.py").write_text(
+        "import re\ndef grade(task, transcript):\n"
+        "    return 0.0 if re.match('(a|aa)*b', 'a' * len(transcript[-1]['content'])) else 1.0\n"
+    )
+    with (own / "environment.toml").open("a") as options:
+        options.write("\ntime_limit_s = 1\n")
+    with EnvironmentProcess(str(own)) as process:
+        served = opened(process.evaluator_socket)
+        with pytest.raises(EnvironmentFailure, match="own: a call for grades took longer than 1 s"):
+            attempt(served, Split.TRAIN, ["a" * 60])
+        assert attempt(served, Split.TRAIN, ["x"])[1].score == 1.0
+
+
+def test_a_call_under_which_the_server_dies_fails_alone(own: Path, opened: Open) -> None:
+    (own / "grade.py").write_text(
+        "import os\ndef grade(task, transcript):\n"
+        "    transcript[-1]['content'] != 'die' or os._exit(7)\n    return 1.0\n"
+    )
+    with EnvironmentProcess(str(own)) as process:
+        served = opened(process.evaluator_socket)
+        with ThreadPoolExecutor(9) as pool:
+            poison = pool.submit(attempt, served, Split.TRAIN, ["die"])
+            others = [pool.submit(attempt, served, Split.TRAIN, ["x"]) for _ in range(8)]
+            assert [each.result()[1].score for each in others] == [1.0] * 8
+            with pytest.raises(EnvironmentFailure, match="its process ended 5 times under the same call for grades"):
+                poison.result()
+
+
+def test_a_server_that_cannot_be_started_again_is_not_waited_for(own: Path, opened: Open) -> None:
+    with EnvironmentProcess(str(own)) as process:
+        served = opened(process.evaluator_socket)
+        (own / "grade.py").unlink()
+        kill_server(process)
+        with pytest.raises(EnvironmentFailure, match=r"is not started again: .*write a grade.py"):
+            attempt(served, Split.TRAIN, ["x"])
+
+
+def test_calls_of_an_environment_that_is_given_up_end_at_once(own: Path, opened: Open) -> None:
+    (own / "grade.py").write_text(HANGS)
+    with EnvironmentProcess(str(own)) as process, ThreadPoolExecutor(1) as pool:
+        served = opened(process.evaluator_socket)
+        hanging = pool.submit(attempt, served, Split.TRAIN, ["hang"])
+        served.give_up("nothing can be graded")
+        with pytest.raises(EnvironmentFailure, match="nothing can be graded"):
+            hanging.result()
+
+
 def test_a_folder_that_is_changed_in_use_is_noticed(own: Path, opened: Open) -> None:
     with EnvironmentProcess(str(own)) as process:
         served = opened(process.evaluator_socket)
@@ -171,13 +223,17 @@ def test_what_the_environment_prints_is_no_answer(own: Path) -> None:
         ("def grade(task, transcript): return float('nan')", EnvironmentFailure, "must be a finite number"),
         ("def grade(task, transcript): return 1 / 0", EnvironmentFailure, "ZeroDivisionError"),
         ("import nothing_of_this_name", EnvironmentInvalid, "importing it raised ModuleNotFoundError"),
-        ("import os\ndef grade(task, transcript): os._exit(1)", EnvironmentFailure, "is gone"),
+        (
+            "import os\ndef grade(task, transcript): os._exit(1)",
+            EnvironmentFailure,
+            "ended 5 times under the same call",
+        ),
+        ("import sys\ndef grade(task, transcript): sys.exit(1)", EnvironmentFailure, "SystemExit"),
     ],
 )
 def test_what_is_wrong_with_a_grader_is_told_in_one_line(
-    own: Path, grader: str, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+    own: Path, grader: str, kind: type[Exception], message: str
 ) -> None:
-    monkeypatch.setattr("swarm.environments.server.remote.GONE_AFTER_S", 2.0)
     (own / "grade.py").write_text(grader)
     with pytest.raises(kind, match=message) as refused, open_environment(str(own)) as served:
         attempt(served, Split.TRAIN, ["x"])

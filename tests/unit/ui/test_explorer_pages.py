@@ -12,6 +12,8 @@ import pytest
 from explorer_study import HOSTILE, create_database
 from streamlit.testing.v1 import AppTest
 
+from experiments_db import StudyStatus, lease_name, open_store
+
 OpenPage = Callable[..., AppTest]
 
 PAGES = ("studies", "study", "runs", "run", "compare")
@@ -106,6 +108,23 @@ def test_compare_page_shows_each_section_for_arms_and_for_runs(open_page: OpenPa
     assert not arms.exception and not runs.exception
     assert not runs.error and len(runs.multiselect(key="run_choices").value) == 3
     assert COMPARE_SECTIONS[section] in words(arms)
+
+
+def test_studies_without_a_process_and_failed_ones_say_so(open_page: OpenPage, tmp_path: Path) -> None:
+    with open_store(tmp_path / "research.db") as store:
+        killed = store.create_study("killed", brain="rules")
+        store.acquire_lease(lease_name(killed.id), "elsewhere:1:1", 1e-9)
+        failed = store.create_study("failed", brain="rules")
+        store.set_study_status(failed.id, StudyStatus.FAILED, "no arm has a score")
+
+    for page in ("studies", "study"):
+        shown = open_page(page, tmp_path / "research.db", study=killed.id)
+        assert not shown.exception
+        assert any("No process works on this study" in item.value for item in shown.warning)
+        assert [item.value for item in shown.code] == [f"researcher resume {killed.id} --home {tmp_path}"]
+    shown = open_page("study", tmp_path / "research.db", study=failed.id)
+    assert [item.value for item in shown.error] == ["The study failed: no arm has a score"]
+    assert not shown.warning
 
 
 @pytest.mark.parametrize("page", ["studies", "study", "compare"])

@@ -99,6 +99,7 @@ class PythonTests:
             with _killed_after(process, START_TIMEOUT_S):
                 first = parse_reports(stdout.readline(MAX_FIRST_LINE_BYTES), mark)
             if first != [("started", None)]:
+                self._sandbox.check()
                 raise EnvironmentFailure(f"the tests could not be run: {_why_not(first, process, errors)}")
             with _killed_after(process, self._seconds) as is_over:
                 output = stdout.read(MAX_OUTPUT_BYTES)

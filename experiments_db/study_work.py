@@ -1,0 +1,55 @@
+"""Whether a process works on a study, from its status and its lease: the one answer that all who show studies give.
+
+Place in the flow: the commands status, list and watch ask, and so does the explorer. A process that was killed leaves
+the status as it was, so the status alone does not tell. This module knows no process of the system: whoever can tell
+that an owner is gone passes that in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from experiments_db.records import Lease, Study, StudyStatus
+
+if TYPE_CHECKING:
+    from experiments_db.store import ExperimentStore
+
+BEGIN_WITHIN_S = 60.0
+"""How long after it was set running a study may be without a lease: its process is only starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyWork:
+    """`silent_since` is the last sign of life of the process of a study that is to go on and that none works on, in
+    seconds since the epoch; None for any other study."""
+
+    is_at_work: bool
+    silent_since: float | None = None
+
+
+def lease_name(study_id: str) -> str:
+    """The resource of the lease that a process holds while it works on a study."""
+    return f"study:{study_id}"
+
+
+def judge_work(
+    study: Study, lease: Lease | None, now: float, *, is_gone: Callable[[str], bool] = lambda owner: False
+) -> StudyWork:
+    """`is_gone` says of the owner of a lease whether its process is known to have ended."""
+    if lease is not None and now < lease.heartbeat_at + lease.ttl_s and not is_gone(lease.owner):
+        return StudyWork(is_at_work=True)
+    if study.status is not StudyStatus.RUNNING:
+        return StudyWork(is_at_work=False)
+    if lease is None and now < study.updated_at + BEGIN_WITHIN_S:
+        return StudyWork(is_at_work=True)
+    return StudyWork(is_at_work=False, silent_since=study.updated_at if lease is None else lease.heartbeat_at)
+
+
+def find_work(
+    store: ExperimentStore, study: Study, *, is_gone: Callable[[str], bool] = lambda owner: False
+) -> StudyWork:
+    """The same, for a study as it was just read. Raises what the store raises."""
+    return judge_work(study, store.find_lease(lease_name(study.id)), time.time(), is_gone=is_gone)

@@ -1,0 +1,105 @@
+"""How a study ends: with something found, or failed, and then why, in the words of its status and its report.
+
+Place in the flow: the report node asks once nothing is left to do, the commands ask whether anything is. All of it
+follows from the database. This module judges no arm: what was compared is for the findings to say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Study, StudyStatus
+from researcher.evaluator import FINAL
+from researcher.execution.failure_reason import in_one_line
+from researcher.execution.runs import BUDGET, OWN_DOING, SERVER_LOST
+from researcher.study.budget_change import is_cut_short
+from researcher.study.log import StudyLog
+from researcher.types import Outcome
+
+REPORTED, WORKING = "report.written", "study.working"
+ENVIRONMENT = "environment"
+"""Kind of the diagnosis of a run that ended because the environment failed, which says nothing of its arm."""
+
+_WORDS = {
+    ENVIRONMENT: "by the environment",
+    SERVER_LOST: "with their server",
+    BUDGET: "by the budget",
+    "": "interrupted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The status of a study at its end, and why in one line."""
+
+    status: StudyStatus
+    reason: str
+
+
+def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> Ending:
+    """Finished where arms were compared, or where the one arm there is has a score; else failed. Without a final score
+    that was measured there is no result, whatever the charter makes a failed run count as."""
+    arms, runs = store.list_experiments(study_id), store.list_runs(study_id=study_id)
+    scored = _scored(store, study_id, runs)
+    names = {arm.id: arm.name for arm in arms}
+    having = sorted({names[run.experiment_id] for run in scored})
+    why = _why_not(arms, [run for run in runs if names[run.experiment_id] not in having])
+    if not scored:
+        return Ending(StudyStatus.FAILED, f"no arm has a score: {why}")
+    if len(arms) > 1 and not _is_anything_compared(store, study_id):
+        return Ending(StudyStatus.FAILED, f"nothing could be compared: only {', '.join(having)} has scores; {why}")
+    return Ending(
+        StudyStatus.FINISHED, "the budget is spent, the report is written" if is_spent else "the report is written"
+    )
+
+
+def headline(study: Study) -> str:
+    """What a report says before all else of a study that failed; empty for any other."""
+    if study.status is not StudyStatus.FAILED:
+        return ""
+    return f"The study failed: {(study.status_reason or 'no reason is on record').rstrip('.')}."
+
+
+def is_over(store: ExperimentStore, study: Study) -> bool:
+    """Whether a study has come to its end, so that going on with it would do nothing: one that failed before its end
+    goes on, and so does one that the budget ended."""
+    if study.status is StudyStatus.FINISHED:
+        return True
+    if study.status is not StudyStatus.FAILED or is_cut_short(store, study.id):
+        return False
+    newest = [store.list_events(study.id, kind=kind, newest_first=True, limit=1) for kind in (REPORTED, WORKING)]
+    return bool(newest[0]) and (not newest[1] or newest[0][0].id > newest[1][0].id)
+
+
+def _scored(store: ExperimentStore, study_id: str, runs: Iterable[Run]) -> list[Run]:
+    measured = {item.run_id for item in store.list_evaluation_summaries(study_id=study_id) if item.phase == FINAL}
+    return [run for run in runs if run.status is RunStatus.FINISHED and run.id in measured]
+
+
+def _is_anything_compared(store: ExperimentStore, study_id: str) -> bool:
+    if any(finding.effect is not None for finding in store.list_findings(study_id=study_id)):
+        return True
+    analyses = StudyLog(store, study_id).history().analyses
+    return any(item.outcome is not Outcome.UNDECIDED for analysis in analyses for item in analysis.contrasts)
+
+
+def _why_not(arms: Sequence[Experiment], runs: Sequence[Run]) -> str:
+    """How many runs and arms have no score by which cause, and the most common reason as it was recorded."""
+    ended = [run for run in runs if run.status in (RunStatus.FAILED, RunStatus.STOPPED)]
+    causes = Counter(_cause(run) for run in ended)
+    rejected = [arm for arm in arms if arm.status is ExperimentStatus.INVALID]
+    counted = [f"{number} of {len(ended)} runs ended {cause}" for cause, number in causes.most_common()]
+    if rejected:
+        counted.append(f"{len(rejected)} of {len(arms)} arms were rejected by check")
+    reasons = Counter(
+        [run.exit_reason for run in ended if run.exit_reason] or [arm.note for arm in rejected if arm.note]
+    )
+    first = [f"the most common reason: {in_one_line(reason)}" for reason, _ in reasons.most_common(1)]
+    return "; ".join([", ".join(counted) or "no run was made", *first])
+
+
+def _cause(run: Run) -> str:
+    kind = str((run.diagnosis or {}).get("kind", ""))
+    return "by their own doing" if kind in OWN_DOING else _WORDS.get(kind, "by a fault of the system")

@@ -1,7 +1,8 @@
 """What a report says, as numbers and records: read from the database and from nowhere else.
 
-Place in the flow: `write.py` gathers the facts of a study here and hands them to the figures and the templates. This
-module formats nothing and decides nothing: verdicts are those of the findings, intervals come from the judge.
+Place in the flow: whatever states a result reads these facts: the report with its figures and tables, the answer on the
+terminal, the check of a planner's claims. counts.py counts the runs. This module formats nothing and decides nothing:
+verdicts and intervals come from the judge's newest analysis.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import nan
+from statistics import fmean
 
 from experiments_db import (
     BudgetKind,
@@ -26,6 +29,7 @@ from experiments_db import (
     RunStatus,
     Severity,
     Study,
+    Verdict,
     hash_json,
 )
 from researcher.errors import StudyNotFound
@@ -34,10 +38,24 @@ from researcher.execution.early_stopping import REWARD
 from researcher.execution.runs import BUDGET
 from researcher.judge import Runs, compare_sealed, contradicts, summarize_arm
 from researcher.learning_curves import ScoredStep, curve_of
+from researcher.base_scores import MEASURED_ON
 from researcher.report.amounts import Amounts, gather_amounts
+from researcher.report.counts import RunCounts, list_outcomes
+from researcher.report.seeds_needed import SeedsNeeded, estimate_seeds
+from researcher.study.costs import cost_flags, gather_costs
 from researcher.study.log import StudyLog, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
-from researcher.types import Analysis, ArmSummary, Charter, Comparison, JudgedBy, JudgedContrast, SampleSize
+from researcher.types import (
+    Analysis,
+    ArmCost,
+    ArmSummary,
+    Charter,
+    Comparison,
+    JudgedBy,
+    JudgedContrast,
+    Relation,
+    SampleSize,
+)
 
 MAX_EVENTS = 10_000
 

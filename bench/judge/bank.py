@@ -1,18 +1,21 @@
 """The bank of cases: shapes of scores under which a rule of decision is wrong more often than it says.
 
-Place in the flow: the benchmark and the tests play these, a thousand studies in seconds through `judge` alone and fewer
-through the real nodes of a study. Every arm has the baseline's true mean, so every verdict on it is false; in the cases
-of power one arm is better by `EFFECT`. This module chooses no rule.
+Place in the flow: the benchmark and the tests play these, thousands of studies in seconds as arrays, some through
+`judge` and through the real nodes of a study, to show that all three say the same. Every arm has the baseline's true
+mean, so that keeping it or calling it worse is false; in the cases of power one arm is better by `EFFECT`. This module
+chooses no rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from numpy.random import Generator, default_rng
+import numpy as np
+from numpy.random import default_rng
 
-from bench.judge.policies import Policy, fixed_seeds
+from bench.judge.many_studies import Measured, decide, measure
+from bench.judge.policies import fixed_seeds
 from bench.judge.shapes import (
     BASE,
     Drawn,
@@ -27,7 +30,7 @@ from bench.judge.shapes import (
     two_groups,
 )
 from bench.judge.simulation import Truth, play_studies
-from researcher.judge import Family, Runs, evaluation_noise, judge
+from researcher.judge import Family, Runs, judge
 from researcher.types import Charter, ScoredRun, Verdict
 
 ARMS = 4
@@ -54,6 +57,10 @@ class Case:
     impossible_with: tuple[int, ...] = ()
     why: str = ""
     is_better: bool = False
+
+    @property
+    def holding_with(self) -> tuple[int, ...]:
+        return tuple(seeds for seeds in self.seeds if seeds not in self.impossible_with)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,11 @@ def _groups() -> list[Case]:
         Case("two groups, 0.7 and 0.3, against 0.5", halves, normal(0.5, 0.03), impossible_with=(3, 6), why=few),
         Case("two groups, 0.7 and 0.3, in all arms", halves, halves, impossible_with=(3,), why=few),
         Case("a baseline of two groups, 0.7 and 0.3", normal(0.5, 0.03), halves, impossible_with=(3, 6), why=few),
+        Case(
+            *("two groups, 40 % of the runs in the lower", two_groups(0.7, 0.3, 0.4, 0.03), normal(0.54, 0.03)),
+            impossible_with=ALL_SEEDS,
+            why="all runs of an arm may fall into the higher group: of 9 with probability 0.01, of 3 with 0.22",
+        ),
         Case("20 % collapse unlabelled", collapsing, steady, impossible_with=ALL_SEEDS, why=rare),
         Case("20 % collapse unlabelled, 2 of 4 arms", collapsing, steady, 2, impossible_with=ALL_SEEDS, why=rare),
         Case(
@@ -167,61 +179,64 @@ def _better() -> list[Case]:
 
 
 def play(case: Case, seeds: int, studies: int, seed: int, arms: int = ARMS) -> Rates:
-    """So many studies of one plan, through `judge` alone."""
-    random, charter = default_rng(seed), fixed_seeds(arms, seeds).charter
-    verdicts = [_judge_one(case, charter, arms, seeds, random) for _ in range(studies)]
-    return _count(verdicts, "arm-0-0")
+    """So many studies of one plan, as arrays."""
+    charter = fixed_seeds(arms, seeds).charter
+    drawn, of_baseline = draw(case, charter, seeds, studies, seed, arms)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        is_kept, is_worse = decide(charter.rule, drawn, of_baseline)
+    counts = (is_kept.any(axis=-1), is_worse.any(axis=-1), is_kept[:, 0])
+    return Rates(studies, *(int(each.sum()) for each in counts))
+
+
+def draw(
+    case: Case, charter: Charter, seeds: int, studies: int, seed: int, arms: int = ARMS
+) -> tuple[Measured, Measured]:
+    """The runs of the arms and of the baseline, as the evaluator gives them."""
+    random = default_rng(seed)
+    by_arm = [_shape_of(case, index)(random, (studies, seeds)) for index in range(arms)]
+    together = Drawn(*(np.stack([getattr(each, name) for each in by_arm], axis=1) for name in Drawn.__slots__))
+    of_baseline = case.baseline(random, (studies, 1, seeds))
+    return measure(together, random, charter.eval_episodes), measure(of_baseline, random, charter.eval_episodes)
+
+
+def judge_one(charter: Charter, drawn: Measured, of_baseline: Measured, study: int) -> dict[str, Verdict]:
+    """What `judge` says of one of the studies."""
+    runs: dict[str, Runs] = {BASELINE: _runs_of(BASELINE, of_baseline, study, 0)}
+    missing: dict[str, Mapping[int, str]] = {}
+    for index in range(drawn.scores.shape[1]):
+        name = f"arm-0-{index}"
+        runs[name] = _runs_of(name, drawn, study, index)
+        missing[name] = {int(seed): LOST for seed in np.flatnonzero(drawn.missing[study, index])}
+    family = Family(0, runs, size=drawn.scores.shape[1], missing=missing)
+    return {item.arm: item.verdict for item in judge(charter, runs, family).comparisons}
+
+
+def _runs_of(name: str, measured: Measured, study: int, arm: int) -> Runs:
+    return {
+        int(seed): ScoredRun(
+            run_id=f"{name}/{seed}",
+            score=float(measured.scores[study, arm, seed]),
+            noise=float(measured.noise[study, arm, seed]),
+            base=BASE,
+            failure="not_finite" if measured.failed[study, arm, seed] else "",
+            retries=(LOST,) if measured.retried[study, arm, seed] else (),
+        )
+        for seed in np.flatnonzero(measured.shown[study, arm])
+    }
 
 
 def play_real(case: Case, seeds: int, studies: int, seed: int, arms: int = ARMS) -> Rates:
     """The same through plan, analyze and decide, on a real store."""
-    policy: Policy = fixed_seeds(arms, seeds)
-    shapes = {name: _shape_of(case, name, index) for index, name in enumerate(_names(arms))}
+    policy = fixed_seeds(arms, seeds)
+    shapes = {BASELINE: case.baseline, **{f"arm-0-{index}": _shape_of(case, index) for index in range(arms)}}
     played = play_studies(policy.charter, policy.make_planner, Truth(shapes=shapes), studies, seed)
-    return _count([each.verdicts for each in played], "arm-0-0")
-
-
-def _names(arms: int) -> tuple[str, ...]:
-    return (*(f"arm-0-{index}" for index in range(arms)), BASELINE)
-
-
-def _shape_of(case: Case, name: str, index: int) -> Shape:
-    return case.arm if name != BASELINE and index < case.arms else case.baseline
-
-
-def _judge_one(case: Case, charter: Charter, arms: int, seeds: int, random: Generator) -> Mapping[str, str]:
-    runs: dict[str, Runs] = {}
-    missing: dict[str, Mapping[int, str]] = {}
-    for index, name in enumerate(_names(arms)):
-        shape = _shape_of(case, name, index)
-        drawn = {number: shape(random) for number in range(seeds)}
-        runs[name] = {
-            number: score_of(charter, f"{name}/{number}", each, random)
-            for number, each in drawn.items()
-            if not each.is_missing
-        }
-        missing[name] = {number: LOST for number, each in drawn.items() if each.is_missing}
-    family = Family(0, runs, size=arms, missing=missing)
-    return {item.arm: item.verdict.value for item in judge(charter, runs, family).comparisons}
-
-
-def score_of(charter: Charter, run_id: str, drawn: Drawn, random: Generator) -> ScoredRun:
-    """What read_scores would say of the run: its score over a number of episodes, or the base score if it failed."""
-    episodes = charter.eval_episodes
-    chance = min(max(BASE if drawn.is_failed else drawn.score, 0.0), 1.0)
-    mean = float(random.binomial(episodes, chance)) / episodes
-    noise = evaluation_noise(mean, (mean * (1 - mean) / (episodes - 1)) ** 0.5, episodes, charter.metric_range)
-    run = ScoredRun(run_id, mean, noise, BASE, "not_finite" if drawn.is_failed else "", BASE * (1 - BASE) / episodes)
-    return replace(run, retries=(LOST,) * (drawn.trainings - 1))
-
-
-def _count(verdicts: Sequence[Mapping[str, str]], first: str) -> Rates:
-    def share(wanted: Callable[[str], bool]) -> int:
-        return sum(any(map(wanted, each.values())) for each in verdicts)
-
     return Rates(
-        studies=len(verdicts),
-        kept=share(lambda verdict: verdict == Verdict.KEEP),
-        worse=share(lambda verdict: verdict == Verdict.WORSE),
-        first_kept=sum(each.get(first) == Verdict.KEEP for each in verdicts),
+        studies=studies,
+        kept=sum(Verdict.KEEP in each.verdicts.values() for each in played),
+        worse=sum(Verdict.WORSE in each.verdicts.values() for each in played),
+        first_kept=sum(each.verdicts["arm-0-0"] == Verdict.KEEP for each in played),
     )
+
+
+def _shape_of(case: Case, index: int) -> Shape:
+    return case.arm if index < case.arms else case.baseline

@@ -1,7 +1,8 @@
 """What an arm's scores are distributed like: the shapes that trainings give, and what a program makes of them.
 
-Place in the flow: the bank of cases and the simulated studies draw runs here, one at a time. A shape has a mean that is
-known, so that arms of different shapes can be given the same one. This module judges nothing and stores nothing.
+Place in the flow: the bank of cases draws runs here by the thousand, the simulated studies one at a time. A shape has a
+mean that is known, so that arms of different shapes can be given the same one. This module judges nothing and stores
+nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import cast
 
+import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 from scipy import optimize, stats
+
+Floats = NDArray[np.float64]
+Size = tuple[int, ...]
 
 BASE = 0.2
 """The score before training, which a run that failed counts with."""
@@ -22,31 +28,31 @@ TRAININGS = 4
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One run: its true score, whether it failed by its own doing, how often it was trained, and whether it never gave
-    a score."""
+    """Runs: their true scores, which of them failed by their own doing, how often each was trained, and which of them
+    never gave a score."""
 
-    score: float
-    is_failed: bool = False
-    trainings: int = 1
-    is_missing: bool = False
+    scores: Floats
+    failed: NDArray[np.bool_]
+    trainings: NDArray[np.int_]
+    missing: NDArray[np.bool_]
 
 
-Shape = Callable[[Generator], Drawn]
+Shape = Callable[[Generator, Size], Drawn]
 
 
 def normal(mean: float, deviation: float) -> Shape:
-    return lambda random: Drawn(mean + deviation * random.standard_normal())
+    return lambda random, size: _shown(mean + deviation * random.standard_normal(size))
 
 
 def heavy_tailed(mean: float, deviation: float) -> Shape:
     """Student's t with three degrees of freedom, whose variance is 3."""
-    return lambda random: Drawn(mean + deviation / sqrt(3) * random.standard_t(3))
+    return lambda random, size: _shown(mean + deviation / sqrt(3) * random.standard_t(3, size))
 
 
 def beta(mean: float, deviation: float) -> Shape:
     """Bounded by 0 and 1, and skewed near either."""
     precision = mean * (1 - mean) / deviation**2 - 1
-    return lambda random: Drawn(float(random.beta(mean * precision, (1 - mean) * precision)))
+    return lambda random, size: _shown(random.beta(mean * precision, (1 - mean) * precision, size))
 
 
 def clipped(mean: float, deviation: float) -> Shape:
@@ -59,15 +65,15 @@ def clipped(mean: float, deviation: float) -> Shape:
         return float(inside + beside) - mean
 
     center = cast(float, optimize.brentq(excess, -1.0, 2.0))
-    return lambda random: Drawn(min(max(center + deviation * random.standard_normal(), 0.0), 1.0))
+    return lambda random, size: _shown(np.clip(center + deviation * random.standard_normal(size), 0.0, 1.0))
 
 
 def two_groups(high: float, low: float, share_low: float, deviation: float) -> Shape:
     """Runs of which a share ends in another place: a collapse that nobody sees, or a second optimum."""
 
-    def draw(random: Generator) -> Drawn:
-        place = low if random.random() < share_low else high
-        return Drawn(place + deviation * random.standard_normal())
+    def draw(random: Generator, size: Size) -> Drawn:
+        places = np.where(random.random(size) < share_low, low, high)
+        return _shown(places + deviation * random.standard_normal(size))
 
     return draw
 
@@ -75,8 +81,8 @@ def two_groups(high: float, low: float, share_low: float, deviation: float) -> S
 def failing(shape: Shape, share: float) -> Shape:
     """Runs of which a share fails and is known to have failed."""
 
-    def draw(random: Generator) -> Drawn:
-        return replace(shape(random), is_failed=random.random() < share)
+    def draw(random: Generator, size: Size) -> Drawn:
+        return replace(shape(random, size), failed=random.random(size) < share)
 
     return draw
 
@@ -84,9 +90,9 @@ def failing(shape: Shape, share: float) -> Shape:
 def hiding(shape: Shape, below: float) -> Shape:
     """A program that leaves out a run whose score it does not like, and is not trained again."""
 
-    def draw(random: Generator) -> Drawn:
-        drawn = shape(random)
-        return replace(drawn, is_missing=drawn.score < below)
+    def draw(random: Generator, size: Size) -> Drawn:
+        drawn = shape(random, size)
+        return replace(drawn, missing=drawn.scores < below)
 
     return draw
 
@@ -95,12 +101,18 @@ def choosy(shape: Shape, below: float, trainings: int = TRAININGS) -> Shape:
     """A program that breaks its training where it does not like the score, in such a way that the system takes it for
     its own fault and trains it again; what it never likes is missing in the end."""
 
-    def draw(random: Generator) -> Drawn:
-        drawn = shape(random)
-        for number in range(1, trainings):
-            if drawn.score >= below:
-                return replace(drawn, trainings=number)
-            drawn = shape(random)
-        return replace(drawn, trainings=trainings, is_missing=drawn.score < below)
+    def draw(random: Generator, size: Size) -> Drawn:
+        drawn = shape(random, size)
+        scores, counts = drawn.scores, drawn.trainings
+        for _ in range(trainings - 1):
+            again = scores < below
+            scores, counts = np.where(again, shape(random, size).scores, scores), counts + again
+        return replace(drawn, scores=scores, trainings=counts, missing=scores < below)
 
     return draw
+
+
+def _shown(scores: Floats) -> Drawn:
+    """Every run well and trained once."""
+    never = np.zeros(scores.shape, dtype=np.bool_)
+    return Drawn(scores, never, np.ones(scores.shape, dtype=np.int_), never)

@@ -17,7 +17,7 @@ from typing import Any
 
 from numpy.random import Generator, default_rng
 
-from bench.judge.shapes import BASE, Drawn, Shape
+from bench.judge.shapes import BASE, Shape, failing, normal
 from experiments_db import ExperimentStore, Verdict, open_store
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.runs import MAX_ON_ONE_SERVER, Trial
@@ -159,24 +159,25 @@ def _store_run(
     database: sqlite3.Connection, trial: Trial, charter: Charter, truth: Truth, random: Generator, common: float
 ) -> None:
     arm = trial.experiment.name
-    shape = truth.shapes.get(arm)
-    drawn = _draw(truth, arm, random, common) if shape is None else shape(random)
-    lost = MAX_ON_ONE_SERVER if drawn.is_missing else drawn.trainings - 1
+    shape = truth.shapes.get(arm) or _shape_of(truth, arm, common)
+    drawn = shape(random, (1,))
+    is_missing, is_failed = bool(drawn.missing[0]), bool(drawn.failed[0])
+    lost = MAX_ON_ONE_SERVER if is_missing else int(drawn.trainings[0]) - 1
     for attempt in range(1, lost + 1):
         _store_attempt(database, trial, attempt, LOST_TO_THE_SYSTEM)
-    if drawn.is_missing:
+    if is_missing:
         return
-    run_id = _store_attempt(database, trial, lost + 1, DIVERGED if drawn.is_failed else None)
+    run_id = _store_attempt(database, trial, lost + 1, DIVERGED if is_failed else None)
     _store_score(database, run_id, "base", charter, BASE, random)
-    if not drawn.is_failed:
-        _store_score(database, run_id, "final", charter, drawn.score, random)
+    if not is_failed:
+        _store_score(database, run_id, "final", charter, float(drawn.scores[0]), random)
 
 
-def _draw(truth: Truth, arm: str, random: Generator, common: float) -> Drawn:
-    is_failed = random.random() < truth.failures.get(arm, 0.0)
+def _shape_of(truth: Truth, arm: str, common: float) -> Shape:
+    """Normal, with a part that the runs of a seed have in common."""
     deviation = truth.deviations.get(arm, truth.deviation)
-    own = truth.correlation**0.5 * common + (1 - truth.correlation) ** 0.5 * random.normal()
-    return Drawn(truth.means.get(arm, truth.mean) + deviation * own, is_failed)
+    mean = truth.means.get(arm, truth.mean) + deviation * truth.correlation**0.5 * common
+    return failing(normal(mean, deviation * (1 - truth.correlation) ** 0.5), truth.failures.get(arm, 0.0))
 
 
 def _store_attempt(

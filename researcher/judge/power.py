@@ -4,13 +4,12 @@ Place in the flow: the `design` node hands in what is known of the variance and 
 nothing of how the variance was measured, of planners or of databases.
 
 The power is that of the rule for two arms of equal size and variance, by the noncentral t distribution, at the level of
-one comparison out of those of a plan (Bonferroni, which Holm's method is never below). Where the better arm is nearer to
-an end of the range than the baseline, the rule takes its variance for larger, and needs a larger t. What the rule takes
-for a run apart from the others is taken off. The variance between seeds is
-known from a few runs only, so the power is averaged over what it may be: seed variance times its degrees of freedom
-over a chi-squared variable (the scaled inverse chi-squared distribution). A size that reaches the goal on that average
-is safer than one that takes the estimate for the truth (assurance: O'Hagan, Stevens & Campbell 2005, Pharmaceutical
-Statistics 4:187-201).
+one comparison out of those of a plan (Bonferroni, which Holm's method is never below). Where the better arm is nearer
+to an end of the range than the baseline, the rule takes its variance for larger, and needs a larger t. What it takes
+for a run apart from the others is taken off. The variance between seeds is known from a few runs only, so the power is
+averaged over what it may be: seed variance times its degrees of freedom over a chi-squared variable (the scaled inverse
+chi-squared distribution). A size that reaches the goal on that average is safer than one that takes the estimate for
+the truth (assurance: O'Hagan, Stevens & Campbell 2005, Pharmaceutical Statistics 4:187-201).
 """
 
 from __future__ import annotations

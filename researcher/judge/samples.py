@@ -33,7 +33,7 @@ SHRINKAGE = 1.5
 """How the variance of a score follows its room, share * (1 - share) of the range: as a power, between that of a beta
 distribution of constant precision (1) and that of a constant spread of the log odds (2). docs/statistics.md has the
 error rates by which it was chosen."""
-OUTLIER_LEVEL = 0.01
+OUTLIER_LEVEL = 0.002
 """The probability that one run of a normal sample is taken to lie apart from the others."""
 FEWEST_FOR_OUTLIER = 4
 LEAST_SHARE = 0.0025

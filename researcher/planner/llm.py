@@ -232,8 +232,11 @@ class LLMPlanner:
             history=show_history(_without_analyses(history)),
             budget=show_budget(charter.budget, history),
         )
-        answer = self._chat.ask("decide", question, partial(parse_answer, model=DecideAnswer))
-        return Decision(Action(answer.action), answer.reason)
+        others = {arm.arm for arm in analysis.arms} - {charter.baseline}
+        answer = self._chat.ask("decide", question, partial(_parse_decision, arms=others))
+        return Decision(
+            Action(answer.action), answer.reason, disqualified={item.arm: item.reason for item in answer.disqualified}
+        )
 
     def _describe(self, charter: Charter) -> str:
         return task_family(charter.task).description if self._environment is None else self._environment.description
@@ -345,6 +348,14 @@ def _parse_contrast(item: HypothesisAnswer, known: Collection[str], baseline: st
 
 def _program_of(arm: Arm | None) -> str:
     return PLAIN_PROGRAM if arm is None else str(arm.factors.get(PROGRAM, PLAIN_PROGRAM))
+
+
+def _parse_decision(text: str, arms: Collection[str]) -> DecideAnswer:
+    """A decision that disqualifies none but `arms`. Raises Unusable."""
+    answer = parse_answer(text, DecideAnswer)
+    if unknown := [item.arm for item in answer.disqualified if item.arm not in arms]:
+        raise Unusable(f"{', '.join(unknown)} cannot be disqualified: choose among {', '.join(sorted(arms)) or 'none'}")
+    return answer
 
 
 def _check_arms(

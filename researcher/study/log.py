@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 DIAGNOSED = "run.diagnosed"
 
+DISQUALIFIED = "disqualified"
+"""In the details of a decision: the arms that it rules out, with the reasons."""
 BUDGET_SPENT = "budget_spent"
 """In the details of a decision: whether nobody took it, because the budget left nothing to decide."""
 
@@ -89,6 +91,17 @@ class StudyLog:
     def find_analysis(self, iteration: int) -> Analysis | None:
         stored = self.store.find_analysis(self.study_id, iteration)
         return None if stored is None else analysis_from_json(stored.document)
+
+    def disqualified(self, until: int | None = None) -> dict[str, str]:
+        """Return the arms that decisions have ruled out, with the reasons: all, or those up to an iteration.
+
+        The first reason stands, and nothing takes an arm back in.
+        """
+        ruled_out: dict[str, str] = {}
+        for decision in self.store.list_decisions(self.study_id):
+            if until is None or decision.iteration <= until:
+                ruled_out = {**decision.details.get(DISQUALIFIED, {}), **ruled_out}
+        return ruled_out
 
     def history(self) -> History:
         """Plans and analyses of this study by iteration, and what the monitor found wrong."""

@@ -42,6 +42,7 @@ def judge_study(deps: Deps, charter: Charter, iteration: int) -> Analysis:
         family_of(plans, scores, charter),
         () if earlier is None else earlier.comparisons,
         scores.reasons,
+        deps.log.disqualified(until=iteration),
     )
 
 

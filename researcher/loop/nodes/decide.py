@@ -1,14 +1,19 @@
-"""Decide: the planner says whether another plan follows; the budget and a limit on plans have the last word."""
+"""Decide: the planner says whether another plan follows; the budget and a limit on plans have the last word.
+
+A planner may rule an arm out, for a reason that no score shows. It takes effect at once: the plan is judged again
+without that arm. Nothing that a planner says makes an arm better.
+"""
 
 from __future__ import annotations
 
 from researcher.errors import BudgetExceeded, PlannerError
 from researcher.loop.deps import Deps
+from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import ResearchState
 from researcher.report.claims import check_claims
 from researcher.report.facts import gather
 from researcher.study.continuation import find_continuation
-from researcher.study.log import BUDGET_SPENT, to_json
+from researcher.study.log import BUDGET_SPENT, DISQUALIFIED, to_json
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
@@ -36,13 +41,27 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
             "interpretation": _in_words(deps, claims),
             "author": decision.author or deps.planner.name,
             BUDGET_SPENT: decision.is_budget_spent,
+            DISQUALIFIED: _ruled_out(deps, charter, decision),
         },
         replace=_is_reopened(deps, iteration),
     )
     deps.log.note("decision.made", f"{stored.action}: {stored.reason}")
+    for arm, reason in stored.details.get(DISQUALIFIED, {}).items():
+        deps.log.warn("arm.disqualified", f"{arm} is out: {reason}")
+    if stored.details.get(DISQUALIFIED):
+        analyze(deps, state)
     if stored.action == Action.REFINE.value:
         return {**state, "iteration": iteration + 1}
     return {**state, "is_halted": True, "is_spent": bool(stored.details.get(BUDGET_SPENT))}
+
+
+def _ruled_out(deps: Deps, charter: Charter, decision: Decision) -> dict[str, str]:
+    """The arms that this decision rules out: arms of the study other than the baseline, which all others need."""
+    known = {item.name for item in deps.store.list_experiments(deps.study_id)} - {charter.baseline}
+    for arm in decision.disqualified.keys() - known:
+        why = "the baseline stays in" if arm == charter.baseline else "the study has no such arm"
+        deps.log.warn("arm.stays", f"The planner rules out {arm}, but {why}.")
+    return {arm: reason for arm, reason in decision.disqualified.items() if arm in known}
 
 
 def _is_reopened(deps: Deps, iteration: int) -> bool:

@@ -77,9 +77,15 @@ class PlanAnswer(Answer):
     seeds: int
 
 
+class DisqualifiedAnswer(Answer):
+    arm: ArmName
+    reason: Line
+
+
 class DecideAnswer(Answer):
     action: Literal["refine", "stop"]
     reason: Line
+    disqualified: Annotated[list[DisqualifiedAnswer], Field(max_length=MAX_ARMS)] = []
 
 
 class ClaimAnswer(Answer):

@@ -1,58 +1,87 @@
 """The rule of decision holds for the shapes that runs have: a short version of the bank of cases.
 
 Each bound is one that a rule which is wrong in 5 % of studies exceeds less than once in a million times;
-`python -m bench judge` measures the rates themselves.
+`python -m bench judge` measures the rates themselves, on more studies and through the real nodes.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from bench.judge.bank import Case, cases, play, play_real
+from bench.judge.bank import Case, cases, draw, judge_one, play, play_real
+from bench.judge.many_studies import decide
+from bench.judge.policies import fixed_seeds
+from researcher.judge.power import Spread, power_of
+from researcher.types import Verdict
 
 BANK = {case.name: case for case in cases()}
-FOUND = (
-    "mean 0.9, sd 0.1 against 0.02",
-    "mean 0.93, sd 0.08 against 0.015",
-    "mean 0.07, sd 0.08 against 0.015",
-    "two groups, 0.7 and 0.3, against 0.5",
-    "trained until liked: lower half",
-    "seeds left out: lower third",
-    "trained until above 0.85 at mean 0.9",
-)
+HOLDING = [(case.name, seeds) for case in BANK.values() if not case.is_better for seeds in case.holding_with]
+STUDIES = 1000
 
 
 def most_by_chance(rate: float, studies: int) -> int:
     return int(stats.binom.isf(1e-6, studies, rate))
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_arms_with_the_mean_of_the_baseline_are_neither_kept_nor_called_worse(name: str) -> None:
-    rates = play(BANK[name], seeds=9, studies=250, seed=1)
+@pytest.mark.parametrize("arms", [1, 4])
+def test_arms_with_the_mean_of_the_baseline_are_neither_kept_nor_called_worse(arms: int) -> None:
+    wrong: dict[tuple[str, int], int] = {}
+    for name, seeds in HOLDING:
+        rates = play(BANK[name], seeds, STUDIES, seed=1, arms=arms)
+        wrong[name, seeds] = max(rates.kept, rates.worse)
 
-    assert max(rates.kept, rates.worse) <= most_by_chance(0.05, rates.studies)
+    assert {case: count for case, count in wrong.items() if count > most_by_chance(0.05, STUDIES)} == {}
 
 
 def test_program_that_picks_its_trainings_gains_nothing_by_it() -> None:
-    picked = BANK["trained until liked: lower half"]
+    picked = BANK["trained until liked: lower third"]
     without = Case("the same, every training shown", picked.baseline, picked.baseline)
-    studies = 250
 
-    gained = play(picked, seeds=9, studies=studies, seed=2).kept - play(without, seeds=9, studies=studies, seed=2).kept
-    assert gained <= most_by_chance(0.02, studies)
+    gained = play(picked, 9, STUDIES, seed=2).kept - play(without, 9, STUDIES, seed=2).kept
+    assert gained <= most_by_chance(0.01, STUDIES)
 
 
-def test_better_arm_is_found_as_often_as_the_docs_say() -> None:
-    rates = play(BANK["better by 0.10, sd 0.05"], seeds=9, studies=250, seed=3)
+@pytest.mark.parametrize("name", [case.name for case in BANK.values() if case.is_better])
+@pytest.mark.parametrize("seeds", [6, 9])
+def test_better_arm_is_found_as_often_as_the_design_says(name: str, seeds: int) -> None:
+    case = BANK[name]
+    deviation = float(name.split()[-1])
+    found = play(case, seeds, STUDIES, seed=3).first_kept / STUDIES
 
-    assert rates.studies - rates.first_kept <= most_by_chance(0.24, rates.studies)
+    noise = 0.25 / fixed_seeds(4, seeds).charter.eval_episodes
+    said = power_of(fixed_seeds(4, seeds).charter, Spread(deviation**2, 1e6, noise, "known", 0.5), 4, seeds, 0.10)
+    assert said == pytest.approx(found, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mean 0.9, sd 0.1 against 0.02",
+        "two groups, 0.7 and 0.3, in all arms",
+        "20 % fail and count with the base score",
+        "seeds left out: lower third",
+        "trained until liked: lowest tenth",
+        "better by 0.10, sd 0.05",
+    ],
+)
+def test_arrays_decide_as_the_judge_does_study_by_study(name: str) -> None:
+    charter, studies = fixed_seeds(4, 6).charter, 40
+    arms, baseline = draw(BANK[name], charter, 6, studies, seed=4)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        is_kept, is_worse = decide(charter.rule, arms, baseline)
+
+    for study in range(studies):
+        verdicts = list(judge_one(charter, arms, baseline, study).values())
+        assert [verdict is Verdict.KEEP for verdict in verdicts] == is_kept[study].tolist()
+        assert [verdict is Verdict.WORSE for verdict in verdicts] == is_worse[study].tolist()
 
 
 @pytest.mark.parametrize("name", ["trained until liked: lower third", "20 % fail and count with the base score"])
 def test_real_nodes_decide_as_the_judge_alone(name: str) -> None:
-    case, studies = BANK[name], 12
-    real, alone = play_real(case, 6, studies, seed=4), play(case, 6, 200, seed=4)
+    case, studies = BANK[name], 10
+    real, alone = play_real(case, 6, studies, seed=4), play(case, 6, STUDIES, seed=4)
 
     low, high = stats.binom.ppf([1e-6, 1 - 1e-6], studies, max(alone.kept / alone.studies, 0.02))
     assert low <= real.kept <= high

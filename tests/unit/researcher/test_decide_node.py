@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from experiments_db import ExperimentStore, Severity, open_store
+from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, Severity, open_store
+from experiments_db import Verdict as FoundVerdict
 from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps
+from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
@@ -18,13 +21,75 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Analysis, Budget, FrameRequest, History
+from researcher.types import Action, Analysis, Budget, Charter, Decision, FrameRequest, History, Verdict
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ExperimentStore]:
     with open_store(tmp_path / "research.db") as store:
         yield store
+
+
+def deps_of(store: ExperimentStore, study: str, charter: Charter, home: Path, *decisions: Decision) -> Deps:
+    script = Script(charter, plans=(), programs={}, decisions=decisions, interpretations=((), ()))
+    return Deps(
+        study_id=study,
+        store=store,
+        log=StudyLog(store, study),
+        planner=ScriptedPlanner(script),
+        pool=ServerPool(urls=(), local=1, home=home, holder=LeaseHolder("study")),
+        background=BackgroundTasks(1),
+        ledger=BudgetLedger(store, study, Budget()),
+        sandbox=None,
+        home=home,
+    )
+
+
+def store_run(store: ExperimentStore, experiment: str, seed: int, score: float) -> None:
+    run = store.claim_run(experiment, seed, f"{experiment}/{seed}", attempt=1).id
+    for status in (RunStatus.LAUNCHING, RunStatus.RUNNING):
+        store.update_run(run, status=status)
+    for phase, mean in (("base", 0.2), ("final", score)):
+        store.record_evaluation(
+            run, phase=phase, split="validation", metric="m", weight_version=1, episodes=400,
+            successes=round(400 * mean), mean=mean, stderr=0.02, evaluator_hash="e",
+        )  # fmt: skip
+    store.update_run(run, status=RunStatus.FINISHED, exit_reason="done")
+
+
+def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: ExperimentStore, tmp_path: Path) -> None:
+    study, rules = store.create_study("t", brain="scripted").id, RulesPlanner(seeds=3)
+    charter = rules.frame(FrameRequest("batch size 2, 3 or 4 on reversal"))
+    store.freeze_charter(study, to_json(charter))
+    plan = replace(rules.plan(charter, History()), seeds=(0, 1, 2))
+    names = [arm.name for arm in plan.arms]
+    cheat, honest = [name for name in names if name != charter.baseline]
+    means = {charter.baseline: 0.3, cheat: 0.95, honest: 0.7}
+    for name in names:
+        experiment = store.create_experiment(study, name, factors={}, job={"total_steps": 1}).id
+        store.revise_experiment(experiment, status=ExperimentStatus.READY)
+        for seed in plan.seeds:
+            store_run(store, experiment, seed, means[name] + 0.01 * seed)
+    first = Decision(Action.REFINE, "go on", disqualified={cheat: "Python", charter.baseline: "no", "ghost": "no"})
+    deps = deps_of(store, study, charter, tmp_path, first, Decision(Action.STOP, "enough"))
+    deps.log.write_plan(plan, "plan")
+    state = analyze(deps, first_state(study))
+    before = deps.log.find_analysis(0)
+
+    state = decide(deps, state)
+    deps.log.write_plan(replace(plan, iteration=1, arms=plan.arms[:1], seeds=(3,)), "plan")
+    decide(deps, analyze(deps, state))
+
+    assert before is not None
+    assert before.ranking == (cheat, honest, charter.baseline)
+    at_once, later = deps.log.history().analyses
+    for analysis in (at_once, later):
+        verdicts = {item.arm: item.verdict for item in analysis.comparisons}
+        assert (analysis.ranking[0], verdicts[cheat]) == (honest, Verdict.INCONCLUSIVE)
+    assert {item.arm: item.verdict for item in at_once.comparisons}[honest] is Verdict.KEEP
+    assert deps.log.disqualified() == {cheat: "Python"}
+    experiments = {item.id: item.name for item in store.list_experiments(study)}
+    assert cheat not in {experiments[item.experiment_id] for item in store.list_findings(verdict=FoundVerdict.KEEP)}
 
 
 def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:
@@ -34,17 +99,8 @@ def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: Ex
     store.freeze_charter(study.id, to_json(charter))
     log.write_plan(rules.plan(charter, History()), "plan")
     log.write_analysis(0, Analysis(arms=(), comparisons=(), ranking=(), failed={}), "analysis")
-    deps = Deps(
-        study_id=study.id,
-        store=store,
-        log=log,
-        planner=ScriptedPlanner(Script(charter, plans=(), programs={}, decisions=())),
-        pool=ServerPool(urls=(), local=1, home=tmp_path, holder=LeaseHolder("study")),
-        background=BackgroundTasks(1),
-        ledger=BudgetLedger(store, study.id, Budget()),
-        sandbox=None,
-        home=tmp_path,
-    )
+    silent = ScriptedPlanner(Script(charter, plans=(), programs={}, decisions=()))
+    deps = replace(deps_of(store, study.id, charter, tmp_path), planner=silent)
 
     assert decide(deps, first_state(study.id))["is_halted"]
 

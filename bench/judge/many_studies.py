@@ -1,0 +1,141 @@
+"""The rule of decision for thousands of studies at once, in arrays.
+
+Place in the flow: the bank of cases measures rates with this. It says nothing of its own: a test holds it against the
+verdicts of `researcher.judge`, study by study. The first axis is the study, the second the arm, the last the seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy import special
+
+from bench.judge.shapes import BASE, Drawn, Floats
+from researcher.judge.samples import FEWEST_FOR_OUTLIER, LEAST_SHARE, OUTLIER_LEVEL, SHRINKAGE, TOLERANCE
+from researcher.types import DecisionRule
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The runs as the evaluator gives them, on scores from 0 to 1; what is missing has a score that nobody sees."""
+
+    scores: Floats
+    noise: Floats
+    failed: Bools
+    retried: Bools
+    missing: Bools
+
+    @property
+    def shown(self) -> Bools:
+        return ~self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    n: Floats
+    mean: Floats
+    variance: Floats
+    room: Floats
+
+
+def measure(drawn: Drawn, random: Generator, episodes: int) -> Measured:
+    """Each score over a number of episodes that are won or lost; a run that failed counts with the base score."""
+    chances = np.clip(np.where(drawn.failed, BASE, drawn.scores), 0.0, 1.0)
+    scores = random.binomial(episodes, chances) / episodes
+    added = (scores * episodes + 1) / (episodes + 2)
+    inside = scores * (1 - scores)
+    noise = np.where(inside > 0, inside / (episodes - 1), added * (1 - added) / episodes)
+    return Measured(scores, noise, drawn.failed, drawn.trainings > 1, drawn.missing)
+
+
+def decide(rule: DecisionRule, arms: Measured, baseline: Measured) -> tuple[Bools, Bools]:
+    """Which arms are kept and which are called worse. The baseline has one arm and no missing seed."""
+    p, gain = _test(arms, baseline)
+    is_kept, is_worse = _by_rule(rule, p, gain)
+    at_worst = replace(
+        arms,
+        scores=np.where(arms.missing, 0.0, np.where(arms.retried, np.minimum(arms.scores, BASE), arms.scores)),
+        noise=np.where(arms.missing, 0.0, arms.noise),
+        missing=np.zeros_like(arms.missing),
+    )
+    kept_at_worst, _ = _by_rule(rule, *_test(at_worst, baseline))
+    is_known = ~(arms.missing | (arms.retried & arms.shown)).any(axis=-1)
+    runs, of_baseline = arms.shown.sum(axis=-1), baseline.shown.sum(axis=-1)
+    failures, against = (each.failed & each.shown for each in (arms, baseline))
+    fails_more = failures.sum(axis=-1) * of_baseline > against.sum(axis=-1) * runs
+    is_enough = np.minimum(runs, of_baseline) >= rule.min_seeds
+    speaks_against = _has_outlier(arms, -1.0) | _has_outlier(baseline, 1.0)
+    speaks_for = _has_outlier(arms, 1.0) | _has_outlier(baseline, -1.0)
+    is_kept &= is_enough & (is_known | kept_at_worst) & ~fails_more & ~speaks_against
+    return is_kept, is_worse & is_enough & ~speaks_for
+
+
+def _by_rule(rule: DecisionRule, p: Floats, gain: Floats) -> tuple[Bools, Bools]:
+    order = np.argsort(p, axis=-1)
+    steps = np.take_along_axis(p, order, -1) * (p.shape[-1] - np.arange(p.shape[-1]))
+    adjusted = np.empty_like(p)
+    np.put_along_axis(adjusted, order, np.maximum.accumulate(np.minimum(steps, 1.0), axis=-1), -1)
+    is_clear = adjusted < rule.alpha
+    return is_clear & (gain >= rule.min_effect - TOLERANCE), is_clear & (gain < 0)
+
+
+def _test(arms: Measured, baseline: Measured) -> tuple[Floats, Floats]:
+    """P values, 1 where there are too few runs, and gains."""
+    arm, base = _moments(arms), _moments(baseline)
+    widest = np.maximum(arm.room, base.room)
+    parts = [each.variance * (widest / each.room) ** SHRINKAGE / each.n for each in (arm, base)]
+    total = parts[0] + parts[1]
+    df = total**2 / (parts[0] ** 2 / (arm.n - 1) + parts[1] ** 2 / (base.n - 1))
+    gain = arm.mean - base.mean
+    total, df = _within_seeds(arms, baseline, total, df)
+    p = 2 * special.stdtr(df, -np.abs(gain) / np.sqrt(total))
+    return np.where(np.isnan(p), 1.0, p), gain
+
+
+def _within_seeds(arms: Measured, baseline: Measured, total: Floats, df: Floats) -> tuple[Floats, Floats]:
+    """The variance and its degrees of freedom, from the differences within seeds where these go against each other."""
+    mask = arms.shown
+    n = mask.sum(axis=-1)
+    left, right = (_centered(scores, mask) for scores in (arms.scores, np.broadcast_to(baseline.scores, mask.shape)))
+    scale = np.sqrt((left**2).sum(axis=-1) * (right**2).sum(axis=-1))
+    correlation = np.where(scale > TOLERANCE, (left * right).sum(axis=-1) / scale, np.nan)
+    t = correlation * np.sqrt((n - 2) / np.maximum(1 - correlation**2, TOLERANCE))
+    is_against = (n >= 3) & (special.stdtr(np.maximum(n - 2, 1), t) < 0.05)
+    paired = ((left - right) ** 2).sum(axis=-1) / (n - 1) / n
+    is_wider = is_against & (paired > total)
+    return np.where(is_wider, paired, total), np.where(is_wider, n - 1, df)
+
+
+def _centered(values: Floats, mask: Bools) -> Floats:
+    mean = np.where(mask, values, 0.0).sum(axis=-1, keepdims=True) / mask.sum(axis=-1, keepdims=True)
+    return np.where(mask, values - mean, 0.0)
+
+
+def _moments(runs: Measured) -> Moments:
+    mask = runs.shown
+    n = mask.sum(axis=-1).astype(np.float64)
+    mean = np.where(mask, runs.scores, 0.0).sum(axis=-1) / n
+    noise = np.where(mask, runs.noise, 0.0).sum(axis=-1) / n
+    variance = (_centered(runs.scores, mask) ** 2).sum(axis=-1) / np.where(n > 1, n - 1, np.nan)
+    share = np.clip(mean, LEAST_SHARE, 1 - LEAST_SHARE)
+    return Moments(n, mean, np.maximum(variance, noise), share * (1 - share))
+
+
+def _has_outlier(runs: Measured, sign: float) -> Bools:
+    """Whether the highest run (`sign` 1) or the lowest (-1) lies apart from the others of its arm."""
+    mask = runs.shown & ~runs.failed
+    n = mask.sum(axis=-1)
+    furthest = np.argmax(np.where(mask, sign * runs.scores, -np.inf), axis=-1)[..., None]
+    rest = mask.copy()
+    np.put_along_axis(rest, furthest, False, -1)
+    noise = np.where(mask, runs.noise, 0.0).sum(axis=-1) / n
+    variance = np.maximum((_centered(runs.scores, rest) ** 2).sum(axis=-1) / (n - 2), noise)
+    mean = np.where(rest, runs.scores, 0.0).sum(axis=-1) / (n - 1)
+    value = np.take_along_axis(runs.scores, furthest, -1)[..., 0]
+    apart = sign * (value - mean) / np.sqrt(np.maximum(variance, TOLERANCE) * (1 + 1 / (n - 1)))
+    return (n >= FEWEST_FOR_OUTLIER) & (n * special.stdtr(np.maximum(n - 2, 1), -apart) < OUTLIER_LEVEL)

@@ -79,6 +79,10 @@ class RunCounts:
         return sum(self.failures.values())
 
     @property
+    def failed_without_score(self) -> Mapping[str, int]:
+        return Counter(item.failure for item in self.outcomes if item.end is RunEnd.FAILED)
+
+    @property
     def early(self) -> Mapping[str, int]:
         """Runs that ended early and are scored, by kind."""
         return Counter(item.reason for item in self.outcomes if item.end is RunEnd.EARLY)
@@ -91,6 +95,10 @@ class RunCounts:
     @property
     def retried(self) -> tuple[RunOutcome, ...]:
         return tuple(item for item in self.outcomes if item.retries)
+
+    @property
+    def finished(self) -> int:
+        return self.ended(RunEnd.FINISHED)
 
     def ended(self, end: RunEnd) -> int:
         return sum(item.end is end for item in self.outcomes)

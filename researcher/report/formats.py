@@ -20,8 +20,8 @@ DIGITS = 3
 """Digits after the point of a score, a difference and a p value."""
 LEAST = 0.5 * 10**-DIGITS
 """A smaller difference is none in print, so nothing is called better or worse by it."""
-ROUNDING = 1e-12
-"""Scores are ratios of small integers: what differs by less differs by rounding alone."""
+ROUNDING = 1e-9
+"""Scores are ratios of small integers: what differs by less is the same."""
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -81,7 +81,7 @@ def format_amount(value: float | None) -> str:
 
 def format_share(value: float | None) -> str:
     """Return a share in percent, rounded down, so that nothing below a bound is shown as the bound."""
-    return MISSING if value is None or not math.isfinite(value) else f"{int(100 * value)} %"
+    return MISSING if value is None or not math.isfinite(value) else f"{int(100 * value + ROUNDING)} %"
 
 
 def count(number: int, noun: str) -> str:

@@ -56,8 +56,7 @@ def _lead(facts: StudyFacts) -> str:
         winner = next((arm for arm in ranked if arm.name == asked[-1].winner), None)
         if winner is not None:
             return f"{winner.name} is best: {_mean_of(winner)}."
-    first = format_score(ranked[0].search.mean)
-    equal = [arm.name for arm in ranked if format_score(arm.search.mean) == first]
+    equal, first = _leading(facts), format_score(ranked[0].search.mean)
     if len(equal) > 1:
         found = f"{join_names(equal)} share the best mean of {len(ranked)} arms, {first}"
     else:
@@ -66,6 +65,14 @@ def _lead(facts: StudyFacts) -> str:
         return f"{found}."
     said = "the leading arms are alike" if asked[-1].outcome is Outcome.REFUTED else "which is best is not decided"
     return f"{found}; {said}{_grounds(facts, asked[-1])}."
+
+
+def _leading(facts: StudyFacts) -> list[str]:
+    """The arms whose mean is the best in print; none where the answer does not begin with what is best."""
+    if not facts.is_best_asked:
+        return []
+    first = format_score(facts.ranked[0].search.mean)
+    return [arm.name for arm in facts.ranked if format_score(arm.search.mean) == first]
 
 
 def _mean_of(arm: ArmFacts) -> str:
@@ -101,7 +108,7 @@ def _of_kept(facts: StudyFacts, baseline: ArmFacts, kept: list[ArmFacts]) -> Ite
             f"{format_difference(sealed.difference)} ({format_interval(sealed.ci_low, sealed.ci_high, signed=True)})."
         )
         return
-    name = "It" if facts.is_best_asked and best is facts.ranked[0] else best.name
+    name = "It" if _leading(facts) == [best.name] else best.name
     said = f"{name} is better than {baseline.name}"
     if abs(found.difference) < LEAST:
         said = f"{name} is kept against {baseline.name}, though three digits do not show a difference"
@@ -185,7 +192,8 @@ _ASKED = frozenset({Relation.MATTERS_MORE, Relation.INTERACTION, Relation.EQUIVA
 
 def _other_contrasts(facts: StudyFacts) -> Iterator[str]:
     statements = {item.key: item.statement for item in facts.hypotheses}
-    for item in facts.contrasts:
+    last = {item.contrast: item for item in facts.contrasts}
+    for item in last.values():
         if item.contrast.relation in _ASKED:
             said = _ANSWERS[item.outcome]
             if item.contrast.relation is Relation.MATTERS_MORE and item.outcome is Outcome.REFUTED:

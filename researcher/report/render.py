@@ -78,8 +78,8 @@ def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
 
 
 _METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
-SAID_ELSEWHERE = frozenset({"run.failed", "study.no_result"})
-"""Kinds of warnings that the list of broken trainings and the answer have already."""
+SAID_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified"})
+"""Kinds of warnings that the list of broken trainings, the answer and the decisions have already."""
 
 
 def _sample_size(facts: StudyFacts) -> str:

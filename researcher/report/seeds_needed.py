@@ -29,8 +29,8 @@ class SeedsNeeded:
 
 def estimate_seeds(charter: Charter, scored: Mapping[str, Runs], open_arms: Sequence[str]) -> SeedsNeeded | None:
     """Return what the open arms need, at the effect that the study was planned for, or at the smallest that counts if
-    there are runs enough for that one already. None where nothing is open."""
-    if not open_arms:
+    there are runs enough for that one already. None where nothing is open, or no arm has runs that could vary."""
+    if not open_arms or all(len(runs) < 2 for runs in scored.values()):
         return None
     goal = charter.sample_size or SampleSizeGoal()
     spread = measure_spread(charter, [list(runs.values()) for runs in scored.values()], "the runs of this study")

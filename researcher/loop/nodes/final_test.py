@@ -14,6 +14,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.report.formats import join_names
 from researcher.study.continuation import find_continuation, is_test_over
+from researcher.study.log import StudyLog
 from researcher.types import Charter, History, Relation, Verdict
 
 
@@ -35,7 +36,7 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
             "study can go on with a raised budget.",
         )
         return state
-    arms = choose_finalists(deps.log.history(), charter)
+    arms = choose_finalists(deps.log, charter)
     if len(arms) < 2:
         deps.log.note("test.closed", f"The {charter.sealed_split} split stays sealed: there are no two arms to score.")
         return state
@@ -50,14 +51,16 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
     return state
 
 
-def choose_finalists(history: History, charter: Charter) -> list[str]:
-    """Return the arms to score, best first but for the baseline. An arm that was disqualified is not ranked, and so is
-    none of them."""
+def choose_finalists(log: StudyLog, charter: Charter) -> list[str]:
+    """Return the arms to score, best first but for the baseline, among those with weights at the end of a training. An
+    arm that was disqualified is not ranked, and so is none of them."""
+    history = log.history()
     if not history.analyses:
         return []
     last = history.analyses[-1]
+    finished = {trial.experiment.name for trial in list_all_trials(log.store, log.study_id) if trial.finished}
     kept = {item.arm for item in last.comparisons if item.verdict is Verdict.KEEP}
-    best_first = sorted(last.ranking, key=lambda arm: arm not in kept)
+    best_first = sorted((arm for arm in last.ranking if arm in finished), key=lambda arm: arm not in kept)
     has_runner_up = _is_best_asked(history) or best_first[:1] == [charter.baseline]
     chosen = best_first[: 2 if has_runner_up else 1]
     return list(dict.fromkeys([*chosen, *(arm for arm in best_first if arm == charter.baseline)]))

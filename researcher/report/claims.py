@@ -1,9 +1,9 @@
-"""Checks what a planner claims against the facts of a study, and puts what is true into words of our own.
+"""Checks what a planner claims against the facts of a study.
 
-Place in the flow: the decide node and the report pass a planner's claims through here. A claim is printed only if the
-record bears out all of it: arm, direction, size and significance. The sentence gives the record's numbers, never those
-of the claim. Free text is an opinion, printed as such if it states nothing that a record could contradict. The prose
-that earlier versions stored is read for the claims in it by `prose.py`.
+Place in the flow: the decide node and the report pass a planner's claims through here. A claim is true if the record
+bears out all of it: arm, direction, size and significance; then the sentence gives the record's numbers. A claim that
+is not is said to be false, with what is on record beside it. An opinion is printed as it was written, and is checked by
+nobody.
 
 This module knows nothing of where claims come from.
 """
@@ -11,17 +11,24 @@ This module knows nothing of where claims come from.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 
-from experiments_db import Finding
 from researcher.report.facts import ArmFacts, StudyFacts
-from researcher.report.prose import read_claims
-from researcher.types import ArmSummary, Claim, ClaimKind, Measured
+from researcher.report.formats import (
+    LEAST,
+    count,
+    format_difference,
+    format_interval,
+    format_score,
+    is_known,
+    say_p,
+)
+from researcher.report.overview import say_failures
+from researcher.types import ArmSummary, Claim, ClaimKind, Comparison, Measured, Verdict
 
 ROUNDING = 0.5 + 1e-6
 """Half a unit of the last digit, with room for the representation of decimals as floats."""
@@ -29,91 +36,101 @@ ROUNDING = 0.5 + 1e-6
 COARSEST = 0.1
 """A number counts as given to one decimal at least: "about 0" is no size of a difference of 0.4."""
 
-SIGNIFICANT = frozenset({"keep", "worse"})
+SIGNIFICANT = frozenset({Verdict.KEEP, Verdict.WORSE})
 """Verdicts that a comparison has only if it is significant."""
-
-_STATEMENTS = re.compile(
-    r"\d|%|\b(?:better|worse|best|worst|higher|highest|lower|lowest|more|less|fewer|greater|larger|smaller|faster|slower|"
-    r"superior|inferior|outperform\w*|beats?|beaten|wins?|winner|winning|won|loses?|loser|lost|equal\w*|equivalent|same|"
-    r"identical|no difference|significan\w*|insignifican\w*|clear\w*|proves?|proven|confirm\w*|refut\w*|reject\w*|keep|"
-    r"kept|inconclusive|improv\w*|gains?|gained|harm\w*|hurts?|helps?|helped|increas\w*|decreas\w*|reduc\w*|rais\w*|"
-    r"drops?|dropped|doubl\w*|tripl\w*|twice|half|halv\w*|percent|none|never|always|no (?:run|arm)s?|fail\w*|"
-    r"one|two|three|four|five|six|seven|eight|nine|ten|dozen|most|least|first|last|second|third|works?|worked|"
-    r"\w+er than)\b",
-    re.IGNORECASE,
-)
-"""What makes a text more than an opinion: numbers, comparisons, counts and verdicts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedClaim:
-    """`sentence` is what may be printed, empty if nothing may; `problem` then says why."""
+    """`sentence` is a true claim in the record's numbers, or an opinion as it was written; empty if the claim is false.
+    Then `claimed` is what was said, and `record` what is on record."""
 
     sentence: str
-    problem: str = ""
+    claimed: str = ""
+    record: str = ""
     is_opinion: bool = False
 
 
 class _Untrue(Exception):
-    """The record does not bear the claim out; the message says where."""
+    """The record does not bear the claim out; the message is what is on record."""
 
 
 def check_claim(claim: Claim, facts: StudyFacts) -> CheckedClaim:
+    if claim.kind is ClaimKind.OPINION:
+        return CheckedClaim(claim.text, is_opinion=True)
     try:
-        sentence = _CHECKS[claim.kind](claim, facts)
+        return CheckedClaim(_CHECKS[claim.kind](claim, facts))
     except _Untrue as error:
-        return CheckedClaim("", str(error))
-    return CheckedClaim(sentence, is_opinion=claim.kind is ClaimKind.OPINION)
+        return CheckedClaim("", _in_words(claim, facts), str(error))
 
 
 def check_claims(claims: Iterable[Claim], facts: StudyFacts) -> tuple[CheckedClaim, ...]:
     return tuple(check_claim(claim, facts) for claim in claims)
 
 
-def check_text(text: str, facts: StudyFacts) -> tuple[CheckedClaim, ...]:
-    """What may be printed of prose, sentence by sentence: the claims that are read in it, or an opinion."""
-    names = [arm.name for arm in facts.arms]
-    return check_claims(read_claims(text, names, facts.charter.baseline), facts)
+def _in_words(claim: Claim, facts: StudyFacts) -> str:
+    """A claim as it was made."""
+    number = "" if claim.number is None else f"{claim.number:g}"
+    by = f" by {number}" if number else ""
+    significantly = {None: "", True: ", significantly", False: ", not significantly"}[claim.significant]
+    against = f" against {claim.other}" if claim.other else ""
+    of = f" of {claim.of}" if claim.of is not None else ""
+    when = _when(claim.measured, facts)
+    return {
+        ClaimKind.MEAN: f"{claim.arm} has a mean score of {number} {when}",
+        ClaimKind.BETTER: f"{claim.arm} is better than {claim.other}{by} {when}{significantly}",
+        ClaimKind.WORSE: f"{claim.arm} is worse than {claim.other}{by} {when}{significantly}",
+        ClaimKind.EQUAL: f"{claim.arm} and {claim.other} are equal within {number} {when}",
+        ClaimKind.HALF_WIDTH: f"half the width of the interval of {claim.arm}{against} is {number}",
+        ClaimKind.P_VALUE: f"the corrected p value of {claim.arm} against {claim.other} is {number}",
+        ClaimKind.BEST: f"{claim.arm} has the best mean score",
+        ClaimKind.RANKING: f"by their means, best first: {', '.join(claim.arms)}",
+        ClaimKind.FAILED: f"{number}{of} runs{f' of {claim.arm}' if claim.arm else ''} failed",
+    }[claim.kind]
+
+
+def _when(measured: Measured, facts: StudyFacts) -> str:
+    return {
+        Measured.BEFORE: "before training",
+        Measured.AFTER: "after training",
+        Measured.TEST: f"on the {facts.charter.sealed_split} split",
+    }[measured]
 
 
 def _check_mean(claim: Claim, facts: StudyFacts) -> str:
     arm = _arm(claim.arm, facts)
     summary = _summary(arm, claim.measured)
-    _same(_size(claim), summary.mean, "mean")
-    when = {
-        Measured.BEFORE: "before training",
-        Measured.AFTER: "after training",
-        Measured.TEST: f"on the {facts.charter.sealed_split} split",
-    }[claim.measured]
-    return f"{arm.name} has a mean score of {summary.mean:.3f} {when}, over {_count(len(summary.scores), 'seed')}."
+    _same(_size(claim), summary.mean, "the mean")
+    runs = count(len(summary.scores), "run")
+    return f"{arm.name} has a mean score of {format_score(summary.mean)} {_when(claim.measured, facts)}, over {runs}."
 
 
 def _check_difference(claim: Claim, facts: StudyFacts, direction: float, word: str) -> str:
     arm, other = _pair(claim, facts)
-    finding, difference = _difference(arm, other, claim.measured, facts)
+    found, difference = _difference(arm, other, claim.measured, facts)
     gain = direction * difference * (-1.0 if facts.charter.direction == "minimize" else 1.0)
-    if not gain > 0:
-        raise _Untrue(f"{arm.name} is not {word} than {other.name}: the difference is {difference:+.3f}")
+    if gain < LEAST:
+        raise _Untrue(f"{arm.name} less {other.name} is {format_difference(difference)}")
     if claim.number is not None:
-        _same(_size(claim), gain, "difference")
-    tested = "not tested" if finding is None else _significance(finding, facts)
+        _same(_size(claim), gain, "the difference")
+    tested = "not tested" if found is None else _significance(found, facts)
     if claim.significant is not None and tested != ("significant" if claim.significant else "not significant"):
         raise _Untrue(f"the difference of {arm.name} and {other.name} is {tested}")
-    p = f", corrected p = {finding.p_adjusted:.3f}" if finding is not None and finding.p_adjusted is not None else ""
+    p = f", {say_p(found.p_adjusted)} corrected" if found is not None and is_known(found.p_adjusted) else ""
     split = f" on the {facts.charter.sealed_split} split" if claim.measured is Measured.TEST else ""
-    return f"{arm.name} is {word} than {other.name} by {gain:.3f}{split} ({tested}{p})."
+    return f"{arm.name} is {word} than {other.name} by {format_score(gain)}{split} ({tested}{p})."
 
 
 def _check_equal(claim: Claim, facts: StudyFacts) -> str:
     arm, other = _pair(claim, facts)
-    finding, difference = _difference(arm, other, claim.measured, facts)
-    low, high = _interval(finding, f"{arm.name} and {other.name}")
+    found, difference = _difference(arm, other, claim.measured, facts)
+    low, high = _interval(found, arm, other)
     margin = _size(claim)
     if margin <= 0 or max(abs(low), abs(high)) > margin:
-        raise _Untrue(f"the interval of the difference, {low:+.3f} to {high:+.3f}, reaches beyond {margin:g}")
+        raise _Untrue(f"the interval of the difference is {format_interval(low, high, signed=True)}")
     return (
-        f"{arm.name} and {other.name} are equal within {margin:g}: their difference is {difference:+.3f}, with the "
-        f"interval {low:+.3f} to {high:+.3f}."
+        f"{arm.name} and {other.name} are equal within {margin:g}: {format_difference(difference)}, with the interval "
+        f"{format_interval(low, high, signed=True)}."
     )
 
 
@@ -121,33 +138,38 @@ def _check_half_width(claim: Claim, facts: StudyFacts) -> str:
     if claim.other is None:
         arm = _arm(claim.arm, facts)
         summary = _summary(arm, claim.measured)
-        low, high, what = summary.ci_low, summary.ci_high, f"the mean of {arm.name}, {summary.mean:.3f},"
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise _Untrue(f"{arm.name} has no interval")
+        half, what = summary.half_width, f"the mean of {arm.name}, {format_score(summary.mean)},"
     else:
         arm, other = _pair(claim, facts)
-        finding, difference = _difference(arm, other, claim.measured, facts)
-        low, high = _interval(finding, f"{arm.name} and {other.name}")
-        what = f"the difference of {arm.name} and {other.name}, {difference:+.3f},"
-    _same(_size(claim), (high - low) / 2, "half width")
-    return f"The interval of {what} is {low:.3f} to {high:.3f}: half its width is {(high - low) / 2:.3f}."
+        found, difference = _difference(arm, other, claim.measured, facts)
+        low, high = _interval(found, arm, other)
+        # An interval is cut to what a difference can be, on one side at most unless it says nothing.
+        half = max(difference - low, high - difference)
+        what = f"the difference of {arm.name} and {other.name}, {format_difference(difference)},"
+    if not is_known(half):
+        raise _Untrue(f"{arm.name} has no interval")
+    _same(_size(claim), half, "half the width")
+    return f"Half the width of the interval of {what} is {format_score(half)}."
 
 
 def _check_p_value(claim: Claim, facts: StudyFacts) -> str:
     arm, other = _pair(claim, facts)
-    finding, _ = _difference(arm, other, claim.measured, facts)
-    if finding is None or finding.p_adjusted is None:
+    found, _ = _difference(arm, other, claim.measured, facts)
+    if found is None or not is_known(found.p_adjusted):
         raise _Untrue(f"{arm.name} and {other.name} were not compared by a test")
-    _same(_size(claim), finding.p_adjusted, "corrected p value")
-    return f"The corrected p value of {arm.name} against {other.name} is {finding.p_adjusted:.4f}."
+    if not _is_same(_size(claim), found.p_adjusted):
+        raise _Untrue(f"{arm.name} against {other.name} has {say_p(found.p_adjusted)} corrected")
+    return f"{arm.name} against {other.name}: {say_p(found.p_adjusted)} corrected."
 
 
 def _check_best(claim: Claim, facts: StudyFacts) -> str:
     arm = _arm(claim.arm, facts)
-    ranked = _ranked(facts)
-    if not ranked or ranked[0].name != arm.name:
-        raise _Untrue(f"{arm.name} does not have the best mean")
-    return f"{arm.name} has the best mean score, {arm.search.mean:.3f}, of {_count(len(ranked), 'arm')}."
+    best = facts.ranked[0].search.mean if facts.ranked else math.nan
+    equal = [other.name for other in facts.ranked if abs(other.search.mean - best) < LEAST]
+    if equal != [arm.name]:
+        held = f"the best mean, {format_score(best)}, is that of {', '.join(equal)}" if equal else "no arm has a score"
+        raise _Untrue(held)
+    return f"{arm.name} has the best mean score, {format_score(arm.search.mean)}, of {count(len(facts.ranked), 'arm')}."
 
 
 def _check_ranking(claim: Claim, facts: StudyFacts) -> str:
@@ -156,29 +178,18 @@ def _check_ranking(claim: Claim, facts: StudyFacts) -> str:
     arms = [_arm(name, facts) for name in claim.arms]
     sign = -1.0 if facts.charter.direction == "minimize" else 1.0
     means = [sign * _summary(arm, claim.measured).mean for arm in arms]
-    if any(later >= earlier for earlier, later in pairwise(means)):
-        raise _Untrue("the means are in another order, or some of them are equal")
-    listed = ", ".join(f"{arm.name} ({_summary(arm, claim.measured).mean:.3f})" for arm in arms)
+    listed = ", ".join(f"{arm.name} {format_score(_summary(arm, claim.measured).mean)}" for arm in arms)
+    if any(earlier - later < LEAST for earlier, later in pairwise(means)):
+        raise _Untrue(f"the means are {listed}")
     return f"By their means, best first: {listed}."
 
 
 def _check_failed(claim: Claim, facts: StudyFacts) -> str:
-    runs = _arm(claim.arm, facts).runs if claim.arm else facts.runs
-    failed = sum(item in facts.failed_runs for item in runs)
-    if claim.number != failed or (claim.of is not None and claim.of != len(runs)):
-        raise _Untrue(f"{failed} of {len(runs)} runs failed")
-    return f"{failed} of {_count(len(runs), 'run')}{f' of {claim.arm}' if claim.arm else ''} failed."
-
-
-def _check_opinion(claim: Claim, facts: StudyFacts) -> str:
-    text = " ".join(claim.text.split())
-    if not text:
-        raise _Untrue("there is no text")
-    if found := _STATEMENTS.search(text):
-        raise _Untrue(f"free text must state nothing that can be checked, and says {found.group()!r}")
-    if named := next((arm.name for arm in facts.arms if mentions(text, arm.name)), None):
-        raise _Untrue(f"free text must name no arm, and names {named!r}")
-    return text
+    counts = _arm(claim.arm, facts).counts if claim.arm else facts.counts
+    said = f"{f'of the runs of {claim.arm}, ' if claim.arm else ''}{say_failures(counts)}"
+    if claim.number != counts.failed or (claim.of is not None and claim.of != counts.counting):
+        raise _Untrue(said)
+    return f"{said[0].upper()}{said[1:]}."
 
 
 _CHECKS: Mapping[ClaimKind, Callable[[Claim, StudyFacts], str]] = {
@@ -191,13 +202,7 @@ _CHECKS: Mapping[ClaimKind, Callable[[Claim, StudyFacts], str]] = {
     ClaimKind.BEST: _check_best,
     ClaimKind.RANKING: _check_ranking,
     ClaimKind.FAILED: _check_failed,
-    ClaimKind.OPINION: _check_opinion,
 }
-
-
-def mentions(text: str, name: str) -> bool:
-    """Whether `text` names this arm, and not one whose name merely begins or ends alike."""
-    return re.search(rf"(?<![\w=.+-]){re.escape(name)}(?![\w=+-]|\.\d)", text) is not None
 
 
 def _arm(name: str | None, facts: StudyFacts) -> ArmFacts:
@@ -221,41 +226,28 @@ def _summary(arm: ArmFacts, measured: Measured) -> ArmSummary:
     return summary
 
 
-def _ranked(facts: StudyFacts) -> list[ArmFacts]:
-    return [arm for arm in facts.arms if arm.search.scores]
-
-
-def _difference(arm: ArmFacts, other: ArmFacts, measured: Measured, facts: StudyFacts) -> tuple[Finding | None, float]:
-    """Arm minus other: that of the finding where the judge compared the two, else that of the means."""
+def _difference(
+    arm: ArmFacts, other: ArmFacts, measured: Measured, facts: StudyFacts
+) -> tuple[Comparison | None, float]:
+    """Arm minus other: that of the judge where it compared the two, else that of the means. A comparison is returned
+    as it was made, whichever of the two is its arm."""
     if measured is Measured.AFTER:
-        for one, sign in ((arm, 1.0), (other, -1.0)):
-            against = other if one is arm else arm
-            if one.finding is not None and against is facts.baseline and one.finding.effect is not None:
-                return (one.finding if sign > 0 else _mirrored(one.finding)), sign * one.finding.effect
+        for one, against, sign in ((arm, other, 1.0), (other, arm, -1.0)):
+            found = one.comparison
+            if found is not None and against is facts.baseline and is_known(found.difference):
+                return found, sign * found.difference
     return None, _summary(arm, measured).mean - _summary(other, measured).mean
 
 
-def _mirrored(finding: Finding) -> Finding:
-    """The same comparison told of the other arm."""
-
-    def turned(value: float | None) -> float | None:
-        return None if value is None else -value
-
-    return replace(
-        finding, effect=turned(finding.effect), ci_low=turned(finding.ci_high), ci_high=turned(finding.ci_low)
-    )
+def _interval(found: Comparison | None, arm: ArmFacts, other: ArmFacts) -> tuple[float, float]:
+    """The interval of arm minus other."""
+    if found is None or not (is_known(found.ci_low) and is_known(found.ci_high)):
+        raise _Untrue(f"the difference of {arm.name} and {other.name} has no interval")
+    return (found.ci_low, found.ci_high) if found.arm == arm.name else (-found.ci_high, -found.ci_low)
 
 
-def _interval(finding: Finding | None, pair: str) -> tuple[float, float]:
-    if finding is None or finding.ci_low is None or finding.ci_high is None:
-        raise _Untrue(f"the difference of {pair} has no interval")
-    return finding.ci_low, finding.ci_high
-
-
-def _significance(finding: Finding, facts: StudyFacts) -> str:
-    is_significant = finding.verdict.value in SIGNIFICANT or (
-        finding.p_adjusted is not None and finding.p_adjusted < facts.charter.rule.alpha
-    )
+def _significance(found: Comparison, facts: StudyFacts) -> str:
+    is_significant = found.verdict in SIGNIFICANT or found.p_adjusted < facts.charter.rule.alpha
     return "significant" if is_significant else "not significant"
 
 
@@ -266,12 +258,12 @@ def _size(claim: Claim) -> float:
 
 
 def _same(claimed: float, known: float, what: str) -> None:
-    """Whether `known`, rounded to as many digits as were claimed, is the claimed number. Raises _Untrue."""
+    """Raises _Untrue unless `known` is the claimed number."""
+    if not _is_same(claimed, known):
+        raise _Untrue(f"{what} is {format_score(known)}")
+
+
+def _is_same(claimed: float, known: float) -> bool:
+    """Whether `known`, rounded to as many digits as were claimed, is the claimed number."""
     exponent = int(Decimal(repr(claimed)).as_tuple().exponent)
-    unit = min(COARSEST, 10.0**exponent)
-    if not abs(known - claimed) <= ROUNDING * unit:
-        raise _Untrue(f"the {what} is {known:.3f}, not {claimed:g}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return abs(known - claimed) <= ROUNDING * min(COARSEST, 10.0**exponent)

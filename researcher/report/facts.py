@@ -1,15 +1,17 @@
 """What a report says, as numbers and records: read from the database and from nowhere else.
 
-Place in the flow: `write.py` gathers the facts of a study here and hands them to the figures and the templates. This
-module formats nothing and decides nothing: verdicts are those of the findings, intervals come from the judge.
+Place in the flow: whatever states a result reads these facts: the report with its figures and tables, the answer on the
+terminal, the check of a planner's claims. counts.py counts the runs. This module formats nothing and decides nothing:
+verdicts and intervals come from the judge's newest analysis.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import nan
 
 from experiments_db import (
     BudgetKind,
@@ -28,17 +30,36 @@ from experiments_db import (
     Study,
     hash_json,
 )
+from researcher.base_scores import MEASURED_ON
 from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD, SUCCESS
-from researcher.execution.runs import BUDGET
-from researcher.judge import Runs, compare_sealed, contradicts, summarize_arm
+from researcher.judge import Runs, summarize_arm
 from researcher.learning_curves import ScoredStep, curve_of
 from researcher.report.amounts import Amounts, gather_amounts
+from researcher.report.counts import RunCounts, list_outcomes
+from researcher.report.judged_arms import (
+    compare_on_sealed,
+    find_contradicted,
+    judge_arms,
+    rank_arms,
+)
 from researcher.report.mean_curves import with_curves
+from researcher.report.seeds_needed import SeedsNeeded, estimate_seeds
+from researcher.study.costs import cost_flags, gather_costs
 from researcher.study.log import StudyLog, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
-from researcher.types import Analysis, ArmSummary, Charter, Comparison, JudgedBy, JudgedContrast, SampleSize
+from researcher.types import (
+    Analysis,
+    ArmCost,
+    ArmSummary,
+    Charter,
+    Comparison,
+    JudgedContrast,
+    Relation,
+    SampleSize,
+    Verdict,
+)
 
 MAX_EVENTS = 10_000
 
@@ -48,9 +69,10 @@ Curve = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run with the evaluator's scores; None where it was not measured.
+    """One training of a run with the evaluator's scores; None where it was not measured.
 
-    `counts` if its final score is in the study's means.
+    `counts` if its final score is in the study's means. `value` is what its run counts with there, by whatever end;
+    None if it is not this training that counts.
     """
 
     run: Run
@@ -60,18 +82,21 @@ class RunFacts:
     sealed: float | None
     counts: bool
     config_hash: str
-
-    @property
-    def is_budget_stop(self) -> bool:
-        return self.run.status is RunStatus.STOPPED and (self.run.diagnosis or {}).get("kind") == BUDGET
+    value: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ArmFacts:
     """One arm. `search` are its scores on the search split, `base` the means before training, `sealed` those on the
-    sealed split (None unless it was opened for this arm). `finding` compares it with the baseline, `held_out` are
-    the scores of its runs by step, `amounts` what they trained with. `curves` are the training rewards and `solved` the
-    success rates of the batches of its runs, those included that failed by their own doing."""
+    sealed split (None unless it was opened for this arm). `held_out` are the scores of its runs by step, `amounts` what
+    they trained with, `counts` how they ended. `curves` are the training rewards and `solved` the success rates of the
+    batches of its runs, those included that failed by their own doing.
+
+    `comparison` with the baseline is that of the newest analysis; `compared_means` are the means of the arm and of the
+    baseline over its runs, NaN if the runs have come to count otherwise since. `finding` is the same as it is stored.
+    `flags` say what a reader must know of the arm's `cost`. `disqualified` is the reason for which a planner ruled it
+    out; empty if none did.
+    """
 
     experiment: Experiment
     search: ArmSummary
@@ -83,10 +108,39 @@ class ArmFacts:
     held_out: Mapping[str, tuple[ScoredStep, ...]]
     amounts: Amounts
     solved: Mapping[str, Curve] = field(default_factory=dict[str, Curve])
+    comparison: Comparison | None = None
+    compared_means: tuple[float, float] = (nan, nan)
+    counts: RunCounts = field(default_factory=RunCounts)
+    cost: ArmCost = field(default_factory=ArmCost)
+    flags: tuple[str, ...] = ()
+    disqualified: str = ""
 
     @property
     def name(self) -> str:
         return self.experiment.name
+
+    @property
+    def verdict(self) -> str:
+        """What is said of the arm, in a word; empty where nothing is."""
+        if self.experiment.is_baseline:
+            return "baseline"
+        if self.disqualified:
+            return "disqualified"
+        return "" if self.comparison is None else self.comparison.verdict.value
+
+    @property
+    def is_kept(self) -> bool:
+        return self.verdict == Verdict.KEEP
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was compared and not decided."""
+        return self.verdict == Verdict.INCONCLUSIVE
+
+    @property
+    def has_rank(self) -> bool:
+        """Whether it has scores and nobody ruled it out."""
+        return bool(self.search.scores) and not self.disqualified
 
     @property
     def code_hash(self) -> str:
@@ -95,11 +149,13 @@ class ArmFacts:
 
 @dataclass(frozen=True, slots=True)
 class StudyFacts:
-    """All of a study. `arms` are ranked, best first, those without a score last; `findings` are the last of each arm.
+    """All of a study. `arms` are ranked, best first, those without a rank last.
 
-    `sealed_purpose` says for what the sealed split was opened; `sealed` compares the arm that was chosen with the
-    baseline on it, and `contradicted` names that arm if this speaks against it. `contrasts` are the hypotheses as
-    judged. `evaluators` are the hashes of what was scored how. `at_decisions` has, by iteration, the study as it was at
+    `sealed_purpose` says for what the sealed split was opened; `sealed` compares the arms with scores on it with the
+    baseline, and the two best with each other. `contradicted` names the best arm that was kept if this speaks against
+    it. `contrasts` are the hypotheses as judged. `needed` is how many runs
+    would decide what is open. `base_measured` says how many scores before training were measured, and for how many
+    runs. `evaluators` are the hashes of what was scored how. `at_decisions` has, by iteration, the study as it was at
     the decision on that plan: what a planner said then is true or not of that.
     """
 
@@ -109,7 +165,6 @@ class StudyFacts:
     frozen_at: float
     sealed_purpose: str | None
     arms: tuple[ArmFacts, ...]
-    findings: tuple[Finding, ...]
     hypotheses: tuple[Hypothesis, ...]
     decisions: tuple[Decision, ...]
     warnings: tuple[Event, ...]
@@ -119,7 +174,9 @@ class StudyFacts:
     environments: tuple[Mapping[str, str], ...]
     sample_size: SampleSize | None = None
     contrasts: tuple[JudgedContrast, ...] = ()
-    sealed: Comparison | None = None
+    sealed: tuple[Comparison, ...] = ()
+    needed: SeedsNeeded | None = None
+    base_measured: tuple[int, int] = (0, 0)
     contradicted: str | None = None
     at_decisions: Mapping[int, StudyFacts] = field(default_factory=dict[int, "StudyFacts"])
 
@@ -128,16 +185,37 @@ class StudyFacts:
         return next((arm for arm in self.arms if arm.name == self.charter.baseline), None)
 
     @property
+    def ranked(self) -> tuple[ArmFacts, ...]:
+        """The arms that have a rank: those with scores that nobody ruled out, best first."""
+        return tuple(arm for arm in self.arms if arm.has_rank)
+
+    @property
+    def compared(self) -> tuple[ArmFacts, ...]:
+        """The arms that were compared with the baseline, best first."""
+        return tuple(arm for arm in self.arms if arm.comparison is not None)
+
+    @property
     def runs(self) -> tuple[RunFacts, ...]:
         return tuple(run for arm in self.arms for run in arm.runs)
 
     @property
-    def failed_runs(self) -> tuple[RunFacts, ...]:
+    def counts(self) -> RunCounts:
+        return RunCounts(tuple(item for arm in self.arms for item in arm.counts.outcomes))
+
+    @property
+    def broken_trainings(self) -> tuple[RunFacts, ...]:
+        """The trainings that ended without a score of their own."""
         return tuple(item for item in self.runs if item.run.status in (RunStatus.FAILED, RunStatus.STOPPED))
 
     @property
     def rejected_arms(self) -> tuple[ArmFacts, ...]:
         return tuple(arm for arm in self.arms if arm.experiment.status is ExperimentStatus.INVALID)
+
+    @property
+    def is_best_asked(self) -> bool:
+        """Whether the question is which of several arms is best, and not whether one is better than another."""
+        is_claimed = any(item.contrast.relation is Relation.BEST for item in self.contrasts)
+        return is_claimed or len(self.arms) - len(self.rejected_arms) > 2
 
 
 def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
@@ -147,15 +225,15 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     if stored is None:
         raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to report")
     charter = charter_from_json(stored.document)
-    all_findings = [item for item in store.list_findings(study_id=study_id) if item.split == charter.search_split]
-    findings = _last_findings(all_findings)
-    runs = _gather_runs(store, study_id, charter)
-    evaluations = store.list_evaluation_summaries(study_id=study_id)
     log = StudyLog(store, study_id)
     history = log.history()
     search = read_scores(store, study_id, charter).runs
-    arms = _gather_arms(store, study_id, charter, runs, search, findings)
-    sealed = _compare_sealed(store, study_id, charter, arms)
+    findings = [item for item in store.list_findings(study_id=study_id) if item.split == charter.search_split]
+    runs = _gather_runs(store, study_id, charter, search)
+    arms = _gather_arms(store, study_id, charter, runs, search)
+    arms = judge_arms(arms, charter, history.analyses[-1] if history.analyses else None, findings, log.disqualified())
+    bases = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
+    sealed = compare_on_sealed(store, study_id, charter, arms)
     facts = StudyFacts(
         study=study,
         charter=charter,
@@ -163,23 +241,28 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         frozen_at=stored.created_at,
         sealed_purpose=stored.test_opened_for,
         arms=arms,
-        findings=findings,
         hypotheses=tuple(store.list_hypotheses(study_id)),
         decisions=tuple(store.list_decisions(study_id)),
         warnings=tuple(store.list_events(study_id, min_severity=Severity.WARNING, limit=MAX_EVENTS)),
         spent=store.sum_budget(study_id),
         usage=store.sum_llm_usage(study_id),
-        evaluators=tuple(dict.fromkeys(f"{item.split}: {item.evaluator_hash}" for item in evaluations)),
+        evaluators=tuple(
+            dict.fromkeys(
+                f"{item.split}: {item.evaluator_hash}" for item in store.list_evaluation_summaries(study_id=study_id)
+            )
+        ),
         environments=_environments(runs),
         sample_size=next((plan.sample_size for plan in history.plans if plan.sample_size is not None), None),
         contrasts=tuple(item for analysis in history.analyses for item in analysis.contrasts),
         sealed=sealed,
-        contradicted=_contradicted(charter, sealed),
+        needed=estimate_seeds(charter, search, [arm.name for arm in arms if arm.is_open]),
+        base_measured=(sum(MEASURED_ON not in item.details for item in bases), len(bases)),
+        contradicted=find_contradicted(charter, arms, sealed),
     )
     earlier: dict[int, StudyFacts] = {}
     for decision in facts.decisions:
         if (analysis := log.find_analysis(decision.iteration)) is not None:
-            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search, all_findings)
+            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search, findings)
     return replace(facts, at_decisions=earlier)
 
 
@@ -188,57 +271,36 @@ def _at_decision(
     decision: Decision,
     analysis: Analysis,
     scored: Mapping[str, Runs],
-    findings: Iterable[Finding],
+    findings: Sequence[Finding],
 ) -> StudyFacts:
-    """The arms, runs, scores and findings that were there, before the sealed split was opened."""
+    """The arms, runs, scores and comparisons that were there, before the sealed split was opened."""
     seeds = {item.arm: item.scores.keys() for item in analysis.arms}
-    known = _last_findings(item for item in findings if item.iteration <= decision.iteration)
-    by_experiment = {item.experiment_id: item for item in known}
     arms: list[ArmFacts] = []
     for arm in facts.arms:
         if arm.experiment.iteration > decision.iteration:
             continue
         search = {seed: run for seed, run in scored[arm.name].items() if seed in seeds.get(arm.name, ())}
+        runs = tuple(item for item in arm.runs if item.run.created_at <= decision.created_at)
         arms.append(
             replace(
                 arm,
                 search=summarize_arm(arm.name, search, facts.charter),
                 base=_summarize_base(arm.name, search, facts.charter),
                 sealed=None,
-                finding=by_experiment.get(arm.experiment.id),
-                runs=tuple(item for item in arm.runs if item.run.created_at <= decision.created_at),
+                runs=runs,
+                counts=RunCounts(list_outcomes(arm.experiment, [item.run for item in runs], search)),
             )
         )
-    return replace(facts, arms=_ranked(arms, facts.charter), findings=known, sealed=None, contradicted=None)
+    known = [item for item in findings if item.iteration <= decision.iteration]
+    return replace(
+        facts, arms=judge_arms(rank_arms(arms, facts.charter), facts.charter, analysis, known, {}), sealed=(),
+        contradicted=None,
+    )  # fmt: skip
 
 
-def _last_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The newest of each arm, in the order of the arms' first ones."""
-    newest: dict[str, Finding] = {}
-    for finding in sorted(findings, key=lambda item: item.iteration):
-        newest[finding.experiment_id] = finding
-    return tuple(newest.values())
-
-
-def _compare_sealed(
-    store: ExperimentStore, study_id: str, charter: Charter, arms: Sequence[ArmFacts]
-) -> Comparison | None:
-    """The chosen arm against the baseline on the sealed split; None where not both have scores on it."""
-    scores = read_sealed(store, study_id, charter)
-    chosen = [arm.name for arm in arms if arm.name in scores and arm.name != charter.baseline]
-    if charter.baseline not in scores or not chosen:
-        return None
-    return compare_sealed(charter, chosen[0], scores)
-
-
-def _contradicted(charter: Charter, sealed: Comparison | None) -> str | None:
-    """The sealed split has scores at the end of training alone, which say nothing of who learns sooner."""
-    if sealed is None or charter.judged_by is JudgedBy.AREA:
-        return None
-    return sealed.arm if contradicts(charter, sealed) else None
-
-
-def _gather_runs(store: ExperimentStore, study_id: str, charter: Charter) -> dict[str, list[RunFacts]]:
+def _gather_runs(
+    store: ExperimentStore, study_id: str, charter: Charter, search: Mapping[str, Runs]
+) -> dict[str, list[RunFacts]]:
     """By experiment id; seeds in order, attempts in order."""
     splits = {BASE: charter.search_split, FINAL: charter.search_split, SEALED: charter.sealed_split}
     scores = {
@@ -247,6 +309,7 @@ def _gather_runs(store: ExperimentStore, study_id: str, charter: Charter) -> dic
         if splits.get(item.phase) == item.split
     }
     names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
+    values = {run.run_id: run.score for runs in search.values() for run in runs.values()}
     grouped: dict[str, list[RunFacts]] = defaultdict(list)
     for run in sorted(store.list_runs(study_id=study_id), key=lambda run: (run.seed, run.attempt)):
         final = scores.get((run.id, FINAL))
@@ -260,6 +323,7 @@ def _gather_runs(store: ExperimentStore, study_id: str, charter: Charter) -> dic
                 sealed=scores.get((run.id, SEALED)),
                 counts=run.status is RunStatus.FINISHED and final is not None and run.seed not in earlier,
                 config_hash=hash_json(run.job),
+                value=values.get(run.id),
             )
         )
     return grouped
@@ -271,11 +335,11 @@ def _gather_arms(
     charter: Charter,
     runs: Mapping[str, list[RunFacts]],
     search: Mapping[str, Runs],
-    findings: tuple[Finding, ...],
 ) -> tuple[ArmFacts, ...]:
-    by_experiment = {finding.experiment_id: finding for finding in findings}
     sealed = read_sealed(store, study_id, charter)
-    arms = [
+    costs = gather_costs(store, study_id)
+    against = costs.get(charter.baseline, ArmCost())
+    return tuple(
         _gather_arm(
             store,
             charter,
@@ -283,17 +347,10 @@ def _gather_arms(
             tuple(runs.get(experiment.id, ())),
             search[experiment.name],
             sealed.get(experiment.name),
-            by_experiment.get(experiment.id),
+            costs.get(experiment.name, ArmCost()),
+            against,
         )
         for experiment in store.list_experiments(study_id)
-    ]
-    return _ranked(arms, charter)
-
-
-def _ranked(arms: Iterable[ArmFacts], charter: Charter) -> tuple[ArmFacts, ...]:
-    sign = 1.0 if charter.direction == "minimize" else -1.0
-    return tuple(
-        sorted(arms, key=lambda arm: (not arm.search.scores, sign * arm.search.mean if arm.search.scores else 0))
     )
 
 
@@ -304,7 +361,8 @@ def _gather_arm(
     runs: tuple[RunFacts, ...],
     search: Runs,
     sealed: Runs | None,
-    finding: Finding | None,
+    cost: ArmCost,
+    cost_of_baseline: ArmCost,
 ) -> ArmFacts:
     counted = [item.run.id for item in runs if item.counts]
     drawn = with_curves(runs)
@@ -313,12 +371,15 @@ def _gather_arm(
         search=summarize_arm(experiment.name, search, charter),
         base=_summarize_base(experiment.name, search, charter),
         sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter),
-        finding=finding,
+        finding=None,
         runs=runs,
         curves=_gather_curves(store, drawn, REWARD),
         held_out=_gather_held_out(store, counted, charter),
         amounts=gather_amounts(store, counted),
         solved=_gather_curves(store, drawn, SUCCESS),
+        counts=RunCounts(list_outcomes(experiment, [item.run for item in runs], search)),
+        cost=cost,
+        flags=cost_flags(cost, cost_of_baseline),
     )
 
 

@@ -1,170 +1,223 @@
 """What a reader in a hurry needs: the abstract, what to do now, and what the study does not show.
 
-Place in the flow: render.py puts these sentences at the head and the end of a report. All of them follow from the facts
-by rules; no planner has a say, and nothing is computed here but counts and the number of seeds that an open comparison
-would roughly need.
+Place in the flow: render.py puts these sentences at the head and the end of a report, and the terminal shows some. All
+of them follow from the facts by rules; no planner has a say, and nothing is counted or computed here.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from statistics import NormalDist
+from itertools import combinations
 
-from experiments_db import RunStatus
+from researcher.report.changes import list_changes
+from researcher.report.counts import RunCounts, RunEnd
 from researcher.report.facts import ArmFacts, StudyFacts
+from researcher.report.formats import (
+    count,
+    count_kinds,
+    format_difference,
+    format_interval,
+    format_score,
+    format_share,
+    is_known,
+    join_names,
+)
+from researcher.report.headline import is_better_trained, unseen
+from researcher.study.costs import NOT_FROM_MODEL_BELOW
 from researcher.study.log import BUDGET_SPENT
-from researcher.types import JudgedBy
+from researcher.types import Charter, JudgedBy
 
-OPEN = "inconclusive"
-KEPT = "keep"
 USUAL_EPISODES = 100
 """Below this many held-out episodes, one episode is more than a hundredth of a score."""
 POWER = 0.8
 """The probability to find an effect that is there which is usually asked for."""
+FEW_PAIRS = 3
+"""So many pairs of arms are named one by one."""
+
+FAILED_SCORES = {
+    "base": "counted with the score before training",
+    "worst": "counted with the worst score",
+}
 
 
 def abstract(facts: StudyFacts, answer: str) -> list[str]:
-    """What was asked, what was done, what came out, sentence by sentence."""
+    """Return what was asked, what was done and what came out, sentence by sentence."""
     charter = facts.charter
-    arms = [arm for arm in facts.arms if arm not in facts.rejected_arms]
-    scored = sum(len(arm.search.scores) for arm in arms)
-    seeds = len({seed for arm in arms for seed in arm.search.scores})
+    arms = len(facts.arms) - len(facts.rejected_arms)
     sentences = [
-        f"This study asks: {charter.question}",
-        f"{count(len(arms), 'arm')} were trained on {charter.task} with {count(len(facts.runs), 'run')} over "
-        f"{count(seeds, 'seed')}; {scored} of them count, each with a score of {charter.eval_episodes} held-out "
-        f"episodes, and {len(facts.failed_runs)} failed.",
+        f"This study asks: {charter.topic}",
+        f"{count(arms, 'arm')} on {charter.task}, over {count(facts.counts.seeds, 'seed')}. "
+        f"{say_runs(facts.counts, charter)}",
+        f"A score is the mean of {charter.eval_episodes} held-out episodes.",
         answer,
     ]
     sealed = [arm for arm in facts.arms if arm.sealed is not None]
     if sealed:
-        means = ", ".join(f"{arm.name} {arm.sealed.mean:.3f}" for arm in sealed if arm.sealed is not None)
+        means = ", ".join(f"{arm.name} {format_score(arm.sealed.mean)}" for arm in sealed if arm.sealed is not None)
         sentences.append(f"On the {charter.sealed_split} split, which took no part in any choice: {means}.")
     return sentences
 
 
+def say_runs(counts: RunCounts, charter: Charter) -> str:
+    """Return how the runs ended: each of them once, then those that failed among those that count."""
+    if not counts.begun:
+        return "No run was begun."
+    early, failed = count_kinds(counts.early), count_kinds(counts.failed_without_score)
+    words = {
+        RunEnd.FINISHED: "finished",
+        RunEnd.EARLY: f"ended early ({early}), scored with what had been learned by then",
+        RunEnd.FAILED: f"failed without a score ({failed}), {FAILED_SCORES[charter.failed_score]}",
+        RunEnd.MISSING: "without a score, broken by the system",
+        RunEnd.BUDGET: "without a score, stopped by the budget",
+        RunEnd.OPEN: "not ended",
+    }
+    said = [f"{number} {words[end]}" for end in RunEnd if (number := counts.ended(end))]
+    said.append(say_failures(counts))
+    if counts.retried:
+        said.append(f"{len(counts.retried)} trained again after the system had broken them")
+    return f"{count(counts.begun, 'run')} begun, one for each arm and seed: {'; '.join(said)}."
+
+
+def say_failures(counts: RunCounts) -> str:
+    """Return how many of the runs that count failed by their own doing, ended early or without a score."""
+    kinds = f" ({count_kinds(counts.failures)})" if counts.failed else ""
+    return f"{counts.failed} of the {counts.counting} that count failed by their own doing{kinds}"
+
+
 def recommendation(facts: StudyFacts) -> list[str]:
-    """What to do with the result."""
-    kept = [arm for arm in facts.arms if arm.finding is not None and arm.finding.verdict.value == KEPT]
-    undecided = [arm for arm in facts.arms if arm.finding is not None and arm.finding.verdict.value == OPEN]
+    """Return what to do with the result."""
+    baseline = facts.baseline
     sentences: list[str] = []
-    if kept and facts.baseline is not None:
-        best = kept[0]
-        if facts.contradicted == best.name:
-            sentences.append(
-                f"Stay with {facts.baseline.name} unless {best.name} is confirmed on fresh seeds: the "
-                f"{facts.charter.sealed_split} split contradicts its gain."
-            )
-        else:
-            sentences.append(f"Use {best.name}: {_changes(facts.baseline, best)}.")
-    elif any(item.effect is not None for item in facts.findings) and facts.baseline is not None:
-        sentences.append(f"Stay with {facts.baseline.name}: no arm was shown to be better.")
-    else:
+    if baseline is None or not any(arm.comparison and is_known(arm.comparison.difference) for arm in facts.arms):
         sentences.append("No recommendation: nothing has been compared.")
-    for arm in undecided:
-        seeds = _seeds_needed(facts, arm)
-        more = (
-            f": about {seeds} seeds per arm would find an effect of {facts.charter.rule.min_effect:g} with probability "
-            f"{POWER:g}"
-            if seeds
-            else ""
-        )
-        sentences.append(f"{arm.name} is not decided{more}.")
+    else:
+        sentences += _what_to_use(facts, baseline)
+    if opened := [arm.name for arm in facts.arms if arm.is_open]:
+        sentences.append(f"Not decided: {join_names(opened)}.{_needed(facts)}")
     return sentences
 
 
+def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
+    kept = [arm for arm in facts.ranked if arm.is_kept]
+    if kept and facts.contradicted == kept[0].name:
+        yield (
+            f"Stay with {baseline.name} unless {kept[0].name} is confirmed on fresh seeds: the "
+            f"{facts.charter.sealed_split} split contradicts its gain."
+        )
+        return
+    of_model = [arm for arm in kept if not is_not_from_model(arm)]
+    if of_model:
+        yield _use(facts, baseline, of_model[0])
+    else:
+        shown = "no arm was shown to be better" if not kept else "no other arm was shown to be better"
+        yield f"Stay with {baseline.name}: {shown}."
+    for arm in kept:
+        if is_not_from_model(arm) and arm.cost.evaluation is not None:
+            yield (
+                f"{arm.name} is not recommended as better trained: its replies do not come from the model "
+                f"({format_share(arm.cost.evaluation.model_share)} of their characters)."
+            )
+
+
+def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
+    found = arm.comparison
+    assert found is not None, "a verdict is that of a comparison"
+    said = [f"Use {arm.name}: {', '.join(list_changes(baseline, arm)) or 'its settings are those of the baseline'}."]
+    part = found.training_gain
+    if is_known(part.value) and not is_better_trained(facts, found):
+        said.append(
+            f"It is not shown to be better trained: of training, {format_difference(part.value)} "
+            f"({format_interval(part.ci_low, part.ci_high, signed=True)})."
+        )
+    if is_known(found.unseen_failures):
+        said.append(f"That is about a typical run: {unseen(found)}.")
+    if arm.flags:
+        said.append(f"It comes {'; '.join(arm.flags)}." if arm.flags[0].startswith(("at ", "with ")) else "")
+    return " ".join(filter(None, said))
+
+
+def is_not_from_model(arm: ArmFacts) -> bool:
+    """Whether too little of what is graded was written by the model."""
+    share = None if arm.cost.evaluation is None else arm.cost.evaluation.model_share
+    return share is not None and share < NOT_FROM_MODEL_BELOW
+
+
+def _needed(facts: StudyFacts) -> str:
+    needed = facts.needed
+    if needed is None:
+        return ""
+    goal = f"an arm that is better by {needed.effect:g} is kept with probability {needed.power:g}"
+    if needed.seeds is None:
+        return f" Even with {needed.most} runs per arm, no such number is reached that {goal}."
+    return f" With about {needed.seeds} runs per arm in place of {needed.has}, {goal}."
+
+
 def limitations(facts: StudyFacts) -> list[str]:
-    """What the study does not show, or shows less well than it may seem."""
+    """Return what the study does not show, or shows less well than it may seem."""
     charter = facts.charter
     models = sorted({str(arm.experiment.job.get("model")) for arm in facts.arms if arm.experiment.job.get("model")})
-    of_model = f" with the model {' and '.join(models)}" if models else ""
+    of_model = f" with the model {join_names(models)}" if models else ""
     found = [f"All of it is about {charter.task}{of_model}; other tasks and models were not looked at."]
     if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
         found.append(
             f"The first plan was to find an arm that is better by {charter.sample_size.target_effect:g} with a "
             f"probability of {facts.sample_size.power:.2f} only."
         )
-    found += _of_precision(facts)
-    found += _of_runs(facts)
-    if len(facts.arms) > 2:
-        found.append(f"Arms are compared with {charter.baseline}; differences between other arms were not tested.")
-    if not any(arm.sealed for arm in facts.arms):
-        found.append(f"The {charter.sealed_split} split was not scored, so the choice is not confirmed.")
-    elif len([arm for arm in facts.arms if arm.sealed]) == 1 < len(facts.arms):
-        found.append(f"On the {charter.sealed_split} split one arm alone was scored, which confirms no difference.")
-    elif charter.judged_by is JudgedBy.AREA:
-        found.append(
-            f"The {charter.sealed_split} split was scored at the end of training alone: it does not confirm who learns "
-            "sooner."
-        )
-    tested = [run for arm in facts.arms if arm.sealed is not None for run in arm.runs if run.counts]
-    if lacking := sum(run.sealed is None for run in tested):
-        found.append(f"{lacking} of the {count(len(tested), 'run')} to be tested have no {charter.sealed_split} score.")
+    found += [*_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_sealed(facts)]
     if charter.assumptions:
-        found.append(f"{count(len(charter.assumptions), 'thing')} that the topic did not say were assumed; see Method.")
+        found.append(f"Assumed, because the topic did not say: {count(len(charter.assumptions), 'thing')}; see Method.")
     return found
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _of_precision(facts: StudyFacts) -> Iterator[str]:
     charter = facts.charter
     seeds = [len(arm.search.scores) for arm in facts.arms if arm.search.scores]
     if seeds and min(seeds) < charter.rule.min_seeds:
-        yield f"Some arms have {count(min(seeds), 'seed')}; a verdict needs {charter.rule.min_seeds}."
-    widths = [
-        (arm.search.ci_high - arm.search.ci_low) / 2
-        for arm in facts.arms
-        if arm.search.scores and math.isfinite(arm.search.ci_high - arm.search.ci_low)
-    ]
+        yield f"Some arms have {count(min(seeds), 'run')} that count; a verdict needs {charter.rule.min_seeds}."
+    widths = [arm.search.half_width for arm in facts.arms if is_known(arm.search.half_width)]
     if widths and max(widths) > charter.rule.min_effect:
         yield (
-            f"Means are known to within {max(widths):.3f} at worst, more than the smallest effect that counts, "
-            f"{charter.rule.min_effect:g}."
+            f"Means are known to within {format_score(max(widths))} at worst, more than the smallest effect that "
+            f"counts, {charter.rule.min_effect:g}."
         )
     if charter.eval_episodes < USUAL_EPISODES:
         yield f"A score has {charter.eval_episodes} episodes: one of them is {1 / charter.eval_episodes:.3f} of it."
 
 
 def _of_runs(facts: StudyFacts) -> Iterator[str]:
-    stopped = [item for item in facts.failed_runs if item.is_budget_stop]
-    if failed := len(facts.failed_runs) - len(stopped):
-        yield f"{failed} of {count(len(facts.runs), 'run')} failed; see What failed."
-    if stopped:
-        yield f"{count(len(stopped), 'run')} had no score yet when the budget stopped it, which is no arm's failure."
+    counts = facts.counts
+    if counts.begun:
+        yield f"Of the runs, {say_failures(counts)}; {len(counts.without_score)} have no score."
     if facts.decisions and facts.decisions[-1].details.get(BUDGET_SPENT):
         yield "The budget ended the study before its last plan was done; a raised one goes on with it."
-    early = [item for item in facts.runs if item.counts and item.run.diagnosis]
-    if early:
-        yield f"{count(len(early), 'run')} ended early and count with what had been learned by then."
     if facts.rejected_arms:
         yield f"{count(len(facts.rejected_arms), 'arm')} could not be run."
-    waiting = [item for item in facts.runs if not item.run.status.is_over and item.run.status is not RunStatus.PLANNED]
-    if waiting:
-        yield f"{count(len(waiting), 'run')} had not ended when this was written."
 
 
-def _changes(baseline: ArmFacts, arm: ArmFacts) -> str:
-    """In what its factors differ from the baseline's."""
-    old, new = baseline.experiment.factors, arm.experiment.factors
-    changed = [f"{name} {new[name]} in place of {old.get(name)}" for name in new if new[name] != old.get(name)]
-    if arm.code_hash != baseline.code_hash:
-        changed.append("another program, which Method shows")
-    return ", ".join(changed) or f"its environment to train on is another than that of {baseline.name}"
+def _of_untested(facts: StudyFacts) -> Iterator[str]:
+    """The pairs of arms that neither a comparison nor a hypothesis was about."""
+    others = [arm.name for arm in facts.arms if arm.search.scores and not arm.experiment.is_baseline]
+    tested = [{*item.contrast.arms, *item.contrast.against} for item in facts.contrasts]
+    pairs = list(combinations(others, 2))
+    untested = [pair for pair in pairs if not any(names.issuperset(pair) for names in tested)]
+    if untested and len(untested) <= FEW_PAIRS:
+        yield f"Not tested: {'; '.join(f'{one} against {other}' for one, other in untested)}."
+    elif untested:
+        yield f"Not tested: {len(untested)} of the {len(pairs)} differences between arms other than the baseline."
 
 
-def _seeds_needed(facts: StudyFacts, arm: ArmFacts) -> int | None:
-    """Roughly, in the normal approximation: half the width of an interval falls with the root of the number of seeds,
-    and an effect is found with probability POWER if it is (z_alpha + z_power) / z_alpha times as large as that half."""
-    finding = arm.finding
-    seeds = len(arm.search.scores)
-    if finding is None or finding.ci_low is None or finding.ci_high is None or seeds < 2:
-        return None
-    normal = NormalDist()
-    found_at = normal.inv_cdf(1 - facts.charter.rule.alpha / 2)
-    half_width = (finding.ci_high - finding.ci_low) / 2 * (found_at + normal.inv_cdf(POWER)) / found_at
-    needed = math.ceil(seeds * (half_width / facts.charter.rule.min_effect) ** 2)
-    return needed if needed > seeds else None
+def _of_sealed(facts: StudyFacts) -> Iterator[str]:
+    charter = facts.charter
+    tested = [arm for arm in facts.arms if arm.sealed is not None]
+    if not tested:
+        yield f"The {charter.sealed_split} split was not scored, so the choice is not confirmed."
+    elif len(tested) == 1:
+        yield f"On the {charter.sealed_split} split one arm alone has scores, which confirms no difference."
+    elif charter.judged_by is JudgedBy.AREA:
+        yield (
+            f"The {charter.sealed_split} split was scored at the end of training alone: it does not confirm who learns "
+            "sooner."
+        )
+    lacking = [item for arm in tested for item in arm.runs if item.counts and item.sealed is None]
+    if lacking:
+        yield f"On the {charter.sealed_split} split {count(len(lacking), 'finished run')} of its arms lack a score."

@@ -1,18 +1,16 @@
-"""Facts to text: how numbers, names and verdicts are written, and the two templates that put them on a page.
+"""The facts on a page: the two templates, and what they are filled in with.
 
 Place in the flow: `write.py` hands in the facts and the pictures and writes what comes out. Whatever a person or a
-model wrote is escaped: by Jinja's autoescape in HTML, by `escape_markdown` in Markdown. This module reads no database.
+model wrote is escaped: by Jinja's autoescape in HTML, by `escape_markdown` in Markdown. This module reads no database
+and counts nothing.
 """
 
 from __future__ import annotations
 
 import base64
-import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from difflib import unified_diff
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,27 +19,36 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import swarm
-from experiments_db import BudgetKind, Decision, Finding, number_as_text
+from experiments_db import BudgetKind
 from researcher.execution.failure_reason import in_one_line
-from researcher.judge.sample_size import describe
-from researcher.report.claims import CheckedClaim, check_claims, check_text
+from researcher.report.claims import CheckedClaim, check_claims
 from researcher.report.facts import ArmFacts, StudyFacts
+from researcher.report.formats import (
+    count,
+    count_kinds,
+    escape_markdown,
+    format_amount,
+    format_difference,
+    format_interval,
+    format_p,
+    format_score,
+    format_share,
+    format_time,
+    format_value,
+)
+from researcher.report.headline import answer, not_studied
 from researcher.report.learning_speed import compare_speed
-from researcher.report.overview import abstract, limitations, recommendation
+from researcher.report.overview import FAILED_SCORES, abstract, limitations, recommendation
 from researcher.study.budget import present_budget
-from researcher.study.ending import headline
 from researcher.study.log import claim_from_json
-from researcher.types import Outcome, Relation
 
 if TYPE_CHECKING:
     from researcher.report.figures import Picture
 
+BUDGET = "budget"
+"""The author of a decision that nobody took."""
 WRITER = f"Written by swarm-researcher {swarm.__version__}."
 """Says which version's words and layout a report has."""
-
-MISSING = "n/a"
-_MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
-_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
     (BudgetKind.RUNS, "runs", "max_runs"),
@@ -70,184 +77,63 @@ def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
     return page.render(_page(facts), pictures=pictures, style=Markup(style))
 
 
-def escape_markdown(value: object) -> str:
-    """Text that Markdown shows as it is, on one line, in a table cell or elsewhere."""
-    line = " ".join(str(value).split()).translate(_ENTITIES)
-    return _MARKDOWN_SPECIAL.sub(r"\\\1", line)
-
-
-def format_score(value: float | None) -> str:
-    return MISSING if value is None or not math.isfinite(value) else f"{value:.3f}"
-
-
-def format_difference(value: float | None) -> str:
-    return MISSING if value is None or not math.isfinite(value) else f"{value:+.3f}"
-
-
-def format_p(value: float | None) -> str:
-    if value is None or not math.isfinite(value):
-        return MISSING
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def format_interval(low: float | None, high: float | None, *, signed: bool = False) -> str:
-    write = format_difference if signed else format_score
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return MISSING
-    return f"{write(low)} to {write(high)}"
-
-
-def format_value(value: Any) -> str:
-    if isinstance(value, float):
-        return number_as_text(value)
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def format_time(seconds: float | None) -> str:
-    return MISSING if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def format_amount(value: float | None) -> str:
-    return MISSING if value is None else f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
-
-
-def not_studied(facts: StudyFacts) -> str:
-    """What the topic asked and the study leaves out, in one sentence; empty where it leaves nothing out."""
-    named = ", ".join(facts.charter.not_studied)
-    return f"Not studied, though the topic asks for it: {named}." if named else ""
-
-
-def answer(facts: StudyFacts) -> str:
-    """The judge's verdict in words; it follows from the findings and the judged contrasts alone. A study that failed
-    says so first, and nothing else if it compared nothing."""
-    if failed := headline(facts.study):
-        is_anything_compared = any(item.effect is not None for item in facts.findings)
-        return f"{failed} {_answer_so_far(facts)}" if is_anything_compared else failed
-    return _answer_so_far(facts)
-
-
-def _answer_so_far(facts: StudyFacts) -> str:
-    baseline = facts.baseline
-    if baseline is None or not baseline.search.scores:
-        return f"No answer: the baseline {facts.charter.baseline} has no finished run to compare with."
-    if not facts.findings:
-        return "No answer yet: nothing has been compared with the baseline."
-    return " ".join([_answer_by_verdict(facts, baseline), *_answer_by_contrasts(facts)])
-
-
-def _answer_by_verdict(facts: StudyFacts, baseline: ArmFacts) -> str:
-    rule = facts.charter.rule
-    kept = [arm for arm in facts.arms if arm.finding is not None and arm.finding.verdict == "keep"]
-    if not kept:
-        return (
-            f"No arm beats the baseline {baseline.name} (mean {format_score(baseline.search.mean)}) by the charter's "
-            f"rule (at least {rule.min_effect:g}, p below {rule.alpha:g}): {_count_verdicts(facts.findings)}."
-        )
-    best = kept[0]
-    others = f" ({len(kept) - 1} more kept)" if len(kept) > 1 else ""
-    if facts.contradicted == best.name and (sealed := facts.sealed) is not None:
-        return (
-            f"No improvement is shown: {best.name} was better than {baseline.name} on the {facts.charter.search_split} "
-            f"split, {_effect_of(facts, best.finding)}, and the sealed {facts.charter.sealed_split} split contradicts "
-            f"it: {format_difference(sealed.difference)} "
-            f"({format_interval(sealed.ci_low, sealed.ci_high, signed=True)})."
-        )
-    return (
-        f"{best.name} is better than {baseline.name}{others}: {_effect_of(facts, best.finding)}, a mean of "
-        f"{format_score(best.search.mean)} against {format_score(baseline.search.mean)}."
-    )
-
-
-_ANSWERS: Mapping[Relation, Mapping[Outcome, str]] = {
-    Relation.BEST: {
-        Outcome.SUPPORTED: "{winner} is the best setting",
-        Outcome.REFUTED: "The leading settings are alike",
-        Outcome.UNDECIDED: "Which setting is best is not decided",
-    },
-    Relation.MATTERS_MORE: {
-        Outcome.SUPPORTED: "{statement}",
-        Outcome.REFUTED: "It is the other way round than this: {statement}",
-        Outcome.UNDECIDED: "Not decided: {statement}",
-    },
-    Relation.INTERACTION: {
-        Outcome.SUPPORTED: "{statement}",
-        Outcome.REFUTED: "Not so: {statement}",
-        Outcome.UNDECIDED: "Not decided: {statement}",
-    },
-    Relation.EQUIVALENT: {
-        Outcome.SUPPORTED: "{statement}",
-        Outcome.REFUTED: "Not so: {statement}",
-        Outcome.UNDECIDED: "Not decided: {statement}",
-    },
-}
-
-
-def _answer_by_contrasts(facts: StudyFacts) -> Iterator[str]:
-    """One sentence for each hypothesis that asks more than whether an arm beats the baseline."""
-    statements = {item.key: item.statement for item in facts.hypotheses}
-    for item in facts.contrasts:
-        sentence = _ANSWERS.get(item.contrast.relation, {}).get(item.outcome)
-        if sentence is not None:
-            said = sentence.format(winner=item.winner, statement=statements.get(item.key, "the hypothesis").rstrip("."))
-            yield f"{said} ({item.reason.rstrip('.')})."
-
-
-def _effect_of(facts: StudyFacts, finding: Finding | None) -> str:
-    assert finding is not None, "only a finding makes an arm kept"
-    return (
-        f"{format_difference(finding.effect)} ({100 * finding.confidence:g} % interval "
-        f"{format_interval(finding.ci_low, finding.ci_high, signed=True)}, p = {format_p(finding.p_adjusted)} after "
-        f"{facts.charter.rule.correction.capitalize()}'s correction over {_count_comparisons(facts)})"
-    ).replace("p = <", "p < ")
-
-
-def _count_comparisons(facts: StudyFacts) -> str:
-    count = len(facts.findings)
-    among = " and for the share of alpha that each plan has" if len(facts.charter.rule.shares) > 1 else ""
-    return f"{count} comparison{'' if count == 1 else 's'}{among}"
-
-
-def _count_verdicts(findings: Iterable[Finding]) -> str:
-    by_verdict: dict[str, list[str]] = {}
-    for finding in findings:
-        by_verdict.setdefault(finding.verdict, []).append(finding.id)
-    return ", ".join(f"{len(ids)} {'rejected' if name == 'reject' else name}" for name, ids in by_verdict.items())
-
-
 _METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
-_FAILED_SCORES = {
-    "base": "counts with the score that it had before training",
-    "worst": "counts with the worst score",
-}
+SAID_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified"})
+"""Kinds of warnings that the list of broken trainings, the answer and the decisions have already."""
 
 
 def _sample_size(facts: StudyFacts) -> str:
     goal, size = facts.charter.sample_size, facts.sample_size
-    return "" if goal is None or size is None else describe(goal, size)
+    if goal is None or size is None:
+        return ""
+    return (
+        f"The first plan has {size.seeds} runs per arm, {size.runs} in all: among "
+        f"{count(size.comparisons, 'comparison')} an arm that is better by {goal.target_effect:g} is kept with "
+        f"probability {size.power:.2f} (variance from {size.basis})."
+    )
+
+
+def _base_scores(facts: StudyFacts) -> str:
+    measured, runs = facts.base_measured
+    if measured == runs:
+        return "The score before training was measured for each run."
+    return (
+        f"The score before training was measured {count(measured, 'time')} for {count(runs, 'training')}: those that "
+        "begin with the same weights, played by the same agent, share one."
+    )
 
 
 def _page(facts: StudyFacts) -> dict[str, Any]:
     """All that both templates print; they hold words and layout, no computation."""
-    found = answer(facts)
+    found, charter = answer(facts), facts.charter
     return {
         "facts": facts,
         "writer": WRITER,
-        "charter": facts.charter,
+        "charter": charter,
+        "reading": "" if charter.question == charter.topic else charter.question,
         "not_studied": not_studied(facts),
-        "compared_at": facts.charter.compared_at,
+        "compared_at": charter.compared_at,
         "answer": found,
         "abstract": abstract(facts, found),
         "recommendation": recommendation(facts),
         "limitations": limitations(facts),
-        "comparisons": _count_comparisons(facts),
+        "base_scores": _base_scores(facts),
         "method": _METHOD,
-        "failed_score": _FAILED_SCORES[facts.charter.failed_score],
+        "failed_score": FAILED_SCORES[charter.failed_score],
         "sample_size": _sample_size(facts),
         "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
+        "rank_of": {arm.name: index for index, arm in enumerate(facts.ranked, 1)},
+        "costs": [
+            (arm, phase, cost)
+            for arm in facts.arms
+            for phase, cost in (("training", arm.cost.training), ("evaluation", arm.cost.evaluation))
+            if cost is not None
+        ],
+        "warnings": [item for item in facts.warnings if item.kind not in SAID_ELSEWHERE],
         "interpretations": _interpretations(facts),
-        "decisions": [(item, _reason(facts, item)) for item in facts.decisions],
-        "speed": compare_speed({arm.name: list(arm.held_out.values()) for arm in facts.arms}, facts.charter.baseline),
+        "decisions": [(item, item.details.get("author") == BUDGET) for item in facts.decisions],
+        "speed": compare_speed({arm.name: list(arm.held_out.values()) for arm in facts.arms}, charter.baseline),
         "sealed": [arm for arm in facts.arms if arm.sealed is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),
@@ -256,24 +142,12 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
 
 
 def _interpretations(facts: StudyFacts) -> list[tuple[int, tuple[CheckedClaim, ...]]]:
-    """By iteration, checked against the record as it was then. Studies of earlier versions have prose, in which claims
-    are looked for."""
-    found: list[tuple[int, tuple[CheckedClaim, ...]]] = []
-    for item in facts.decisions:
-        then = facts.at_decisions.get(item.iteration, facts)
-        claims, prose = item.details.get("claims"), item.details.get("interpretation")
-        if claims is not None:
-            found.append((item.iteration, check_claims(map(claim_from_json, claims), then)))
-        elif isinstance(prose, str) and prose.strip():
-            found.append((item.iteration, check_text(prose, then)))
-    return [(number, checked) for number, checked in found if checked]
-
-
-def _reason(facts: StudyFacts, decision: Decision) -> tuple[CheckedClaim, ...]:
-    """A model's reasons are checked like its interpretations; a rule's need no check."""
-    if str(decision.details.get("author") or facts.charter.brain).startswith("llm:"):
-        return check_text(decision.reason, facts.at_decisions.get(decision.iteration, facts))
-    return (CheckedClaim(decision.reason),)
+    """By iteration, checked against the record as it was then."""
+    return [
+        (item.iteration, check_claims(map(claim_from_json, claims), facts.at_decisions.get(item.iteration, facts)))
+        for item in facts.decisions
+        if (claims := item.details.get("claims"))
+    ]
 
 
 def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
@@ -348,5 +222,6 @@ def _environment(*, autoescape: bool) -> Environment:
         text=escape_markdown,
         data_url=_data_url,
     )
+    environment.filters.update(percent=format_share, kinds=count_kinds)
     environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]
     return environment

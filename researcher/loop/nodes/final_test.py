@@ -1,4 +1,8 @@
-"""Final test: the winner and the baseline are scored once, on the split that nothing before has touched."""
+"""Final test: the winner, the baseline and the runner-up are scored once, on a split that nothing before has touched.
+
+The winner is the best arm that was kept, or the best of all where none was. The runner-up is scored where several arms
+were asked about, and where the winner is the baseline: one arm alone would confirm nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from researcher.execution.runs import list_all_trials
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.report.formats import join_names
 from researcher.study.continuation import find_continuation, is_test_over
-from researcher.types import Charter, Verdict
+from researcher.study.log import StudyLog
+from researcher.types import Charter, History, Relation, Verdict
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:
@@ -30,27 +36,40 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
             "study can go on with a raised budget.",
         )
         return state
-    arms = _finalists(deps)
+    arms = choose_finalists(deps.log, charter)
+    if len(arms) < 2:
+        deps.log.note("test.closed", f"The {charter.sealed_split} split stays sealed: there are no two arms to score.")
+        return state
     pending = _unscored(deps, charter, arms)
     if not pending:
         return state
-    deps.store.open_test_split(deps.study_id, f"score {' and '.join(arms)}")
-    deps.log.note("test.opened", f"The sealed {charter.sealed_split} split is opened for {' and '.join(arms)}.")
+    deps.store.open_test_split(deps.study_id, f"score {join_names(arms)}")
+    deps.log.note("test.opened", f"The sealed {charter.sealed_split} split is opened for {join_names(arms)}.")
     measure = deps.evaluator().measure_sealed
     score_checkpoints(deps, [CheckpointScore(f"seal/{run.id}", "test score", run, measure) for run in pending])
     _announce(deps, charter, arms)
     return state
 
 
-def _finalists(deps: Deps) -> list[str]:
-    """The best arm by the search split, of those that were kept if any was, and the baseline if that is another."""
-    history, charter = deps.log.history(), deps.log.charter()
+def choose_finalists(log: StudyLog, charter: Charter) -> list[str]:
+    """Return the arms to score, best first but for the baseline, among those with weights at the end of a training. An
+    arm that was disqualified is not ranked, and so is none of them."""
+    history = log.history()
     if not history.analyses:
         return []
     last = history.analyses[-1]
+    finished = {trial.experiment.name for trial in list_all_trials(log.store, log.study_id) if trial.finished}
     kept = {item.arm for item in last.comparisons if item.verdict is Verdict.KEEP}
-    best = [arm for arm in last.ranking if arm in kept] or list(last.ranking)
-    return list(dict.fromkeys([*best[:1], *(arm for arm in last.ranking if arm == charter.baseline)]))
+    best_first = sorted((arm for arm in last.ranking if arm in finished), key=lambda arm: arm not in kept)
+    has_runner_up = _is_best_asked(history) or best_first[:1] == [charter.baseline]
+    chosen = best_first[: 2 if has_runner_up else 1]
+    return list(dict.fromkeys([*chosen, *(arm for arm in best_first if arm == charter.baseline)]))
+
+
+def _is_best_asked(history: History) -> bool:
+    """Whether a hypothesis is about what is best, or several arms are held against the baseline."""
+    relations = {item.contrast.relation for plan in history.plans for item in plan.hypotheses if item.contrast}
+    return Relation.BEST in relations or len({arm.name for plan in history.plans for arm in plan.arms}) > 2
 
 
 def _unscored(deps: Deps, charter: Charter, arms: list[str]) -> list[Run]:

@@ -126,4 +126,4 @@ def _temperatures(cost: AttemptCost) -> str:
 
 def _percent(share: float) -> str:
     """Rounded down, so that nothing below the bound is shown as the bound."""
-    return f"{int(100 * share)} %"
+    return f"{int(100 * share + 1e-9)} %"

@@ -1,0 +1,104 @@
+"""How numbers, verdicts and names are written wherever a result is stated, so that no two places write one otherwise.
+
+Place in the flow: the sentences, the templates, the summary of the terminal and the checked claims all use these. This
+module knows nothing of studies.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from experiments_db import number_as_text
+
+MISSING = "n/a"
+DIGITS = 3
+"""Digits after the point of a score, a difference and a p value."""
+LEAST = 0.5 * 10**-DIGITS
+"""A smaller difference is none in print, so nothing is called better or worse by it."""
+ROUNDING = 1e-9
+"""Scores are ratios of small integers: what differs by less is the same."""
+
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+def is_known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def format_score(value: float | None) -> str:
+    return MISSING if value is None or not math.isfinite(value) else f"{value + 0.0:.{DIGITS}f}"
+
+
+def format_difference(value: float | None) -> str:
+    """With as many digits as show that it is not 0."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if ROUNDING < abs(value) < LEAST:
+        return f"{value:+.1g}"
+    return f"{0.0 if abs(value) < LEAST else value:+.{DIGITS}f}"
+
+
+def format_p(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return "<0.001" if value < 0.001 else f"{value:.{DIGITS}f}"
+
+
+def say_p(value: float | None) -> str:
+    """Return a p value in a sentence; 0 is never one."""
+    written = format_p(value)
+    if written == MISSING:
+        return "no p value"
+    return f"p < {written[1:]}" if written.startswith("<") else f"p = {written}"
+
+
+def format_interval(low: float | None, high: float | None, *, signed: bool = False) -> str:
+    write = format_difference if signed else format_score
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return MISSING
+    return f"{write(low)} to {write(high)}"
+
+
+def format_value(value: Any) -> str:
+    if isinstance(value, float):
+        return number_as_text(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def format_time(seconds: float | None) -> str:
+    return MISSING if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def format_amount(value: float | None) -> str:
+    return MISSING if value is None else f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
+def format_share(value: float | None) -> str:
+    """Return a share in percent, rounded down, so that nothing below a bound is shown as the bound."""
+    return MISSING if value is None or not math.isfinite(value) else f"{int(100 * value + ROUNDING)} %"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def count_kinds(kinds: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return names as a list in a sentence."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def escape_markdown(value: object) -> str:
+    """Return text that Markdown shows as it is, on one line, in a table cell or elsewhere."""
+    line = " ".join(str(value).split()).translate(_ENTITIES)
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", line)

@@ -1,0 +1,220 @@
+"""The answer of a study: what is best, what is better than the baseline and by how much, and what that is about.
+
+Place in the flow: the report, the terminal and the webhook say these sentences. They follow from the facts by rules; no
+planner has a say, and nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from researcher.report.facts import ArmFacts, StudyFacts
+from researcher.report.formats import (
+    LEAST,
+    count_kinds,
+    format_difference,
+    format_interval,
+    format_score,
+    is_known,
+    join_names,
+    say_p,
+)
+from researcher.study.ending import headline
+from researcher.types import Comparison, JudgedContrast, Outcome, Relation, Verdict
+
+
+def not_studied(facts: StudyFacts) -> str:
+    """Return what the topic asked and the study leaves out, in one sentence; empty where it leaves nothing out."""
+    named = ", ".join(facts.charter.not_studied)
+    return f"Not studied, though the topic asks for it: {named}." if named else ""
+
+
+def answer(facts: StudyFacts) -> str:
+    """Return the answer. A study that failed says so first, and nothing else if it compared nothing."""
+    if failed := headline(facts.study):
+        is_anything_compared = any(is_known(difference_of(arm)) for arm in facts.arms)
+        return f"{failed} {_answer_so_far(facts)}" if is_anything_compared else failed
+    return _answer_so_far(facts)
+
+
+def _answer_so_far(facts: StudyFacts) -> str:
+    baseline = facts.baseline
+    if baseline is None or not baseline.search.scores:
+        return f"No answer: the baseline {facts.charter.baseline} has no finished run to compare with."
+    if not facts.compared:
+        return "No answer yet: nothing has been compared with the baseline."
+    lead = [_lead(facts)] if facts.is_best_asked else []
+    return " ".join([*lead, *_against_baseline(facts, baseline), *_other_contrasts(facts), *_spending(facts)])
+
+
+def _lead(facts: StudyFacts) -> str:
+    """What is best, with what the judge says of that."""
+    asked = [item for item in facts.contrasts if item.contrast.relation is Relation.BEST]
+    ranked = facts.ranked
+    if asked and asked[-1].outcome is Outcome.SUPPORTED:
+        winner = next((arm for arm in ranked if arm.name == asked[-1].winner), None)
+        if winner is not None:
+            return f"{winner.name} is best: {_mean_of(winner)}."
+    equal, first = _leading(facts), format_score(ranked[0].search.mean)
+    if len(equal) > 1:
+        found = f"{join_names(equal)} share the best mean of {len(ranked)} arms, {first}"
+    else:
+        found = f"{equal[0]} has the best mean of {len(ranked)} arms, {_mean_of(ranked[0])}"
+    if not asked or asked[-1].outcome is Outcome.SUPPORTED:
+        return f"{found}."
+    said = "the leading arms are alike" if asked[-1].outcome is Outcome.REFUTED else "which is best is not decided"
+    return f"{found}; {said}{_grounds(facts, asked[-1])}."
+
+
+def _leading(facts: StudyFacts) -> list[str]:
+    """The arms whose mean is the best in print; none where the answer does not begin with what is best."""
+    if not facts.is_best_asked:
+        return []
+    first = format_score(facts.ranked[0].search.mean)
+    return [arm.name for arm in facts.ranked if format_score(arm.search.mean) == first]
+
+
+def _mean_of(arm: ArmFacts) -> str:
+    runs = len(arm.search.scores)
+    return f"{format_score(arm.search.mean)} over {runs} run{'' if runs == 1 else 's'}"
+
+
+def _against_baseline(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
+    kept = [arm for arm in facts.ranked if arm.is_kept]
+    if kept:
+        yield from _of_kept(facts, baseline, kept)
+    elif len(facts.compared) == 1:
+        yield _of_single(facts, baseline, facts.compared[0])
+    else:
+        rule = facts.charter.rule
+        verdicts = Counter(arm.verdict for arm in facts.compared)
+        yield (
+            f"No arm is shown to be better than the baseline {baseline.name} (mean "
+            f"{format_score(baseline.search.mean)}) by the charter's rule (at least {rule.min_effect:g}, p below "
+            f"{rule.alpha:g}): {count_kinds(verdicts)}."
+        )
+
+
+def _of_kept(facts: StudyFacts, baseline: ArmFacts, kept: list[ArmFacts]) -> Iterator[str]:
+    best, charter = kept[0], facts.charter
+    found = best.comparison
+    assert found is not None, "a verdict is that of a comparison"
+    if facts.contradicted == best.name:
+        sealed = facts.sealed[0]
+        yield (
+            f"No improvement is shown: {best.name} was better than {baseline.name} on the {charter.search_split} "
+            f"split, {effect_of(facts, found)}, and the sealed {charter.sealed_split} split contradicts it: "
+            f"{format_difference(sealed.difference)} ({format_interval(sealed.ci_low, sealed.ci_high, signed=True)})."
+        )
+        return
+    name = "It" if _leading(facts) == [best.name] else best.name
+    said = f"{name} is better than {baseline.name}"
+    if abs(found.difference) < LEAST:
+        said = f"{name} is kept against {baseline.name}, though three digits do not show a difference"
+    yield f"{said}: {effect_of(facts, found)}{_means(best)}{_parts(found)}."
+    if not is_better_trained(facts, found) and is_known(found.training_gain.value):
+        yield f"{name} is not shown to be better trained."
+    if len(kept) > 1:
+        yield f"Also kept: {join_names(arm.name for arm in kept[1:])}."
+    if is_known(found.unseen_failures):
+        yield f"This is about a typical run: {unseen(found)}."
+
+
+def _of_single(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
+    found = arm.comparison
+    assert found is not None, "it is among those that were compared"
+    if arm.disqualified:
+        return f"No answer: {arm.name} was disqualified, and nothing else was compared with {baseline.name}."
+    said = f"Whether {arm.name} is better than {baseline.name} is not decided"
+    if found.verdict is Verdict.WORSE and abs(found.difference) >= LEAST:
+        said = f"{arm.name} is worse than {baseline.name}"
+    elif found.verdict is not Verdict.INCONCLUSIVE:
+        said = f"{arm.name} is not better than {baseline.name} by {facts.charter.rule.min_effect:g} or more"
+    return f"{said}: {effect_of(facts, found)}{_means(arm)}{_parts(found)}."
+
+
+def effect_of(facts: StudyFacts, found: Comparison) -> str:
+    """Return a difference with its interval and its p value."""
+    rule = facts.charter.rule
+    corrected = "" if rule.correction == "none" else " corrected by Holm over the comparisons of its plan"
+    if not is_known(found.p_adjusted):
+        corrected = ""
+    elif len(rule.shares) > 1:
+        corrected += f"{' and' if corrected else ''} for the plan's share of alpha"
+    return (
+        f"{format_difference(found.difference)} ({100 * (1 - rule.alpha):g} % interval "
+        f"{format_interval(found.ci_low, found.ci_high, signed=True)}, {say_p(found.p_adjusted)}{corrected})"
+    )
+
+
+def difference_of(arm: ArmFacts) -> float | None:
+    return None if arm.comparison is None else arm.comparison.difference
+
+
+def unseen(found: Comparison) -> str:
+    """Return what share of the runs may fail although so few did."""
+    return f"up to {100 * found.unseen_failures:.0f} % of its runs may fail or collapse unseen"
+
+
+def is_better_trained(facts: StudyFacts, found: Comparison) -> bool:
+    """Whether the part of a gain that training added is clear of 0."""
+    gain = found.training_gain
+    sign = -1.0 if facts.charter.direction == "minimize" else 1.0
+    return is_known(gain.p) and gain.p < facts.charter.rule.alpha and sign * gain.value >= LEAST
+
+
+def _means(arm: ArmFacts) -> str:
+    own, other = arm.compared_means
+    return f", a mean of {format_score(own)} against {format_score(other)}" if is_known(own) else ""
+
+
+def _parts(found: Comparison) -> str:
+    """The gain in two parts, where both are known."""
+    agent, training = found.agent_gain.value, found.training_gain.value
+    if not (is_known(agent) and is_known(training)):
+        return ""
+    of_it = ", of which" if abs(agent + training - found.difference) < LEAST else "; of runs scored before and after,"
+    return (
+        f"{of_it} {format_difference(agent)} by its agent on the base weights and {format_difference(training)} by "
+        "training"
+    )
+
+
+_ANSWERS: Mapping[Outcome, str] = {
+    Outcome.SUPPORTED: "{statement}",
+    Outcome.REFUTED: "Not so: {statement}",
+    Outcome.UNDECIDED: "Not decided: {statement}",
+}
+_ASKED = frozenset({Relation.MATTERS_MORE, Relation.INTERACTION, Relation.EQUIVALENT})
+"""What a hypothesis may ask besides what is better and what is best, which the answer begins with."""
+
+
+def _other_contrasts(facts: StudyFacts) -> Iterator[str]:
+    statements = {item.key: item.statement for item in facts.hypotheses}
+    last = {item.contrast: item for item in facts.contrasts}
+    for item in last.values():
+        if item.contrast.relation in _ASKED:
+            said = _ANSWERS[item.outcome]
+            if item.contrast.relation is Relation.MATTERS_MORE and item.outcome is Outcome.REFUTED:
+                said = "It is the other way round than this: {statement}"
+            statement = statements.get(item.key, "the hypothesis").rstrip(".")
+            yield f"{said.format(statement=statement)}{_grounds(facts, item)}."
+
+
+def _grounds(facts: StudyFacts, item: JudgedContrast) -> str:
+    """The numbers behind a contrast, with the plan whose runs they are of, where there are several."""
+    plans = {each.key.split(".")[0] for each in facts.contrasts} | {f"h{each.iteration}" for each in facts.decisions}
+    plan = item.key.split(".")[0].removeprefix("h")
+    of_plan = f"plan {int(plan) + 1}: " if len(plans) > 1 and plan.isdigit() else ""
+    return f" ({of_plan}{item.reason.rstrip('.')})"
+
+
+def _spending(facts: StudyFacts) -> Iterator[str]:
+    """What is to be known of the attempts of the arms that the answer names."""
+    named = dict.fromkeys(arm.name for arm in (*facts.ranked[:1], *[arm for arm in facts.ranked if arm.is_kept][:1]))
+    if len(facts.compared) == 1:
+        named[facts.compared[0].name] = None
+    for arm in facts.arms:
+        if arm.name in named and arm.flags:
+            yield f"Of {arm.name}: {'; '.join(arm.flags)}."

@@ -1,0 +1,98 @@
+"""What the judge says of the arms of a study, put beside what is known of them: rank, comparison, sealed test.
+
+Place in the flow: facts.py has gathered the arms and completes them here, as they stand now and as they stood at each
+decision. Nothing is judged here: verdicts are those of an analysis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import nan
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from experiments_db import ExperimentStore, Finding, Verdict
+from researcher.judge import compare_sealed, contradicts
+from researcher.study.scores import read_sealed
+from researcher.types import Analysis, Charter, Comparison, JudgedBy
+
+if TYPE_CHECKING:
+    from researcher.report.facts import ArmFacts
+
+SAME = 1e-9
+"""Two ways to add the same scores differ by less than this."""
+
+
+def rank_arms(arms: Iterable[ArmFacts], charter: Charter) -> tuple[ArmFacts, ...]:
+    sign = 1.0 if charter.direction == "minimize" else -1.0
+    return tuple(
+        sorted(
+            arms,
+            key=lambda arm: (
+                not arm.has_rank,
+                not arm.search.scores,
+                sign * arm.search.mean if arm.search.scores else 0,
+            ),
+        )
+    )
+
+
+def judge_arms(
+    arms: Iterable[ArmFacts],
+    charter: Charter,
+    analysis: Analysis | None,
+    findings: Iterable[Finding],
+    ruled_out: Mapping[str, str],
+) -> tuple[ArmFacts, ...]:
+    """The arms with what an analysis says of them."""
+    values = {item.run.id: item.value for arm in arms for item in arm.runs if item.value is not None}
+    names = {item.run.id: arm.name for arm in arms for item in arm.runs}
+    comparisons = {item.arm: item for item in (analysis.comparisons if analysis is not None else ())}
+    newest = {item.experiment_id: item for item in sorted(findings, key=lambda item: item.iteration)}
+    judged: list[ArmFacts] = []
+    for arm in arms:
+        found, finding = comparisons.get(arm.name), newest.get(arm.experiment.id)
+        if found is not None and finding is not None:
+            # An arm may be disqualified after the plan that compared it.
+            finding = replace(finding, verdict=Verdict(found.verdict.value))
+        judged.append(
+            replace(
+                arm,
+                comparison=found,
+                compared_means=(nan, nan) if found is None else _means_of(found, values, names),
+                finding=finding,
+                disqualified=ruled_out.get(arm.name, ""),
+            )
+        )
+    return rank_arms(judged, charter)
+
+
+def _means_of(comparison: Comparison, values: Mapping[str, float], names: Mapping[str, str]) -> tuple[float, float]:
+    own = [values[run] for run in comparison.run_ids if run in values and names[run] == comparison.arm]
+    others = [values[run] for run in comparison.run_ids if run in values and names[run] == comparison.baseline]
+    if not own or not others or abs(fmean(own) - fmean(others) - comparison.difference) > SAME:
+        return nan, nan
+    return fmean(own), fmean(others)
+
+
+def compare_on_sealed(
+    store: ExperimentStore, study_id: str, charter: Charter, arms: Sequence[ArmFacts]
+) -> tuple[Comparison, ...]:
+    """Each arm against the baseline on the sealed split, the best one first, then that against the second."""
+    scores = read_sealed(store, study_id, charter)
+    tested = sorted(
+        (arm for arm in arms if arm.name in scores and arm.name != charter.baseline), key=lambda arm: not arm.is_kept
+    )
+    found = [compare_sealed(charter, arm.name, scores) for arm in tested if charter.baseline in scores]
+    if len(tested) > 1:
+        found.append(compare_sealed(replace(charter, baseline=tested[1].name), tested[0].name, scores))
+    return tuple(found)
+
+
+def find_contradicted(charter: Charter, arms: Iterable[ArmFacts], sealed: Sequence[Comparison]) -> str | None:
+    """The sealed split has scores at the end of training alone, which say nothing of who learns sooner."""
+    best = next((arm.name for arm in arms if arm.has_rank and arm.is_kept), None)
+    if not sealed or sealed[0].arm != best or charter.judged_by is JudgedBy.AREA:
+        return None
+    return best if contradicts(charter, sealed[0]) else None

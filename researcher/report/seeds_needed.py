@@ -1,0 +1,51 @@
+"""How many runs per arm would decide what is open: the one place where a report says how many more are needed.
+
+Place in the flow: facts.py asks once per study. The number is that of the judge's own power, with the variance that the
+study has measured. This module judges nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from researcher.judge import Runs
+from researcher.judge.power import MOST_SEEDS, measure_spread, power_of
+from researcher.types import Charter, SampleSizeGoal
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsNeeded:
+    """With `seeds` runs per arm, where there are `has` at least, an arm that is better by `effect` is kept with
+    probability `power`. `seeds` is None where even `most` would not do."""
+
+    has: int
+    seeds: int | None
+    effect: float
+    power: float
+    most: int = MOST_SEEDS
+
+
+def estimate_seeds(charter: Charter, scored: Mapping[str, Runs], open_arms: Sequence[str]) -> SeedsNeeded | None:
+    """Return what the open arms need, at the effect that the study was planned for, or at the smallest that counts if
+    there are runs enough for that one already. None where nothing is open, or no arm has runs that could vary."""
+    if not open_arms or all(len(runs) < 2 for runs in scored.values()):
+        return None
+    goal = charter.sample_size or SampleSizeGoal()
+    spread = measure_spread(charter, [list(runs.values()) for runs in scored.values()], "the runs of this study")
+    comparisons = max(len(scored) - 1, 1)
+    has = min(len(scored.get(arm, {})) for arm in (*open_arms, charter.baseline))
+    for effect in dict.fromkeys((goal.target_effect, charter.rule.min_effect)):
+        if effect <= 0:
+            continue
+        sizes = range(1, MOST_SEEDS + 1)
+
+        def power(seeds: int, effect: float = effect) -> float:
+            return power_of(charter, spread, comparisons, seeds, effect)
+
+        index = bisect_left(sizes, goal.target_power, key=power)
+        seeds = sizes[index] if index < len(sizes) else None
+        if seeds is None or seeds > has:
+            return SeedsNeeded(has, seeds, effect, goal.target_power)
+    return None

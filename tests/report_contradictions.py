@@ -1,0 +1,538 @@
+"""Finds where the finished texts of a study contradict themselves, each other or the runs in them.
+
+It reads what a person reads: the page, the Markdown and the lines of the terminal. It shares no code with what writes
+them: counts are counted anew in the table of runs, means, intervals and differences are computed anew from the scores
+there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from statistics import fmean, variance
+
+from markdown_it import MarkdownIt
+from scipy import stats
+
+Row = dict[str, str]
+NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e-?\d+)?"
+STEP = 0.0011
+"""What rounding to three digits may take away twice."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What was written of one study. `noise` is the least variance of one score of each arm, which no text has;
+    `is_single` says that there was one plan, so that all numbers are of the same runs."""
+
+    html: str
+    markdown: str
+    answer: str
+    verdicts: tuple[str, ...]
+    runs: str
+    recommendation: tuple[str, ...]
+    noise: Mapping[str, float]
+    is_single: bool
+
+
+@dataclass
+class Section:
+    """One part of a page below its heading."""
+
+    lines: list[str] = field(default_factory=list)
+    tables: list[list[Row]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.lines)
+
+    def table(self, column: str) -> list[Row]:
+        return next((rows for rows in self.tables if rows and column in rows[0]), [])
+
+
+class Page(HTMLParser):
+    """The parts of a page by heading; what stands before the first one is under ""."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.title = ""
+        self.sections: dict[str, Section] = {"": Section()}
+        self._at = ""
+        self._text: list[str] = []
+        self._cells: list[str] = []
+        self._head: list[str] = []
+        self._is_hidden = False
+        self.feed(html)
+        self._flush()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("p", "li", "td", "th", "h1", "h2", "table", "tr", "pre", "figcaption", "header", "section"):
+            self._flush()
+        if tag == "table":
+            self.sections[self._at].tables.append([])
+            self._head = []
+        self._is_hidden = self._is_hidden or tag in ("style", "title", "pre")
+
+    def handle_endtag(self, tag: str) -> None:
+        text = " ".join("".join(self._text).split())
+        if tag == "h1":
+            self.title, self._text = text, []
+        elif tag == "h2":
+            self._at, self._text = text.split(" with ")[0], []
+            self.sections[self._at] = Section()
+        elif tag in ("td", "th"):
+            self._cells.append(text)
+            self._text = []
+        elif tag == "tr":
+            if not self._head:
+                self._head = self._cells
+            else:
+                self.sections[self._at].tables[-1].append(dict(zip(self._head, self._cells, strict=True)))
+            self._cells = []
+        elif tag in ("p", "li", "figcaption"):
+            self._flush()
+        elif tag in ("style", "title", "pre"):
+            self._is_hidden, self._text = False, []
+
+    def handle_data(self, data: str) -> None:
+        if not self._is_hidden:
+            self._text.append(data)
+
+    def _flush(self) -> None:
+        text = " ".join("".join(self._text).split())
+        if text:
+            self.sections[self._at].lines.append(text)
+        self._text = []
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm as the tables of a page show it."""
+
+    name: str
+    row: Row
+    ends: Row
+    comparison: Row
+    values: list[float]
+
+    @property
+    def verdict(self) -> str:
+        return self.row["verdict"]
+
+
+class Report:
+    """One page with the lines of the terminal."""
+
+    def __init__(self, page: Page, texts: Texts) -> None:
+        self.page, self.texts = page, texts
+        self.trainings = [row for row in self["Runs"].table("counts as") if row["status"] != "planned"]
+        arms, compared = self["Arms"], self["Comparisons"].table("by training")
+        ends = {row["arm"]: row for row in arms.table("begun")}
+        comparisons = {row["arm"]: row for row in compared}
+        self.arms = {
+            row["arm"]: Arm(
+                row["arm"],
+                row,
+                ends[row["arm"]],
+                comparisons.get(row["arm"], {}),
+                [
+                    float(run["counts as"])
+                    for run in self.trainings
+                    if run["arm"] == row["arm"] and _is(run["counts as"])
+                ],
+            )
+            for row in arms.table("rank")
+        }
+        self.answer = next((line for line in self[""].lines if line == texts.answer), "")
+
+    def __getitem__(self, heading: str) -> Section:
+        return self.page.sections.get(heading, Section())
+
+    @property
+    def text(self) -> str:
+        """All that the program says itself, without what a planner wrote."""
+        lines = [line for section in self.page.sections.values() for line in section.lines]
+        return " ".join([*map(_own_words, lines), *self.texts.verdicts, self.texts.runs])
+
+    @property
+    def prose(self) -> str:
+        return " ".join([*self[""].lines, self["Abstract"].text, self["Recommendation"].text, self["Limitations"].text])
+
+
+def find_contradictions(texts: Texts) -> list[str]:
+    """Return what contradicts what, one line each."""
+    page = Page(texts.html)
+    markdown = Page(MarkdownIt("commonmark").enable("table").render(texts.markdown))
+    found = list(_between(page, markdown, texts))
+    for name, each in (("html", page), ("markdown", markdown)):
+        report = Report(each, texts)
+        found += [f"{name}: {line}" for check in CHECKS for line in check(report)]
+    return found
+
+
+def _between(page: Page, markdown: Page, texts: Texts) -> Iterator[str]:
+    """The page, the Markdown and the terminal against each other."""
+    if page.title != markdown.title:
+        yield f"titles {page.title!r} and {markdown.title!r}"
+    for heading in page.sections.keys() | markdown.sections.keys():
+        one, other = page.sections.get(heading, Section()), markdown.sections.get(heading, Section())
+        if one.tables != other.tables:
+            yield f"the tables of {heading!r} differ"
+    for heading in ("Abstract", "Recommendation", "Limitations"):
+        if page.sections[heading].lines != markdown.sections[heading].lines:
+            yield f"{heading} differs"
+    for each in (page, markdown):
+        if texts.answer not in each.sections[""].lines:
+            yield "the terminal has another answer than the report"
+        if texts.answer not in each.sections["Abstract"].text:
+            yield "the abstract has another answer than the headline"
+        if list(texts.recommendation) != each.sections["Recommendation"].lines:
+            yield "the terminal recommends something else than the report"
+        if texts.runs not in each.sections["Abstract"].text:
+            yield "the terminal counts runs otherwise than the abstract"
+
+
+def _check_counts(report: Report) -> Iterator[str]:
+    """The table of ends against the table of runs, and every sentence with a count against both."""
+    total: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for arm in report.arms.values():
+        runs = [row for row in report.trainings if row["arm"] == arm.name]
+        early, failed = _kinds(arm.ends["ended early"]), _kinds(arm.ends["failed"])
+        of = {name: int(re.match(r"\d+", arm.ends[name])[0]) for name in ("trained again", "without a score")}  # type: ignore[index]
+        begun, counting, finished = (int(arm.ends[name]) for name in ("begun", "count", "finished"))
+        if begun != len({row["seed"] for row in runs}):
+            yield f"{arm.name}: {begun} begun, the table of runs has others"
+        if not counting == len(arm.values) == len(arm.row["seeds"].split()):
+            yield f"{arm.name}: {counting} count, {len(arm.values)} have a value, seeds are {arm.row['seeds']}"
+        if finished + sum(early.values()) != sum(row["status"] == "finished" for row in runs):
+            yield f"{arm.name}: {finished} finished and {early} ended early are not the finished rows"
+        if not counting - finished - sum(early.values()) <= sum(failed.values()) <= counting:
+            yield f"{arm.name}: {failed} failed of {counting}"
+        if counting + of["without a score"] > begun or of["trained again"] > begun:
+            yield f"{arm.name}: {counting} count, {of} of {begun}"
+        kinds.update(failed)
+        total.update(begun=begun, count=counting, finished=finished, early=sum(early.values()), **_named(of))
+        total["failed"] += sum(failed.values())
+        yield from _check_note(report, arm, failed, of)
+    yield from _check_run_sentences(report, total, kinds)
+
+
+def _check_note(report: Report, arm: Arm, failed: Counter[str], of: Mapping[str, int]) -> Iterator[str]:
+    """What the judge counted of an arm."""
+    note = next((line for line in report["Comparisons"].lines if line.startswith(f"{arm.name}: ")), "")
+    if not report.texts.is_single:
+        return
+    for number, runs in re.findall(r"(\d+) of (\d+) runs failed", note):
+        if (int(number), int(runs)) != (sum(failed.values()), int(arm.ends["count"])):
+            yield f"{arm.name}: the judge counts {number} of {runs} failed, the table {failed} of {arm.ends['count']}"
+    for number in re.findall(r"(\d+) of \d+ seeds have no score", note):
+        if int(number) > of["without a score"]:
+            yield f"{arm.name}: the judge misses {number} seeds, the table {of['without a score']}"
+    for number in re.findall(r"(\d+) of \d+ runs were trained again", note):
+        if int(number) != of["trained again"]:
+            yield f"{arm.name}: the judge counts {number} trained again, the table {of['trained again']}"
+
+
+def _check_run_sentences(report: Report, total: Counter[str], kinds: Counter[str]) -> Iterator[str]:
+    text = report.text
+    for begun in re.findall(r"(\d+) runs? begun", text):
+        if int(begun) != total["begun"]:
+            yield f"{begun} begun, the tables have {total['begun']}"
+    for words, name in (("finished", "finished"), (r"ended early \(", "early"), ("trained again after", "again")):
+        for number in re.findall(rf"[:;] (\d+) {words}", report.texts.runs):
+            if int(number) != total[name]:
+                yield f"{number} {words}, the tables have {total[name]}"
+    lacking = sum(map(int, re.findall(r"(\d+) without a score, ", report.texts.runs)))
+    if lacking != total["without"]:
+        yield f"{lacking} without a score, the tables have {total['without']}"
+    for number in re.findall(r"; (\d+) have no score", text):
+        if int(number) != total["without"]:
+            yield f"{number} have no score, the tables have {total['without']}"
+    own = re.sub(r"[Oo]f the runs of \S+, \d+ of the \d+ that count", "", text)
+    if report.texts.is_single:
+        for name, failed, of in re.findall(r"[Oo]f the runs of (\S+), (\d+) of the (\d+) that count", text):
+            arm = report.arms[name]
+            if (int(failed), of) != (sum(_kinds(arm.ends["failed"]).values()), arm.ends["count"]):
+                yield f"{name}: {failed} of {of} failed, the table has {arm.ends['failed']} of {arm.ends['count']}"
+    said = report.prose + report.texts.runs if not report.texts.is_single else own
+    for failed, of, listed in re.findall(
+        r"(\d+) of the (\d+) that count failed by their own doing(?: \(([^)]*)\))?", said
+    ):
+        if (int(failed), int(of)) != (total["failed"], total["count"]) or (listed and _kinds(listed) != kinds):
+            yield f"{failed} of the {of} failed ({listed}), the tables have {total['failed']} of {total['count']}"
+
+
+def _named(of: Mapping[str, int]) -> dict[str, int]:
+    return {"again": of["trained again"], "without": of["without a score"]}
+
+
+def _check_means(report: Report) -> Iterator[str]:
+    text = f"{report.answer} {' '.join(report.texts.verdicts)}"
+    for arm in report.arms.values():
+        if arm.values and abs(float(arm.row["after"]) - fmean(arm.values)) > STEP:
+            yield f"{arm.name}: mean {arm.row['after']}, its runs have {fmean(arm.values):.4f}"
+        said = re.findall(rf"{arm.name}: mean (\S+?),", text)
+        said += re.findall(rf"{arm.name}(?: is best:| has the best mean of \d+ arms,) ({NUMBER})", text)
+        said += re.findall(rf"baseline {arm.name} \(mean ({NUMBER})\)", text)
+        if report.texts.is_single:
+            said += re.findall(rf"{arm.name} has a mean score of ({NUMBER}) after", report.text)
+            said += re.findall(rf"{arm.name} has the best mean score, ({NUMBER})", report.text)
+        if wrong := [each for each in said if each != arm.row["after"]]:
+            yield f"{arm.name}: mean {arm.row['after']} and {wrong}"
+    for number, runs in re.findall(r"has the best mean of \d+ arms, (\S+) over (\d+) run", text):
+        if not any(arm.row["after"] == number and len(arm.values) == int(runs) for arm in report.arms.values()):
+            yield f"no arm has a mean of {number} over {runs} runs"
+    before = {row["before"] for row in report.trainings if _is(row["before"])}
+    if "was measured 1 time " in report["Arms"].text and len(before) > 1:
+        yield f"measured once, and the scores before training are {sorted(before)}"
+
+
+def _check_ranking(report: Report) -> Iterator[str]:
+    ranked = sorted(
+        (arm for arm in report.arms.values() if arm.row["rank"] != "–"), key=lambda arm: int(arm.row["rank"])
+    )
+    is_minimized = "(minimize)" in report["Arms"].text
+    means = [float(arm.row["after"]) * (-1 if is_minimized else 1) for arm in ranked]
+    if means != sorted(means, reverse=True):
+        yield f"ranks against means {means}"
+    lead = re.match(r"(\S+) (?:is best|has the best mean)", report.answer)
+    if lead and (not ranked or means[[arm.name for arm in ranked].index(lead[1])] < means[0] - STEP):
+        yield f"{lead[1]} is said to be best"
+    if len(ranked) > 2 and not re.match(
+        r"(The study failed|No answer)|.*? (is best|has the best|share the best)", report.answer
+    ):
+        yield "the answer to which is best does not begin with what is best"
+
+
+def _check_differences(report: Report) -> Iterator[str]:
+    for arm in report.arms.values():
+        row = arm.comparison
+        if not row:
+            continue
+        parts = [row["difference"], row["interval"], _p(row["p corrected"])]
+        if _is(row["mean"]):
+            if abs(float(row["mean"]) - float(row["baseline"]) - float(row["difference"])) > 2 * STEP:
+                yield f"{arm.name}: {row['mean']} less {row['baseline']} is not {row['difference']}"
+        line = next((each for each in report.texts.verdicts if each.startswith(f"{arm.name}: ")), "")
+        if f"({', '.join(parts)})" not in line:
+            yield f"{arm.name}: the terminal says {line!r}, the table {parts}"
+    for match in re.finditer(
+        rf"(?P<d>{NUMBER}) \(\S+ % interval (?P<i>n/a|{NUMBER} to {NUMBER}), (?P<p>p [<=] [\d.]+|no p value)(?P<rest>[^()]*)\)"
+        rf"(?:, a mean of (?P<own>{NUMBER}) against (?P<other>{NUMBER}))?"
+        rf"(?:, of which (?P<agent>{NUMBER}) by its agent on the base weights and (?P<training>{NUMBER}) by training)?",
+        report.answer,
+    ):
+        rows = [arm.comparison for arm in report.arms.values() if arm.comparison]
+        if not any(_is_row(match, row) for row in rows):
+            yield f"no row of the comparisons has {match[0]!r}"
+        if match["agent"] and abs(float(match["agent"]) + float(match["training"]) - float(match["d"])) > 2 * STEP:
+            yield f"{match['agent']} and {match['training']} are not {match['d']}"
+
+
+def _is_row(match: re.Match[str], row: Row) -> bool:
+    pairs = {"d": row["difference"], "i": row["interval"], "p": _p(row["p corrected"]), "own": row["mean"]}
+    pairs |= {"other": row["baseline"], "agent": row["by its agent"], "training": row["by training"]}
+    return all(match[name] in (None, value) for name, value in pairs.items())
+
+
+def _check_widths(report: Report) -> Iterator[str]:
+    widths: dict[str, float] = {}
+    for arm in report.arms.values():
+        if (n := len(arm.values)) < 2:
+            continue
+        spread = max(variance(arm.values), report.texts.noise.get(arm.name, 0.0))
+        half = widths[arm.name] = float(stats.t.ppf(0.975, n - 1)) * (spread / n) ** 0.5
+        low, high = map(float, arm.row["interval"].split(" to "))
+        mean = fmean(arm.values)
+        for end, known in ((low, mean - half), (high, mean + half)):
+            if abs(end - known) > 0.01 * half + 3 * STEP and end not in (0.0, 1.0):
+                yield f"{arm.name}: {arm.row['interval']}, its runs have {mean - half:.3f} to {mean + half:.3f}"
+        if report.texts.is_single:
+            said = rf"Half the width of the interval of the mean of {arm.name}, {NUMBER}, is ({NUMBER})"
+            if wrong := [
+                each for each in re.findall(said, report.text) if abs(float(each) - half) > 0.01 * half + 3 * STEP
+            ]:
+                yield f"{arm.name}: half the width is {half:.3f} and {wrong}"
+    for said in re.findall(rf"known to within ({NUMBER}) at worst", report.text):
+        if abs(float(said) - max(widths.values())) > 0.01 * float(said) + 3 * STEP:
+            yield f"means are known to within {said}, the runs say {max(widths.values()):.3f}"
+
+
+def _check_verdicts(report: Report) -> Iterator[str]:
+    arms = report.arms.values()
+    for arm in arms:
+        if arm.comparison and arm.comparison["verdict"] != arm.verdict:
+            yield f"{arm.name}: {arm.verdict} and {arm.comparison['verdict']}"
+        line = next((each for each in report.texts.verdicts if each.startswith(f"{arm.name}: ")), "")
+        word = {"baseline": "the baseline", "–": "not compared"}.get(arm.verdict, arm.verdict)
+        if f", {word}" not in line:
+            yield f"{arm.name}: {arm.verdict}, the terminal says {line!r}"
+        if (arm.verdict == "disqualified") != (arm.row["rank"] == "–") and arm.values:
+            yield f"{arm.name}: {arm.verdict}, rank {arm.row['rank']}"
+    kept = {arm.name for arm in arms if arm.verdict == "keep"}
+    advice = report["Recommendation"].text
+    for name in re.findall(r"\bUse (\S+):", advice):
+        if name not in kept:
+            yield f"{name} is recommended and not kept"
+    better = re.findall(r"(\S+) (?:is better|was better|is kept against) ", report.answer)
+    lead = re.match(r"(\S+) (?:is best|has the best mean)", report.answer)
+    for name in better:
+        if (lead[1] if name == "It" and lead else name) not in kept | {"baseline", "arm"}:
+            if not re.search(rf"(Whether |Not so: .*|Not decided: .*|way round than this: .*){name} ", report.answer):
+                yield f"{name} is called better and not kept"
+    if kept and re.search(r"No arm is shown to be better|no arm was shown to be better", f"{report.answer} {advice}"):
+        yield f"{kept} kept, and no arm is shown to be better"
+    if kept and not better:
+        yield f"{kept} kept, which the answer does not say"
+    listed = re.search(r"p below \S+?\): (.*?)\.(?: |$)", report.answer)
+    verdicts = Counter(arm.verdict for arm in arms if arm.comparison)
+    if listed and _kinds(listed[1]) != verdicts:
+        yield f"the answer counts {listed[1]}, the table {verdicts}"
+    undecided = re.search(r"Not decided: (.*?)\.", advice)
+    names = set(re.findall(r"\ba\d\b", undecided[1])) if undecided else set()
+    if names != {arm.name for arm in arms if arm.verdict == "inconclusive"}:
+        yield f"{names} are not decided, by the table others are"
+
+
+def _check_precision(report: Report) -> Iterator[str]:
+    text = report.text
+    if found := re.search(r"\bp = 0(?:\.0+)?(?![.\d])", text):
+        yield f"says {found[0]}"
+    tables = [*report.page.sections.values()]
+    for row in (row for section in tables for rows in section.tables for row in rows):
+        if any(re.fullmatch(r"0(\.0+)?", row.get(column, "")) for column in ("p", "p corrected")):
+            yield f"a p value is 0: {row}"
+    if found := re.search(r"(better|worse) than \S+?(?: by|:) [+-]?0\.0+(?![\d])", text):
+        yield f"says {found[0]}"
+    for name, new, old in re.findall(r"(\S+) (\S+) in place of (\S+?)[,.]", report["Recommendation"].text):
+        if new == old or old in ("None", "null"):
+            yield f"{name} {new} in place of {old}"
+
+
+def _check_tested(report: Report) -> Iterator[str]:
+    pairs = [
+        set(pair)
+        for pair in re.findall(
+            r"(a\d) against (a\d)",
+            "".join(line for line in report["Limitations"].lines if line.startswith("Not tested")),
+        )
+    ]
+    for line in report["Hypotheses"].lines:
+        named = set(re.findall(r"\ba\d\b", line.split(" so ")[0].split("Prediction")[0]))
+        if re.search(r"\b(supported|refuted)\b", line) and any(pair <= named for pair in pairs):
+            yield f"not tested, and judged: {line}"
+    needed = re.compile(
+        r"runs per arm in place of|more (?:runs|seeds) (?:would|are)|would be needed|seeds per arm would"
+    )
+    elsewhere = [
+        name
+        for name, part in report.page.sections.items()
+        if name not in ("Recommendation", "Decisions") and needed.search(_own_words(part.text))
+    ]
+    if elsewhere or len(needed.findall(report["Recommendation"].text)) > 1:
+        yield f"how many runs are needed is said in several places: {elsewhere}"
+    for more, has in re.findall(r"about (\d+) runs per arm in place of (\d+)", report["Recommendation"].text):
+        if int(more) <= int(has) or int(has) > min(
+            (len(arm.values) for arm in report.arms.values() if arm.verdict in ("inconclusive", "baseline")), default=0
+        ):
+            yield f"{more} runs in place of {has}"
+
+
+def _check_sealed(report: Report) -> Iterator[str]:
+    rows = report["Sealed test"].table("mean")
+    names = {row["arm"] for row in rows}
+    if rows and (len(rows) < 2 or not any(report.arms[name].verdict == "baseline" for name in names)):
+        yield f"the sealed test has {names}"
+    if out := [name for name in names if report.arms[name].verdict == "disqualified"]:
+        yield f"the sealed test has {out}"
+    said = re.search(r"took no part in any choice: (.*?)\.(?: |$)", report["Abstract"].text)
+    if (
+        {tuple(each.split(" ")) for each in said[1].split(", ")}
+        if said
+        else set() != {(row["arm"], row["mean"]) for row in rows}
+    ):
+        if not said or {tuple(each.split(" ")) for each in said[1].split(", ")} != {
+            (r["arm"], r["mean"]) for r in rows
+        }:
+            yield f"the abstract has {said and said[1]}, the sealed test {rows}"
+    contradicted = re.findall(r"(\S+) against \S+ on it: .*?contradicts an improvement", report["Sealed test"].text)
+    if bool(contradicted) != ("No improvement is shown" in report.answer):
+        yield f"the sealed test contradicts {contradicted}, the answer says {report.answer!r}"
+    if contradicted and re.search(rf"\bUse {contradicted[0]}:", report["Recommendation"].text):
+        yield f"{contradicted} is recommended"
+
+
+def _check_costs(report: Report) -> Iterator[str]:
+    rows = {row["arm"]: row for row in report["Arms"].table("calls") if row["in"] == "evaluation"}
+    base = next((row for row in rows.values() if report.arms[row["arm"]].verdict == "baseline"), None)
+    for name, times in re.findall(rf"Of (a\d): at ({NUMBER}) times the calls", report.answer):
+        if base is None or abs(float(rows[name]["calls"]) / float(base["calls"]) - float(times)) > 0.06:
+            yield f"{name}: {times} times the calls, the table has {rows.get(name)}"
+    for name, row in rows.items():
+        share = re.match(r"(\d+) %", row["by the model"])
+        said = re.findall(rf"{name}\b[^.]*?do not come from the model(?:: | \()(\d+) %", report.text)
+        if wrong := [each for each in said if not share or each != share[1]]:
+            yield f"{name}: {row['by the model']} by the model, and {wrong}"
+        if share and int(share[1]) < 50 and f"Use {name}:" in report["Recommendation"].text:
+            yield f"{name} is recommended, and its replies do not come from the model"
+        lead = re.match(r"(\S+) (is best|has the best)", report.answer)
+        dear = base and float(row["calls"]) >= 2 * float(base["calls"])
+        if lead and lead[1] == name and dear and f"Of {name}: at " not in report.answer:
+            yield f"{name} spends more, which the answer does not say"
+
+
+def _check_typical(report: Report) -> Iterator[str]:
+    for arm in (arm for arm in report.arms.values() if arm.verdict == "keep"):
+        note = next((line for line in report["Comparisons"].lines if line.startswith(f"{arm.name}: ")), "")
+        shares = set(re.findall(r"up to (\d+) % of all runs", note))
+        if f"Use {arm.name}:" in report["Recommendation"].text:
+            said = set(re.findall(r"up to (\d+) % of its runs", report["Recommendation"].text))
+            if shares and said != shares:
+                yield f"{arm.name}: up to {shares} % and {said} %"
+    for share in re.findall(r"up to (\d+) % of its runs", report.answer):
+        if f"up to {share} % of all runs" not in report["Comparisons"].text:
+            yield f"the answer says up to {share} %, the comparisons do not"
+
+
+def _check_claims(report: Report) -> Iterator[str]:
+    for line in report["What the planner says"].lines:
+        if line.count("False: ") != line.count("On record: "):
+            yield f"a false claim without the record: {line}"
+
+
+CHECKS: Sequence[Callable[[Report], Iterator[str]]] = (
+    _check_counts,
+    _check_means,
+    _check_ranking,
+    _check_differences,
+    _check_widths,
+    _check_verdicts,
+    _check_precision,
+    _check_tested,
+    _check_sealed,
+    _check_costs,
+    _check_typical,
+    _check_claims,
+)
+
+
+def _own_words(line: str) -> str:
+    """A line without what a planner wrote or claims."""
+    return re.sub(r"unchecked: .*|False: .*?(?=On record:)", "", line)
+
+
+def _is(cell: str) -> bool:
+    return re.fullmatch(NUMBER, cell) is not None
+
+
+def _p(cell: str) -> str:
+    return "no p value" if cell == "n/a" else f"p < {cell[1:]}" if cell.startswith("<") else f"p = {cell}"
+
+
+def _kinds(text: str) -> Counter[str]:
+    """Counts by kind of a list such as `1 collapse, 2 no better`."""
+    return Counter({kind: int(number) for number, kind in re.findall(r"(\d+) ([a-z_ ]+)", text)})

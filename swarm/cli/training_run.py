@@ -16,7 +16,7 @@ from swarm.cli.training_record import TrainingRecord, differences
 from swarm.client import SwarmClient
 from swarm.client.plans import calls
 from swarm.errors import LaunchConflict
-from swarm.job import TrainJob
+from swarm.job import TrainJob, build_job
 from swarm.schemas import Status
 
 UNDER_WAY = frozenset({"running", "done"})
@@ -89,8 +89,23 @@ def _end_former(client: SwarmClient, folder: TrainingFolder, key: str, *, fresh:
 
 
 def _launch(client: SwarmClient, key: str, job: TrainJob) -> None:
+    """Begin the run. One that the server began by itself with this very job, and nobody has used, makes room."""
     try:
         client.launch(key, job)
     except LaunchConflict as error:
+        if _is_untouched(client, job):
+            client.stop_engine()
+            client.launch(key, job)
+            return
         hint = f"`swarm stop --engine-only --url {client.url}` frees the server for this one"
         raise LaunchConflict(f"{error.message}; {hint}") from error
+
+
+def _is_untouched(client: SwarmClient, job: TrainJob) -> bool:
+    newest = client.find_launch()
+    if newest is not None and newest.outcome != "replaced":
+        return False
+    present, status = client.job().resolved, client.status()
+    if present is None or not build_job(present).means(job) or status.step or status.pool is None:
+        return False
+    return not (status.pool.episodes or status.pool.running_train or status.pool.running_eval)

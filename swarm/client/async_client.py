@@ -406,8 +406,9 @@ class AsyncSwarmClient:
         what became of the run. Returns at once. Raises JobInvalid, LaunchConflict while something else runs."""
         return await self._run(calls.launch(self._server, key, job))
 
-    async def find_launch(self, key: str) -> LaunchView | None:
-        """What became of the run that was launched under `key`; None if this server never launched it."""
+    async def find_launch(self, key: str | None = None) -> LaunchView | None:
+        """What became of the run that was launched under `key`, or of the newest one; None if this server never
+        launched it."""
         return await self._run(calls.find_launch(self._server, key))
 
     async def take_lease(self, wanted: LeaseRequest) -> LeaseView:

@@ -405,8 +405,9 @@ class SwarmClient:
         what became of the run. Returns at once. Raises JobInvalid, LaunchConflict while something else runs."""
         return self._run(calls.launch(self._server, key, job))
 
-    def find_launch(self, key: str) -> LaunchView | None:
-        """What became of the run that was launched under `key`; None if this server never launched it."""
+    def find_launch(self, key: str | None = None) -> LaunchView | None:
+        """What became of the run that was launched under `key`, or of the newest one; None if this server never
+        launched it."""
         return self._run(calls.find_launch(self._server, key))
 
     def take_lease(self, wanted: LeaseRequest) -> LeaseView:

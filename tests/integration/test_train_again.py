@@ -13,12 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import Result
 from scipy.stats import binomtest
+from tests_support import run_batch, wait_for_state
 from typer.testing import CliRunner
 
-from swarm import SwarmClient
+from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 from swarm.environments.scaffold import write_scaffold
 
@@ -201,6 +203,18 @@ def test_a_training_on_a_running_server_is_known_there(again: Path, start_server
     anew = figures(f"{command}-too --url {first} --seed 1 --fresh")
     with SwarmClient(first) as client:
         assert client.job().job["seed"] == 1 and anew["steps"] == 2
+
+
+def test_a_server_that_was_started_with_the_job_trains_it_unless_others_did(again: Path, start_server: Any) -> None:
+    url = start_server(TrainJob.build_job_from_yaml("job.yaml")).url
+    command = f"{TRAIN} --model nano --name default --url {url}"
+    assert figures(command)["steps"] == 2
+    url = start_server(TrainJob.build_job_from_yaml("job.yaml")).url
+    with httpx.Client(base_url=url, timeout=60) as http:
+        wait_for_state(http, "ROLLING")
+        run_batch(http, tasks=1, repeats=2)
+    refused = swarm(f"{TRAIN} --model nano --name default --fresh --url {url}")
+    assert (refused.exit_code, refused.stdout) == (1, "") and "swarm stop --engine-only" in refused.stderr
 
 
 def test_a_change_of_the_running_job_is_told_with_the_figures(again: Path, start_server: Any) -> None:

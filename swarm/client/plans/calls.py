@@ -215,8 +215,9 @@ def launch(server: Server, key: str, train_job: BaseModel | Mapping[str, Any]) -
     return exchange(server, Call("POST", f"{API_PREFIX}/launch", body), LaunchView)
 
 
-def find_launch(server: Server, key: str) -> Plan[LaunchView | None]:
-    page = yield from exchange(server, Call("GET", f"{API_PREFIX}/launches", query={"key": key}), LaunchPage)
+def find_launch(server: Server, key: str | None) -> Plan[LaunchView | None]:
+    query = {} if key is None else {"key": key}
+    page = yield from exchange(server, Call("GET", f"{API_PREFIX}/launches", query=query), LaunchPage)
     return page.launches[0] if page.launches else None
 
 

@@ -207,7 +207,7 @@ def _temperatures(cost: AttemptCost) -> str:
 
 def _percent(share: float) -> str:
     """Rounded down, so that nothing below the bound is shown as the bound."""
-    return f"{int(100 * share + 1e-9)} %"
+    return f"{int(100 * share)} %"
 
 
 def _others(top_p: Iterable[float], top_k: Iterable[int], named: Iterable[str]) -> tuple[str, ...]:

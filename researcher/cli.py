@@ -6,9 +6,10 @@ about a study; extend, fork, pause and stop are in lifecycle_cli.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
-little power; 10 paused, because the language model gives no answer; 11 no alpha is left for another plan; 75 another
-process works on the study, or another study uses the server; 130 and 143 ended by SIGINT and SIGTERM (`resume` goes
-on).
+little power; 10 paused, because the language model gives no answer; 11 no alpha is left for another plan; 12 the study
+has failed, because no arm has a score or nothing could be compared; 13 the environment fails whatever the arms do; 75
+another process works on the study, or another study uses the server; 130 and 143 ended by SIGINT and SIGTERM (`resume`
+goes on). `watch` ends with 1 where the study has failed or no process works on it.
 """
 
 from __future__ import annotations
@@ -215,10 +216,12 @@ def watch(
         with Follower(store, study.id, Console(stderr=True)):
             work = await_end(store, study.id)
         study = store.get_study(study.id)
-        reason = f": {study.status_reason}" if study.status_reason else ""
-        typer.echo(f"study {study.id} is {study.status}{reason}", err=True)
         if silence := describe_silence(work, time.time()):
-            typer.echo(f"{silence}; go on with: {resume_command(store, study.id, home)}", err=True)
+            go_on = resume_command(store, study.id, home)
+            typer.echo(f"study {study.id} is {study.status}, but {silence}; go on with: {go_on}", err=True)
+        else:
+            reason = f": {study.status_reason}" if study.status_reason else ""
+            typer.echo(f"study {study.id} is {study.status}{reason}", err=True)
         if as_json:
             print_result(store, study, home, db, as_json)
         if silence or study.status.value == "failed":

@@ -19,6 +19,9 @@ from researcher.home import DATABASE, home_option
 from researcher.terminal import log_to
 from swarm.processes.imports import collector_paused
 
+EXAMPLE = "learning rate 1e-3 or 3e-3 for word copying"
+"""A topic that any home can be begun with."""
+
 
 @contextmanager
 def open_database(
@@ -73,7 +76,7 @@ def find(store: Any, study_id: str | None) -> Any:
         return find_study(store, study_id)
     newest = store.list_studies(limit=1)
     if not newest:
-        raise StudyNotFound("there is no study yet: begin one with `researcher start --topic ...`")
+        raise StudyNotFound(f"there is no study yet: begin one with `researcher start --topic '{EXAMPLE}'`")
     return newest[0]
 
 

@@ -28,12 +28,13 @@ from researcher.errors import RunBroken, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
-from researcher.execution.run_record import RunMark, RunRejected, check_record, held_out_of, mark_begin
+from researcher.execution.run_record import ENDED_AT, RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.execution.shares import share_options
-from researcher.execution.training_process import start_training
+from researcher.execution.training_process import bound_options, start_training
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
+from researcher.study.costs import COST, cost_of_attempts, cost_to_json, read_training_cost
 from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
@@ -165,11 +166,11 @@ class Evaluator:
             details={MEASURED_ON: known.run_id, **known.details},
         )
 
-    def measure(self, run: Run, url: str, child: Child | None, *, is_complete: bool) -> int:
+    def measure(self, run: Run, url: str, child: Child | None) -> int:
         """End the client, save the weights, score them; returns their version.
 
-        Raises RunBroken if they are not what the arm's job gives: after all its steps if `is_complete`. Raises
-        RunRejected if the server's record is not that of an honest run.
+        Raises RunBroken if they are not what the arm's job gives, after all its steps or after the one with which the
+        study ended it. Raises RunRejected if the server's record is not that of an honest run.
         """
         if child is not None:
             child.wait(CLIENT_EXIT_S)
@@ -185,12 +186,19 @@ class Evaluator:
             self._check_record(client, run)
             saved = client.save_checkpoint()
             version = saved.weight_version
-            if is_complete and version != total_steps(run.job):
-                raise RunBroken(f"the server serves weight version {version}, expected {total_steps(run.job)}")
+            expected = run.external_ids.get(ENDED_AT, total_steps(run.job))
+            if version != expected:
+                raise RunBroken(f"the server serves weight version {version}, expected {expected}")
             external = {**self.store.get_run(run.id).external_ids, "checkpoint": saved.path}
             if self.charter.eval_every:
                 external[CHECKPOINTS] = self._kept_checkpoints(client, run, version)
-            self.store.update_run(run.id, external_ids=external, final_weight_version=version)
+            training = read_training_cost(client, run)
+            self.store.update_run(
+                run.id,
+                external_ids=external,
+                final_weight_version=version,
+                training_cost=None if training is None else cost_to_json(training),
+            )
             sampled = self._score(client, run, FINAL, self.charter.search_split, url=url, version=version)
             self._keep_episodes(client, run, sampled, version)
         self._keep_files(run)
@@ -256,6 +264,8 @@ class Evaluator:
             if task.task_id in first:
                 sampled.append((task, credentials.episode_id))
 
+        # Known before the first attempt, and the same if the score is measured again.
+        sampling_seed = int(hash_json({"run": run.id, "phase": phase, "split": split})[:12], 16)
         with self._program(run, phase, url) as program:
             result = measure(
                 client,
@@ -265,6 +275,9 @@ class Evaluator:
                 episodes=self.charter.eval_episodes,
                 max_workers=EVAL_WORKERS,
                 worst=self._worst_score(run.study_id),
+                seed=sampling_seed,
+                attempt_calls=self.charter.attempt_calls,
+                attempt_tokens=self.charter.attempt_tokens,
                 wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
             )
@@ -273,7 +286,8 @@ class Evaluator:
                 f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and nobody knows the worst "
                 f"score that they could have had; the first: {result.broken[0].error}"
             )
-        self.record_score(run, phase, split, result, version=version, details=details)
+        drawn = {**details, "sampling_seed": sampling_seed}
+        self.record_score(run, phase, split, result, version=version, details=drawn)
         return sampled
 
     def _worst_score(self, study_id: str) -> float:
@@ -331,6 +345,7 @@ class Evaluator:
             raise ScoreIncomplete(f"{len(result.failures)} of {total} {phase} attempts have no score: {first}")
         if result.weight_versions != (version,):
             raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
+        cost = cost_of_attempts(result.receipts, broken=len(result.broken), repeated=len(result.repeats))
         self.store.record_evaluation(
             run.id,
             phase=phase,
@@ -346,6 +361,7 @@ class Evaluator:
                 **details,
                 "temperature": EVAL_TEMPERATURE,
                 **raw_rewards(result),
+                COST: None if cost is None else cost_to_json(cost),
                 "broken": len(result.broken),
                 "repeated": len(result.repeats),
                 "reasons": _counted((*(failure.error for failure in result.broken), *result.repeats)),
@@ -393,6 +409,7 @@ class Evaluator:
             RunMark(int(stored[0]), float(stored[1])),
             held_out_of({task.task_id: task.main_query for task in held_out}),
             run.id if is_program(self._experiment(run).program_code) else None,
+            ended_at=run.external_ids.get(ENDED_AT),
         )
 
     def _kept_checkpoints(self, client: SwarmClient, run: Run, steps: int) -> dict[str, str]:
@@ -431,6 +448,7 @@ class Evaluator:
             token=self.token_of(url),
             is_sandboxed=not is_trusted and self.sandbox is not None,
             until=share_options(self.charter, self.store, run.id),
+            bounds=bound_options(self.charter),
         )
 
     def _keep_episodes(self, client: SwarmClient, run: Run, sampled: list[tuple[Task, str]], version: int) -> None:

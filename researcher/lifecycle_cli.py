@@ -57,7 +57,7 @@ def extend(
 
         study = find_study(store, study_id)
         wanted = continuation.Request(iterations, seeds, max_runs)
-        continuation.extend(store, study, wanted, continuation.next_plan_of(study))
+        continuation.extend(store, study, wanted, continuation.next_plan_of(study), home)
         work(store, study.id, home, db, as_json, detach=detach)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import typer
 
 from researcher.errors import NotDetached, ResearchError
+from swarm.extras import missing_extra
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -51,6 +52,9 @@ def failures_in_one_line() -> Generator[None]:
         _show_unexpected(failure.error, failure.path)
         raise typer.Exit(1) from failure.error
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (advice := missing_extra(error, "researcher")):
+            typer.echo(f"researcher: {advice}", err=True)
+            raise typer.Exit(1) from error
         with tempfile.NamedTemporaryFile("w", prefix="researcher-", suffix=".log", delete=False) as file:
             file.write(traceback.format_exc())
         _show_unexpected(error, Path(file.name))

@@ -30,6 +30,7 @@
     ├── CheckpointError             a checkpoint cannot be written or read
     ├── LedgerError                 the durable record cannot be opened, read or written
     │   ├── LedgerInUse             another process holds it
+    │   ├── LedgerDamaged           missing, empty, older, damaged or of another directory
     │   └── LedgerUnwritable        see above
     └── ServerUnreachable           client side only: no answer from the server
 
@@ -39,6 +40,8 @@ class. This module knows nothing of HTTP statuses.
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -167,6 +170,26 @@ class LedgerError(SwarmError):
 
 class LedgerInUse(LedgerError):
     code = "ledger_in_use"
+
+
+class LedgerDamaged(LedgerError):
+    """A ledger that is missing, empty, older than it was, damaged, or that of another directory."""
+
+    code = "ledger_damaged"
+
+    def __init__(self, message: str, *, finding: str | None = None) -> None:
+        super().__init__(message)
+        self.finding = finding or message
+
+    @classmethod
+    def of(cls, path: Path, state: str, loss: str) -> LedgerDamaged:
+        """Say what is wrong with the ledger at `path`, what that costs, and the two ways on."""
+        home, finding = shlex.quote(str(path.parent)), f"{path} {state}; {loss}"
+        return cls(
+            f"{finding}: put a backup back (swarm restore BACKUP --home {home}), or set the old files aside and begin"
+            f" with a new ledger: swarm start --home {home} --new-ledger",
+            finding=finding,
+        )
 
 
 class LedgerUnwritable(LedgerError, Unavailable):

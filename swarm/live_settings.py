@@ -237,6 +237,9 @@ def check_engine(timeline: JobTimeline) -> None:
     if timeline.job.chosen_engine != "verl":
         return
     for step in timeline.breaks:
+        if (timeline.at(step).total_steps or step) < step:
+            # The job ends before it: no process has to know.
+            continue
         for name in timeline.settings_of(step):
             if not LIVE[name].on_verl:
                 raise BadRequest(

@@ -24,7 +24,7 @@ from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, Exp
 from prompts import load
 from researcher.evaluator import BASE, FINAL, SEALED, keep_file
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import REWARD
+from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.execution.runs import Trial, job_of, run_key
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
@@ -148,7 +148,8 @@ class Simulation:
             environment={"swarm": swarm.__version__, "python": "3.11.9", "platform": "simulated"},
             external_ids={"checkpoint": "/nowhere"},
         )
-        store.record_metrics(run.id, {step: {REWARD: chance.random(), "actor/entropy": 1.0} for step in (1, 2, STEPS)})
+        values = [(step, chance.random()) for step in (1, 2, STEPS)]
+        store.record_metrics(run.id, {step: {REWARD: x, SUCCESS: x, "actor/entropy": 1.0} for step, x in values})
         store.update_run(run.id, status=RunStatus.EVALUATING)
         evaluator = study.deps.evaluator()
         base = 0.3 + 0.01 * (seed % 3)

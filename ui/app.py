@@ -8,12 +8,16 @@ database file.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-import streamlit as st
+try:
+    import streamlit as st
 
-from experiments_db import NotFound
-from ui import elements, queries
+    from experiments_db import NotFound
+    from ui import elements, queries
+except ModuleNotFoundError as error:
+    sys.exit(f"ui: {error.name} is not installed: pip install 'swarm-researcher[ui]' brings it")
 
 # For a symbol, Streamlit would have the browser fetch an icon from the internet.
 st.set_page_config(page_title="Run explorer", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")

@@ -1,7 +1,9 @@
-"""How often the researcher is wrong: false keeps by policy, power, and what becomes of an arm that diverges.
+"""How often the researcher is wrong: false keeps by policy and by shape of scores, power, and what becomes of an arm
+that diverges.
 
 Place in the flow: one of the benchmarks; it plays simulated studies through the real nodes for as long as a case is
-measured. Some hundred milliseconds a study: 2,000 of each policy take `--seconds 900` on an idle core.
+measured. Some hundred milliseconds a study: 2,000 of each policy take `--seconds 900` on an idle core. The bank of
+cases is played as arrays, `BANK_STUDIES` of each case whatever the time.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
+from bench.judge.bank import cases, play
 from bench.judge.policies import FIVE_RATES, Policy, policies
 from bench.judge.simulation import Played, Truth, play_studies
 from bench.results import Result
@@ -19,6 +22,7 @@ from bench.results import Result
 __all__ = ["FIVE_RATES", "Played", "Policy", "Truth", "play_studies", "policies", "run", "upper_bound"]
 
 STUDIES_AT_ONCE = 10
+BANK_STUDIES = 10_000
 BETTER = "lr=0.003"
 """The arm that the truth makes better, or makes diverge."""
 
@@ -49,6 +53,20 @@ def run(seconds: float) -> list[Result]:
         found += [Result("judge", case.name, metric, value, "share") for metric, value in list(rows.items())[:2]]
         found.append(Result("judge", case.name, "runs per arm", rows["runs per arm"], "runs"))
         found.append(Result("judge", case.name, "studies", len(played), "studies"))
+    return found + _bank()
+
+
+def _bank() -> list[Result]:
+    """Of each case with each number of seeds: how often some arm was kept and some called worse, or the power."""
+    found: list[Result] = []
+    for case in cases():
+        for seeds in case.seeds:
+            rates = play(case, seeds, BANK_STUDIES, seed=1)
+            counts = {"kept": rates.kept, "called worse": rates.worse}
+            if case.is_better:
+                counts = {"power": rates.first_kept}
+            name = f"{case.name}, {seeds} seeds"
+            found += [Result("judge", name, what, count / rates.studies, "share") for what, count in counts.items()]
     return found
 
 

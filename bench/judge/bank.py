@@ -161,8 +161,17 @@ def _selected() -> list[Case]:
         found.append(Case(f"trained until liked: {share}", choosy(even, below), calm))
         found.append(Case(f"trained twice at most: {share}", choosy(even, below, 2), calm))
     skewed, steady = beta(0.9, 0.1), beta(0.9, 0.02)
+    apart = two_groups(0.9, 0.2, 0.5, 0.03)
     return [
         *found,
+        Case("trained until liked, where training adds little", choosy(normal(0.22, 0.05), 0.22), normal(0.22, 0.05)),
+        Case(
+            "trained until above 0.25, where training adds little", choosy(normal(0.22, 0.05), 0.25), normal(0.22, 0.05)
+        ),
+        *(
+            Case(f"two groups, 0.9 and 0.2, the lower {what}", of(apart, 0.5), normal(0.55, 0.03), seeds=(9,))
+            for what, of in (("left out", hiding), ("trained again", choosy))
+        ),
         Case("seeds left out below 0.85 at mean 0.9", hiding(skewed, 0.85), steady),
         Case("trained until above 0.85 at mean 0.9", choosy(skewed, 0.85), steady),
         Case("trained until above 0.95 at mean 0.9", choosy(skewed, 0.95), steady),

@@ -15,6 +15,7 @@ from scipy import special
 
 from bench.judge.shapes import BASE, Drawn, Floats
 from researcher.judge.samples import FEWEST_FOR_OUTLIER, LEAST_SHARE, OUTLIER_LEVEL, SHRINKAGE, TOLERANCE
+from researcher.judge.worst_case import RETRIED_LEVEL
 from researcher.types import DecisionRule
 
 Bools = NDArray[np.bool_]
@@ -59,11 +60,11 @@ def decide(rule: DecisionRule, arms: Measured, baseline: Measured) -> tuple[Bool
     is_kept, is_worse = _by_rule(rule, p, gain)
     at_worst = replace(
         arms,
-        scores=np.where(arms.missing, 0.0, np.where(arms.retried, np.minimum(arms.scores, BASE), arms.scores)),
+        scores=np.where(arms.missing, 0.0, arms.scores),
         noise=np.where(arms.missing, 0.0, arms.noise),
         missing=np.zeros_like(arms.missing),
     )
-    kept_at_worst, _ = _by_rule(rule, *_test(at_worst, baseline))
+    kept_at_worst, _ = _by_rule(rule, *_test(at_worst, baseline, _loss_by_retries(arms, baseline)))
     is_known = ~(arms.missing | (arms.retried & arms.shown)).any(axis=-1)
     runs, of_baseline = arms.shown.sum(axis=-1), baseline.shown.sum(axis=-1)
     failures, against = (each.failed & each.shown for each in (arms, baseline))
@@ -84,14 +85,23 @@ def _by_rule(rule: DecisionRule, p: Floats, gain: Floats) -> tuple[Bools, Bools]
     return is_clear & (gain >= rule.min_effect - TOLERANCE), is_clear & (gain < 0)
 
 
-def _test(arms: Measured, baseline: Measured) -> tuple[Floats, Floats]:
+def _loss_by_retries(arms: Measured, baseline: Measured) -> Floats:
+    runs, retried = arms.shown.sum(axis=-1), (arms.retried & arms.shown).sum(axis=-1)
+    bound = special.betaincinv(retried + 1, np.maximum(runs - retried, 1), 1 - RETRIED_LEVEL)
+    share = np.where(retried < runs, bound, 1.0)
+    lowest = np.minimum(np.where(arms.shown, arms.scores, np.inf).min(axis=-1), baseline.scores.min(axis=-1))
+    mean = np.where(arms.shown, arms.scores, 0.0).sum(axis=-1) / runs
+    return np.where(retried > 0, share * np.maximum(mean - np.minimum(lowest, BASE), 0.0), 0.0)
+
+
+def _test(arms: Measured, baseline: Measured, loss: Floats | float = 0.0) -> tuple[Floats, Floats]:
     """P values, 1 where there are too few runs, and gains."""
     arm, base = _moments(arms), _moments(baseline)
     widest = np.maximum(arm.room, base.room)
     parts = [each.variance * (widest / each.room) ** SHRINKAGE / each.n for each in (arm, base)]
     total = parts[0] + parts[1]
     df = total**2 / (parts[0] ** 2 / (arm.n - 1) + parts[1] ** 2 / (base.n - 1))
-    gain = arm.mean - base.mean
+    gain = arm.mean - base.mean - loss
     total, df = _within_seeds(arms, baseline, total, df)
     p = 2 * special.stdtr(df, -np.abs(gain) / np.sqrt(total))
     return np.where(np.isnan(p), 1.0, p), gain

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
+from typing import Any
 
 STALL = "stall"
 """Kind of the diagnosis of a run without a step for too long."""
@@ -122,6 +123,15 @@ class Diagnosis:
     is_scored: bool
     is_retried: bool
 
+    def as_recorded(self) -> dict[str, Any]:
+        """What the row of a run that was ended by it says."""
+        return {"kind": self.kind, "sentence": self.sentence, "is_retried": self.is_retried}
+
+    @classmethod
+    def on_record(cls, recorded: Mapping[str, Any]) -> Diagnosis:
+        """That of a run whose training was ended to be scored: no other is on record before the run is over."""
+        return cls(str(recorded["kind"]), str(recorded["sentence"]), is_scored=True, is_retried=False)
+
 
 class EarlyStopping:
     """One run of `total_steps` on an engine, from `begin` on. Steps come in rising order."""
@@ -143,6 +153,11 @@ class EarlyStopping:
         self._last: StepMetrics = {}
         self._step = 0
 
+    def restore(self, steps: Sequence[tuple[int, StepMetrics]]) -> None:
+        """What an earlier process has seen of the run: nobody knows how long its steps took."""
+        for step, metrics in steps:
+            self._note(step, metrics)
+
     def begin(self) -> None:
         """Training begins now: what came before, such as loading a large model, is not counted."""
         self._started = self._last_step_at = self._clock()
@@ -160,14 +175,17 @@ class EarlyStopping:
         away = self._clock() - self._paused_at
         self._started, self._last_step_at, self._paused_at = self._started + away, self._last_step_at + away, None
 
-    def observe(self, step: int, metrics: Mapping[str, float | None]) -> None:
+    def observe(self, step: int, metrics: StepMetrics) -> None:
         now = self._clock()
         self._slowest_s = max(self._slowest_s, now - self._last_step_at)
         self._observed += 1
         if self._observed == PACE_STEPS:
             self._pace_s = (now - self._started) / PACE_STEPS
-        self._step = step
         self._last_step_at = now
+        self._note(step, metrics)
+
+    def _note(self, step: int, metrics: StepMetrics) -> None:
+        self._step = step
         self._last = metrics
         self._steps.append(metrics)
         reward = metrics.get(REWARD)

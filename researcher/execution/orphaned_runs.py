@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from experiments_db import Run, RunStatus
 from researcher.evaluator import FINAL
+from researcher.execution.run_record import ENDED_BY
 from researcher.execution.runs import Trial, list_all_trials
 from researcher.loop.deps import Deps, Phase
 from researcher.loop.nodes.launch import begin
@@ -39,11 +40,15 @@ def end_clients(deps: Deps) -> None:
             active.child.stop()
 
 
-def leave(deps: Deps, reason: str) -> None:
-    """Settle all runs under way. A run on somebody else's server may be taken up again later."""
+def leave(deps: Deps, reason: str, *, is_for_good: bool) -> None:
+    """What becomes of the runs under way: they wait where their servers have them, unless the study has ended."""
     for active in deps.active_runs:
-        if active.slot.is_local:
-            settle(deps, active.name, deps.store.get_run(active.run_id), f"interrupted: {reason}")
+        run = deps.store.get_run(active.run_id)
+        if is_for_good and active.slot.is_local:
+            settle(deps, active.name, run, f"interrupted: {reason}")
+        elif not run.status.is_over:
+            where = f"waits at step {active.copied_step} of {active.steps}"
+            deps.log.note("run.waiting", f"{active.name} {where}: {reason}", run_id=run.id)
 
 
 def settle(deps: Deps, name: str, run: Run, reason: str) -> None:
@@ -59,15 +64,12 @@ def settle(deps: Deps, name: str, run: Run, reason: str) -> None:
 
 
 def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
-    """Whether the run goes on: on the server that it was sent to, or once that answers; and as a new launch of the same
-    attempt if that server never heard of it."""
-    slot = deps.pool.take_at(run.server_url)
+    """Whether the run goes on: on the server that has it, or once that answers; and as a new launch of the same attempt
+    if that server never heard of it."""
+    slot, launched = _find_home(deps, run)
     if slot is None:
         return False
-    phase = Phase.TRAINED if run.status is RunStatus.EVALUATING else Phase.PREPARING
-    launched = None
-    if slot.is_answering:
-        launched = _look_up(deps, slot, run)
+    phase = _phase_of(run)
     if slot.is_answering:
         if launched is None and run.status is RunStatus.LAUNCHING:
             deps.pool.give_back(slot)
@@ -78,8 +80,29 @@ def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
         if not (is_there or is_saved):
             deps.pool.give_back(slot)
             return False
-    begin(deps, trial, run, slot, phase=phase)
+    active = begin(deps, trial, deps.store.update_run(run.id, server_url=slot.url), slot, phase=phase)
+    # Other work begins by itself.
+    active.is_waiting = active.is_waiting or phase is Phase.ENDING
     return True
+
+
+def _phase_of(run: Run) -> Phase:
+    if run.status is RunStatus.EVALUATING:
+        return Phase.TRAINED
+    return Phase.ENDING if run.external_ids.get(ENDED_BY) is not None else Phase.PREPARING
+
+
+def _find_home(deps: Deps, run: Run) -> tuple[Slot | None, LaunchView | None]:
+    """The server of the run, now taken, and what it knows of it. Own servers come back under other addresses: the one
+    that knows the run's key has it, and if none does, any of them may have it."""
+    own = deps.pool.free_own()
+    for slot in own:
+        if (launched := _look_up(deps, slot, run)) is not None:
+            return deps.pool.claim(slot), launched
+    slot = deps.pool.claim(own[0]) if own else deps.pool.take_at(run.server_url)
+    if slot is None or slot.is_local or not slot.is_answering:
+        return slot, None
+    return slot, _look_up(deps, slot, run)
 
 
 def _look_up(deps: Deps, slot: Slot, run: Run) -> LaunchView | None:

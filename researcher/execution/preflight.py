@@ -21,14 +21,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from researcher.errors import ResearchError, ServerProblem
+from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
 from researcher.execution.job_check import check_job
 from researcher.servers.server_pool import PROJECT, is_outage
 from researcher.types import ArmProgram, Problem
 from swarm import SwarmClient
-from swarm.errors import SwarmError
+from swarm.errors import SandboxUnavailable, SwarmError
 from swarm.job import build_job
 from swarm.program import is_program
+from swarm.program.command_line import ENVIRONMENT_FAILED, NO_SANDBOX
 from swarm.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
 
 LINT_TIMEOUT_S = 30.0
@@ -217,6 +218,8 @@ def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path,
             message = _run_program(folder, trial)
             server.stop_engine()
             is_restarted = server.status().started_at != began.started_at
+        except SandboxUnavailable:
+            raise
         except SwarmError as error:
             kind = ServerProblem if is_outage(error) else ResearchError
             raise kind(f"the preflight server at {url} does not work: {error}") from error
@@ -236,7 +239,7 @@ def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _run_program(folder: Path, trial: _Trial) -> str:
     """Empty if the job was done, or what went wrong with the last words. What drives the program is ours, and runs its
-    functions in the sandbox."""
+    functions in the sandbox. Raises EnvironmentBroken or SandboxUnavailable for what is no fault of the program."""
     arguments = ["program.py", "--server", trial.url, "--job", "job.yaml", "--seed", "0", "--env", trial.environment]
     sandboxed = [] if trial.sandbox is None else ["--sandbox"]
     argv = [sys.executable, "-m", "swarm.program", *arguments, *sandboxed]
@@ -251,6 +254,10 @@ def _run_program(folder: Path, trial: _Trial) -> str:
         command.cleanup()
     if code == 0:
         return ""
+    if code == ENVIRONMENT_FAILED:
+        raise EnvironmentBroken(_last_words(log))
+    if code == NO_SANDBOX:
+        raise SandboxUnavailable(_last_words(log))
     what = f"did not end within {PREFLIGHT_TIMEOUT_S:g} s" if code is None else f"ended with exit code {code}"
     return f"the program {what}: {_last_words(log).replace(f'{folder}/', '')}"
 

@@ -21,6 +21,10 @@ MAX_READ_EPISODES = 256
 """How many of a run's train episodes have their messages read, evenly spread over the run: a program that trains on
 held-out questions does so throughout."""
 LOADED = "loaded by command"
+ENDED_AT = "ended_at"
+"""Where in a run's external ids the step stands with which the study ended its job."""
+ENDED_BY = "ended_by"
+"""Where the diagnosis stands for which the study ends the job, until that of the run is settled."""
 
 
 class RunRejected(ResearchError):
@@ -57,12 +61,15 @@ def mark_begin(client: SwarmClient, job: Mapping[str, Any]) -> RunMark:
     return RunMark(started[-1].event_id, started[-1].at)
 
 
-def check_record(client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str | None) -> None:
-    """Raises RunRejected, naming what happened. Train episodes are all to be those of `run`, if that is known."""
+def check_record(
+    client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str | None, *, ended_at: int | None = None
+) -> None:
+    """Raises RunRejected, naming what happened. Train episodes are all to be those of `run`, if that is known; the
+    study itself has ended the job with the step `ended_at`, if there is one."""
     events = client.past_events(mark.event_id - 1)
     if not events or events[0].event_id != mark.event_id:
         raise RunRejected(f"the server has no record of the event {mark.event_id}, at which the run began")
-    offences = [offence for event in events[1:] if (offence := _offence_of(event))]
+    offences = [offence for event in events[1:] if (offence := _offence_of(event, ended_at))]
     if offences:
         raise RunRejected(f"while the run trained, {offences[0]}: its score would not be the arm's")
     episodes = _episodes_of(client, events[0])
@@ -87,10 +94,12 @@ def _episodes_of(client: SwarmClient, started: EventView) -> list[EpisodeView]:
     return [episode for episode in listed if episode.job_id in (started.detail.get("job_id"), None)]
 
 
-def _offence_of(event: EventView) -> str | None:
+def _offence_of(event: EventView, ended_at: int | None) -> str | None:
     """What a command of somebody else's did to the run; None for what a run does by itself."""
     detail = event.detail
     match event.kind:
+        case "job.changed" if ended_at is not None and detail.get("settings") == {"total_steps": ended_at}:
+            return None
         case "policy.changed" | "job.changed":
             return "the settings of the job were changed"
         case "job.started":

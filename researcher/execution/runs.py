@@ -33,6 +33,8 @@ FAILURE = "failure"
 SERVER_LOST = "server_lost"
 """Kind of the diagnosis of a run whose server went away: it says nothing of the run and is no failure of it."""
 
+ENVIRONMENT = "environment"
+"""Kind of the diagnosis of a run that ended because the environment failed: it says nothing of the arm."""
 PROGRAM = "program"
 """Kind of the diagnosis of a run that its own program ended."""
 UNSCORED = "unscored"

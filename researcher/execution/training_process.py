@@ -15,9 +15,16 @@ from typing import Any
 import yaml
 
 from prompts import load
+from researcher.types import Charter
 from swarm.processes.child import Child
 from swarm.program import is_program
 from swarm.sandbox.sandbox import plain_command
+
+
+def bound_options(charter: Charter) -> tuple[str, ...]:
+    """The limits of a charter on each attempt as options of the program's command."""
+    limits = {"--attempt-calls": charter.attempt_calls, "--attempt-tokens": charter.attempt_tokens}
+    return tuple(word for name, limit in limits.items() if limit is not None for word in (name, str(limit)))
 
 
 def start_training(
@@ -31,11 +38,12 @@ def start_training(
     token: str | None,
     is_sandboxed: bool,
     until: tuple[str, ...] = (),
+    bounds: tuple[str, ...] = (),
 ) -> Child:
     """Train `code` by a job on the server at `url`, in an absolute folder of its own; `environment` is a reference.
 
     A program's functions run in the sandbox if `is_sandboxed`; a client that drives itself cannot. `until` are options
-    that end a program's training before the job's steps do (shares.py).
+    that end a program's training before the job's steps do (shares.py), `bounds` those that bound each attempt.
     """
     # The client may write where it runs, so the log and the files on record lie outside: a link planted in their place
     # would make the researcher read or overwrite what it points to.
@@ -49,7 +57,7 @@ def start_training(
     arguments = ["program.py", "--server", url, "--job", "job.yaml", "--seed", str(job["seed"])]
     if is_program(code):
         # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
-        arguments = ["-m", "swarm.program", *arguments, "--env", environment, "--run", run_id, *until]
+        arguments = ["-m", "swarm.program", *arguments, "--env", environment, "--run", run_id, *until, *bounds]
         # The plain agent, which the evaluator plays itself, needs no process.
         hosted = [] if code == load("program") else ["--hosted"]
         arguments += ["--sandbox"] if is_sandboxed else hosted

@@ -24,7 +24,7 @@ from scipy import special
 
 from researcher.judge.contrasts import judge_contrast
 from researcher.judge.gains import divide_gain
-from researcher.judge.notes import Weighed, count_failures, count_retries, describe, largest_unseen_share
+from researcher.judge.notes import Weighed, count_failures, describe
 from researcher.judge.samples import (
     NOT_ESTIMATED,
     TOLERANCE,
@@ -36,7 +36,7 @@ from researcher.judge.samples import (
     variance,
     within,
 )
-from researcher.judge.worst_case import Runs, at_worst, worst_score
+from researcher.judge.worst_case import Runs, largest_share, loss_by_retries, with_missing, worst_score
 from researcher.types import (
     Analysis,
     ArmSummary,
@@ -165,31 +165,42 @@ class _Compared:
 def _compare_family(
     charter: Charter, family: Family, worst: float | None, ruled_out: Mapping[str, str]
 ) -> tuple[Comparison, ...]:
-    tested = _test_family(charter, family, ruled_out)
-    at_its_worst = _at_worst(charter, family, worst)
-    if at_its_worst is not family:
-        kept = {item.arm for item in _test_family(charter, at_its_worst, ruled_out) if item.verdict is Verdict.KEEP}
-    else:
-        kept = {item.arm for item in tested}
+    tested = _test_family(charter, family, ruled_out, {})
+    kept = {item.arm for item in tested}
+    if worst is not None and _is_anything_unknown(family):
+        at_worst, losses = _at_worst(charter, family, worst)
+        at_its_worst = _test_family(charter, at_worst, ruled_out, losses)
+        kept = {item.arm for item in at_its_worst if item.verdict is Verdict.KEEP or item.arm not in losses}
     return tuple(_rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
 
 
-def _at_worst(charter: Charter, family: Family, worst: float | None) -> Family:
-    """The family with what is not known of its arms at the worst; the same one if everything is known."""
-    unknown = [
-        arm
-        for arm, runs in family.runs.items()
-        if arm != charter.baseline and (family.missing.get(arm) or count_retries(runs))
-    ]
-    if worst is None or not unknown:
-        return family
-    changed = {arm: at_worst(charter, family.runs[arm], family.missing.get(arm, {}), worst) for arm in unknown}
-    return replace(family, runs={**family.runs, **changed})
+def _is_anything_unknown(family: Family) -> bool:
+    return any(family.missing.values()) or any(run.retries for runs in family.runs.values() for run in runs.values())
 
 
-def _test_family(charter: Charter, family: Family, ruled_out: Mapping[str, str]) -> list[_Compared]:
+def _at_worst(charter: Charter, family: Family, worst: float) -> tuple[Family, dict[str, float]]:
+    """The family with the missing seeds of its arms at the worst, and by how much an arm's gain may be smaller, of the
+    arms of which something is not known."""
+    baseline = family.runs.get(charter.baseline, {})
+    arms = {arm: runs for arm, runs in family.runs.items() if arm != charter.baseline}
+    losses = {arm: loss_by_retries(charter, runs, baseline, worst) for arm, runs in arms.items()}
+    unknown = {
+        arm: with_missing(runs, family.missing.get(arm, {}), worst)
+        for arm, runs in arms.items()
+        if losses[arm] or family.missing.get(arm)
+    }
+    return replace(family, runs={**family.runs, **unknown}), {arm: losses[arm] for arm in unknown}
+
+
+def _test_family(
+    charter: Charter, family: Family, ruled_out: Mapping[str, str], losses: Mapping[str, float]
+) -> list[_Compared]:
     rule, sign = charter.rule, _sign(charter)
     compared = [_compare(charter, arm, family) for arm in family.runs if arm != charter.baseline]
+    compared = [
+        replace(item, estimate=replace(item.estimate, value=item.estimate.value - sign * losses.get(item.arm, 0.0)))
+        for item in compared
+    ]
     estimates = [
         item.estimate if item.basis == "seeds" and item.arm not in ruled_out else NOT_ESTIMATED for item in compared
     ]
@@ -298,7 +309,7 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
         baseline_retries=_reasons(item.baseline),
         agent_gain=agent,
         training_gain=training,
-        unseen_failures=largest_unseen_share(failures, len(item.runs), charter.rule.alpha) if item.runs else math.nan,
+        unseen_failures=largest_share(failures, len(item.runs), charter.rule.alpha) if item.runs else math.nan,
     )
 
 

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from scipy import special
-
-from researcher.judge.worst_case import Runs
+from researcher.judge.worst_case import Runs, largest_share
 from researcher.types import Charter, GainPart, Verdict
 
 MOST_LISTED = 3
@@ -42,21 +40,11 @@ def count_failures(runs: Runs) -> int:
     return sum(bool(run.failure) for run in runs.values())
 
 
-def count_retries(runs: Runs) -> int:
-    return sum(bool(run.retries) for run in runs.values())
-
-
-def largest_unseen_share(failures: int, runs: int, alpha: float) -> float:
-    """The largest share of an arm's runs that may fail or collapse where `failures` of `runs` did: the one-sided bound
-    of Clopper & Pearson (1934, Biometrika 26:404-413)."""
-    return 1.0 if failures >= runs else float(special.betaincinv(failures + 1, runs - failures, 1 - alpha))
-
-
 def describe(charter: Charter, item: Weighed) -> list[str]:
     said = [*_failures(charter, item), *_unknown(item), *_outlier(charter, item), *_training(charter, item)]
     if item.verdict is Verdict.KEEP:
         failures, runs = count_failures(item.runs), len(item.runs)
-        share = largest_unseen_share(failures, runs, charter.rule.alpha)
+        share = largest_share(failures, runs, charter.rule.alpha)
         seen = f"none of {runs} runs" if not failures else f"{failures} of {runs} runs"
         said.append(
             f"this is about a typical run: {seen} failed or collapsed, which leaves it possible that up to "

@@ -5,19 +5,26 @@ them. This module tests nothing.
 
 A seed without a score may be one that the arm did not want to show, and a training that was begun anew may be one that
 the arm did not like. Neither can be told from a fault of the system by looking at it. So a missing seed counts with the
-worst value of the metric, and a run that was trained again as one that failed. The baseline has nothing to gain by what
-it leaves out, so its runs stand as they are.
+worst value of the metric. Of trainings that were begun anew the question is how often that happens: as large a share of
+the arm's runs as these leave possible is taken to have failed. The baseline has nothing to gain by what it leaves out,
+so its runs stand as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from statistics import fmean
+
+from scipy import special
 
 from researcher.types import Charter, ScoredRun
 
 Runs = Mapping[int, ScoredRun]
 """The runs of one arm by seed."""
+
+RETRIED_LEVEL = 0.07
+"""The probability that more runs are trained again in truth than is taken for possible. It is the largest with which
+the bank of cases holds: the larger, the smaller is the effect that survives one such run in nine."""
 
 
 def worst_score(charter: Charter, seen: Iterable[float]) -> float | None:
@@ -28,14 +35,30 @@ def worst_score(charter: Charter, seen: Iterable[float]) -> float | None:
     return (max if is_minimized else min)(seen, default=None)
 
 
-def at_worst(charter: Charter, runs: Runs, missing: Mapping[int, str], worst: float) -> Runs:
-    """The runs of an arm with its missing seeds, and with those that were trained again as if they had failed."""
-    shown = {seed: _as_failed(charter, run, worst) if run.retries else run for seed, run in runs.items()}
-    return {**shown, **{seed: ScoredRun("", worst, 0.0) for seed in missing if seed not in runs}}
+def with_missing(runs: Runs, missing: Mapping[int, str], worst: float) -> Runs:
+    """The runs of an arm with its missing seeds at the worst score."""
+    return {**runs, **{seed: ScoredRun("", worst, 0.0) for seed in missing if seed not in runs}}
 
 
-def _as_failed(charter: Charter, run: ScoredRun, worst: float) -> ScoredRun:
-    """The run with the score that the charter gives to one that failed, or with its own if that is worse."""
-    failed = run.base if charter.failed_score == "base" and run.base is not None else worst
-    is_minimized = charter.direction == "minimize"
-    return replace(run, score=(max if is_minimized else min)(run.score, failed))
+def loss_by_retries(charter: Charter, runs: Runs, baseline: Runs, worst: float) -> float:
+    """How much worse the mean of an arm may be than that of its runs, because some of them were trained again.
+
+    The mean of what would have come of the first trainings is at least that of the runs shown, but for the share that
+    was trained again, and that share is taken to be at its bound. It counts as a run that failed does, or as the
+    lowest score that was seen if that is lower.
+    """
+    retried = sum(bool(run.retries) for run in runs.values())
+    if not retried:
+        return 0.0
+    sign = -1.0 if charter.direction == "minimize" else 1.0
+    bases = [run.base for run in runs.values() if run.base is not None]
+    failed = fmean(bases) if charter.failed_score == "base" and bases else worst
+    lowest = min([sign * failed, *(sign * run.score for each in (runs, baseline) for run in each.values())])
+    share = largest_share(retried, len(runs), RETRIED_LEVEL)
+    return share * max(0.0, sign * fmean(run.score for run in runs.values()) - lowest)
+
+
+def largest_share(seen: int, runs: int, level: float) -> float:
+    """The largest share of all runs of an arm of which `seen` among `runs` are a sample: the one-sided bound of Clopper
+    & Pearson (1934, Biometrika 26:404-413)."""
+    return 1.0 if seen >= runs else float(special.betaincinv(seen + 1, runs - seen, 1 - level))

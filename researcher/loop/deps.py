@@ -34,13 +34,15 @@ from swarm.sandbox.sandbox import Sandbox
 
 
 class Phase(StrEnum):
-    """What this process does with a run under way: boot it and score its base; train; trained and to be measured;
-    measure. What is on record of a run is its status, and a phase goes with the statuses in `statuses`: a run that is
-    taken up again is prepared or measured while its row says already that it trains or is evaluated. The moves of a
-    status are those of `RUN_MOVES`, which the store enforces, so no phase can put a run where it may not go."""
+    """What this process does with a run under way: boot it and score its base; train; end its training before its job
+    is done; trained and to be measured; measure. What is on record of a run is its status, and a phase goes with the
+    statuses in `statuses`: a run that is taken up again is prepared or measured while its row says already that it
+    trains or is evaluated. The moves of a status are those of `RUN_MOVES`, which the store enforces, so no phase can
+    put a run where it may not go."""
 
     PREPARING = "preparing"
     TRAINING = "training"
+    ENDING = "ending"
     TRAINED = "trained"
     MEASURING = "measuring"
 
@@ -53,6 +55,7 @@ _STATUSES = MappingProxyType(
     {
         Phase.PREPARING: frozenset({RunStatus.LAUNCHING, RunStatus.RUNNING}),
         Phase.TRAINING: frozenset({RunStatus.RUNNING}),
+        Phase.ENDING: frozenset({RunStatus.RUNNING}),
         Phase.TRAINED: frozenset({RunStatus.RUNNING, RunStatus.EVALUATING}),
         Phase.MEASURING: frozenset({RunStatus.EVALUATING}),
     }
@@ -62,10 +65,9 @@ _STATUSES = MappingProxyType(
 @dataclass(slots=True)
 class ActiveRun:
     """A run that this process works on. `copied_step` is the last step whose metrics are in the database, `copied_at`
-    when it was done, or when training began, in seconds since the epoch.
+    when it was done, `trains_since` when this process started the run's program, in seconds since the epoch.
 
-    `diagnosis` is set where the run was ended early, `has_its_share` where it ended at the tokens or seconds at which
-    the charter compares arms.
+    `diagnosis` is set where the run is ended early, and is scored or failed once its training has ended.
 
     `began` is when this process took it up, `away_since` when its server was found not to answer, in monotonic seconds;
     `was_away` says that the server has been away or was started again since the run's program began. Its work is
@@ -84,8 +86,8 @@ class ActiveRun:
     child: Child | None = None
     copied_step: int = 0
     copied_at: float = 0.0
+    trains_since: float = 0.0
     diagnosis: Diagnosis | None = None
-    has_its_share: bool = False
     began: float = field(default_factory=time.monotonic)
     dropped: threading.Event = field(default_factory=threading.Event)
     away_since: float | None = None
@@ -95,6 +97,12 @@ class ActiveRun:
     outages: int = 0
     kills: int = 0
     incomplete: int = 0
+
+    @property
+    def last_copied(self) -> int:
+        """The step before the last that is in the database: asked for what came after it, a server tells as well when
+        the last one was done."""
+        return max(0, self.copied_step - 1)
 
     def is_worth_waiting_s(self, least_s: float) -> float:
         """To wait as long as the work took that would be lost costs at most twice what knowing the end would have."""

@@ -259,7 +259,8 @@ class _Worker:
         deps.environments.close()
         end_clients(deps)
         deps.ledger.charge_time()
-        leave(deps, self.control.drain_reason or "the study ended early")
+        is_stopped = self.store.get_study(self.study.id).status is StudyStatus.STOPPED
+        leave(deps, self.control.drain_reason or "the study ended early", is_for_good=is_stopped)
 
     def _record_drain(self, store: ExperimentStore, log: StudyLog) -> None:
         reason = self.control.drain_reason or "asked to stop"

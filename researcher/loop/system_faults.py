@@ -8,7 +8,12 @@ tried again in vain, and `resume` goes on once the cause is mended. This module 
 from __future__ import annotations
 
 from researcher.errors import EnvironmentBroken, ScoreIncomplete
+from researcher.execution.early_stopping import Diagnosis
+from researcher.execution.runs import ENVIRONMENT, FAILURE, PROGRAM
 from researcher.loop.deps import ActiveRun, Deps
+from swarm.processes.child import KILLED
+from swarm.program import is_program
+from swarm.program.command_line import ENVIRONMENT_FAILED, PROGRAM_FAILED
 
 
 def examine_environment(deps: Deps) -> None:
@@ -30,3 +35,14 @@ def refuse_to_repeat(deps: Deps, active: ActiveRun, error: BaseException) -> Non
     is_of_baseline = isinstance(error, ScoreIncomplete) and active.experiment.is_baseline
     if is_of_baseline and (reason := deps.environments.failed_since(active.began)):
         raise EnvironmentBroken(f"the environment fails while the baseline is scored: {reason}")
+
+
+def diagnose_exit(active: ActiveRun, code: int, reason: str) -> Diagnosis:
+    """Whose fault it is that the process that trains a run ended with this code. Raises EnvironmentBroken where the
+    environment fails the baseline."""
+    if code == ENVIRONMENT_FAILED and active.experiment.is_baseline:
+        raise EnvironmentBroken(f"the environment fails while the baseline trains: {reason}")
+    if code == ENVIRONMENT_FAILED:
+        return Diagnosis(ENVIRONMENT, reason, is_scored=False, is_retried=True)
+    is_own = code in (0, PROGRAM_FAILED, KILLED) or not is_program(active.experiment.program_code)
+    return Diagnosis(PROGRAM if is_own else FAILURE, reason, is_scored=False, is_retried=not is_own)

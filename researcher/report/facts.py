@@ -33,7 +33,7 @@ from experiments_db import (
 from researcher.base_scores import MEASURED_ON
 from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
-from researcher.execution.early_stopping import REWARD
+from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.judge import Runs, summarize_arm
 from researcher.learning_curves import ScoredStep, curve_of
 from researcher.report.amounts import Amounts, gather_amounts
@@ -45,6 +45,7 @@ from researcher.report.judged_arms import (
     rank_arms,
     without_words,
 )
+from researcher.report.mean_curves import with_curves
 from researcher.report.seeds_needed import SeedsNeeded, estimate_seeds
 from researcher.study.costs import cost_flags, gather_costs
 from researcher.study.log import StudyLog, charter_from_json
@@ -89,7 +90,8 @@ class RunFacts:
 class ArmFacts:
     """One arm. `search` are its scores on the search split, `base` the means before training, `sealed` those on the
     sealed split (None unless it was opened for this arm). `held_out` are the scores of its runs by step, `amounts` what
-    they trained with, `counts` how they ended.
+    they trained with, `counts` how they ended. `curves` are the training rewards and `solved` the success rates of the
+    batches of its runs, those included that failed by their own doing.
 
     `comparison` with the baseline is that of the newest analysis; `compared_means` are the means of the arm and of the
     baseline over its runs, NaN if the runs have come to count otherwise since. `finding` is the same as it is stored.
@@ -106,6 +108,7 @@ class ArmFacts:
     curves: Mapping[str, Curve]
     held_out: Mapping[str, tuple[ScoredStep, ...]]
     amounts: Amounts
+    solved: Mapping[str, Curve] = field(default_factory=dict[str, Curve])
     comparison: Comparison | None = None
     compared_means: tuple[float, float] = (nan, nan)
     counts: RunCounts = field(default_factory=RunCounts)
@@ -371,6 +374,7 @@ def _gather_arm(
     cost_of_baseline: ArmCost,
 ) -> ArmFacts:
     counted = [item.run.id for item in runs if item.counts]
+    drawn = with_curves(runs)
     return ArmFacts(
         experiment=experiment,
         search=summarize_arm(experiment.name, search, charter),
@@ -378,9 +382,10 @@ def _gather_arm(
         sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter),
         finding=None,
         runs=runs,
-        curves=_gather_curves(store, counted),
+        curves=_gather_curves(store, drawn, REWARD),
         held_out=_gather_held_out(store, counted, charter),
         amounts=gather_amounts(store, counted),
+        solved=_gather_curves(store, drawn, SUCCESS),
         counts=RunCounts(list_outcomes(experiment, [item.run for item in runs], search)),
         cost=cost,
         flags=cost_flags(cost, cost_of_baseline),
@@ -400,9 +405,9 @@ def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charte
     return {run_id: curve_of(items, charter.search_split, charter.metric_range) for run_id, items in scored.items()}
 
 
-def _gather_curves(store: ExperimentStore, run_ids: list[str]) -> dict[str, Curve]:
+def _gather_curves(store: ExperimentStore, run_ids: list[str], name: str) -> dict[str, Curve]:
     points: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for point in store.list_metrics(run_ids, names=[REWARD]):
+    for point in store.list_metrics(run_ids, names=[name]):
         if point.value is not None:
             points[point.run_id].append((point.step, point.value))
     return {run_id: tuple(curve) for run_id, curve in points.items()}

@@ -1,7 +1,7 @@
 """The figures of a report: learning curves, final scores, paired differences; each for light and for dark pages.
 
-Place in the flow: facts in, PNG bytes out. Nothing is computed here but means over seeds for a curve; no file, no
-template, no global state of matplotlib.
+Place in the flow: facts in, PNG bytes out. Nothing is computed here; no file, no template, no global state of
+matplotlib.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from matplotlib import rc_context
@@ -21,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from researcher.report.facts import ArmFacts, Curve, StudyFacts
+from researcher.report.mean_curves import is_same_reward, mean_curve
 
 DPI = 160
 WIDTH_IN = 7.6
@@ -104,36 +104,56 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
 
 
 def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence[Theme]) -> list[Picture]:
-    """The figures over training steps."""
-    pictures: list[Picture] = []
-    if any(arm.curves for arm in measured):
-        pictures.append(
-            _draw(
-                "learning-curves",
-                "Training reward",
-                "Mean reward of each training batch, averaged over seeds; the band spans the seeds. Batches are drawn "
-                "from the train split, so this is not the score that arms are judged by.",
-                themes,
-                3.9,
-                lambda axes, theme: _draw_curves(axes, theme, measured, _training_rewards, "mean reward of the batch"),
-                _list_curves(measured, _training_rewards, "training_reward"),
-            )
+    """The figures over training steps: the true grade, and the training reward where all arms have the same."""
+    batches = "Batches are drawn from the train split, so this is not the score that arms are judged by."
+    figures = [
+        (
+            "success-curves",
+            "Success rate while training",
+            f"Share of the episodes of each training batch that the environment calls solved. {batches}",
+            _success_rates,
+            "share of the batch solved",
+            "success_rate",
+        )
+    ]
+    if is_same_reward([arm.experiment for arm in measured]) and any(arm.curves != arm.solved for arm in measured):
+        text = f"Mean reward of each training batch, which all arms train on. {batches}"
+        figures.append(
+            ("reward-curves", "Training reward", text, _training_rewards, "mean reward of the batch", "training_reward")
         )
     if any(len(curve) > 2 for arm in measured for curve in arm.held_out.values()):
-        pictures.append(
-            _draw(
-                "held-out-curves",
-                "Held-out score while training",
-                f"Scored by the evaluator on the {facts.charter.search_split} split every {facts.charter.eval_every} "
-                "steps, averaged over seeds; the band spans the seeds. This is the true grade, whatever reward an arm "
-                "trains on.",
-                themes,
-                3.9,
-                lambda axes, theme: _draw_curves(axes, theme, measured, _held_out_scores, "held-out score"),
-                _list_curves(measured, _held_out_scores, "score"),
-            )
+        text = (
+            f"Scored by the evaluator on the {facts.charter.search_split} split every {facts.charter.eval_every} "
+            "steps. This is the true grade, whatever reward an arm trains on."
         )
-    return pictures
+        figures.append(
+            ("held-out-curves", "Held-out score while training", text, _held_out_scores, "held-out score", "score")
+        )
+    return [
+        _draw(
+            name,
+            title,
+            f"{text} Averaged over seeds; the band spans the seeds.{_tell_ends(measured, curves_of)}",
+            themes,
+            3.9,
+            lambda axes, theme, curves_of=curves_of, label=label: _draw_curves(axes, theme, measured, curves_of, label),
+            _list_curves(measured, curves_of, column),
+        )
+        for name, title, text, curves_of, label, column in figures
+        if any(curves_of(arm) for arm in measured)
+    ]
+
+
+def _tell_ends(arms: Sequence[ArmFacts], curves_of: CurvesOf) -> str:
+    early = sum(len(_early(arm) & curves_of(arm).keys()) for arm in arms)
+    if not early:
+        return ""
+    ended = "a run ended early, which counts" if early == 1 else f"{early} runs ended early, which count"
+    return f" Crosses: {ended} on with the last value (the thin line), so that no mean gains by losing a run."
+
+
+def _early(arm: ArmFacts) -> set[str]:
+    return {item.run.id for item in arm.runs if item.run.diagnosis}
 
 
 def _draw(
@@ -173,6 +193,10 @@ def _list_differences(facts: StudyFacts, arms: list[ArmFacts]) -> list[list[Any]
 
 def _training_rewards(arm: ArmFacts) -> Mapping[str, Curve]:
     return arm.curves
+
+
+def _success_rates(arm: ArmFacts) -> Mapping[str, Curve]:
+    return arm.solved
 
 
 def _held_out_scores(arm: ArmFacts) -> Mapping[str, Curve]:
@@ -249,18 +273,22 @@ def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[Ar
 
 
 def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: CurvesOf, label: str) -> None:
+    """A thick line while all seeds are trained, a thin one from where the first has ended."""
     for index, arm in enumerate(arms):
-        by_step: dict[int, list[float]] = {}
-        for curve in curves_of(arm).values():
-            for step, value in curve:
-                by_step.setdefault(step, []).append(value)
-        if not by_step:
+        early = _early(arm)
+        found = mean_curve(curves_of(arm), early, int(arm.experiment.job.get("total_steps", 0)))
+        if found is None:
             continue
-        steps = sorted(by_step)
         color, line = COLORS[index % len(COLORS)], LINES[index // len(COLORS) % len(LINES)]
-        axes.plot(steps, [fmean(by_step[step]) for step in steps], line, color=color, lw=1.8, label=_short(arm.name))
-        low, high = [min(by_step[step]) for step in steps], [max(by_step[step]) for step in steps]
-        axes.fill_between(steps, low, high, color=color, alpha=0.14, lw=0)
+        name = _short(arm.name) if not found.early else f"{_short(arm.name)}, {len(found.early)} of {found.runs} early"
+        whole = [step for step in found.steps if found.carried_from is None or step <= found.carried_from]
+        axes.plot(whole, found.mean[: len(whole)], line, color=color, lw=1.8, label=name)
+        if found.carried_from is not None:
+            rest = slice(len(whole) - 1, None)
+            axes.plot(found.steps[rest], found.mean[rest], line, color=color, lw=0.8)
+        for step, value in found.early:
+            axes.plot([step], [value], "x", ms=6, color=color)
+        axes.fill_between(found.steps, found.low, found.high, color=color, alpha=0.14, lw=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("training step")
     axes.set_ylabel(label)

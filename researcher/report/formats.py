@@ -81,7 +81,7 @@ def format_amount(value: float | None) -> str:
 
 def format_share(value: float | None) -> str:
     """Return a share in percent, rounded down, so that nothing below a bound is shown as the bound."""
-    return MISSING if value is None or not math.isfinite(value) else f"{int(100 * value)} %"
+    return MISSING if value is None or not math.isfinite(value) else f"{int(100 * value + ROUNDING)} %"
 
 
 def count(number: int, noun: str) -> str:

@@ -182,8 +182,8 @@ class ServerPool:
     def start(self) -> None:
         """Start the own servers, all at once, or look at those of others, and take the lease of each.
 
-        One that does not answer is waited for later. Raises ServerProblem if no own one comes up, or if one of others
-        is not free for us.
+        Own ones get several attempts, for each may have a run; one of others that does not answer is waited for later.
+        Raises ServerProblem if no own one comes up, or if one of others is not free for us.
         """
         for slot in self._slots:
             if not slot.is_local and slot.url is not None:
@@ -192,12 +192,13 @@ class ServerPool:
         try:
             with ThreadPoolExecutor(len(self._slots)) as pool:
                 list(pool.map(self._look, self._slots))
-            while not any(slot.is_answering for slot in self._slots if slot.is_local) and self._own():
-                self.check()
-                for slot in self._slots:
+            while any(slot.failed_boots < MAX_FAILED_BOOTS and not slot.is_answering for slot in self._own()):
+                for slot in self._own():
                     self._ended.wait(slot.breaker.due_in_s())
                     if slot.breaker.begin_probe():
                         self._look(slot)
+            if self._own():
+                self.check()
         except ServerProblem:
             self.stop()
             raise
@@ -237,15 +238,22 @@ class ServerPool:
         now = time.monotonic()
         for slot in wanted:
             if slot.is_free and slot.rests_until <= now:
-                slot.is_free = False
-                return slot
+                return self.claim(slot)
         return None
 
     def take_at(self, url: str | None) -> Slot | None:
-        """The free slot of the server at `url`, now taken, whether or not it answers; None if it is not one of ours."""
-        slot = next((slot for slot in self._slots if slot.url == url and slot.is_free), None)
-        if slot is not None:
-            slot.is_free = False
+        """The free slot of the server of others at `url`, now taken, whether or not it answers; None if there is
+        none."""
+        slot = next((slot for slot in self._slots if slot.url == url and slot.is_free and not slot.is_local), None)
+        return None if slot is None else self.claim(slot)
+
+    def free_own(self) -> list[Slot]:
+        """The free slots of own servers that answer."""
+        return [slot for slot in self._own() if slot.is_free and slot.is_answering]
+
+    def claim(self, slot: Slot) -> Slot:
+        """Take this free slot."""
+        slot.is_free = False
         return slot
 
     def give_back(self, slot: Slot) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from experiments_db import Charter as StoredCharter
 from experiments_db import ExperimentStore, Study, StudyStatus
@@ -20,7 +21,9 @@ from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha
 from researcher.study.budget import present_budget
 from researcher.study.budget_change import change_budget
+from researcher.study.ending import is_over
 from researcher.study.log import StudyLog
+from researcher.study.requests import resume_command
 from researcher.study.settings import read_settings, rules_brain
 from researcher.types import Charter, History, Plan
 
@@ -61,14 +64,17 @@ def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | N
     return Continuation(newest.payload["iteration"], Request(**newest.payload["request"]), newest.created_at)
 
 
-def extend(store: ExperimentStore, study: Study, request: Request, next_plan: NextPlan | None) -> Continuation:
+def extend(
+    store: ExperimentStore, study: Study, request: Request, next_plan: NextPlan | None, home: Path
+) -> Continuation:
     """Take a finished study up again; it is running afterwards, and nobody works on it yet.
 
     `next_plan` is the planner's, where that can be asked beforehand. Raises NothingToExtend for a study that is not
     finished or whose next plan would compare nothing or go over the budget, AlphaSpent.
     """
     if study.status is not StudyStatus.FINISHED:
-        raise NothingToExtend(f"study {study.id} is {study.status}, not finished: go on with researcher resume")
+        go_on = f": go on with `{resume_command(store, study.id, home)}`" if not is_over(store, study) else ""
+        raise NothingToExtend(f"study {study.id} is {study.status}, not finished{go_on}")
     log = StudyLog(store, study.id)
     charter, history = log.charter(), log.history()
     charter = replace(charter, budget=present_budget(study.settings, charter.budget))

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Study, StudyStatus
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
-from researcher.execution.runs import BUDGET, OWN_DOING, SERVER_LOST
+from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.study.budget_change import is_cut_short
 from researcher.study.log import StudyLog
 from researcher.types import Outcome
 
 REPORTED, WORKING = "report.written", "study.working"
-ENVIRONMENT = "environment"
-"""Kind of the diagnosis of a run that ended because the environment failed, which says nothing of its arm."""
 
 _WORDS = {
     ENVIRONMENT: "by the environment",
@@ -45,7 +43,8 @@ def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> En
     scored = _scored(store, study_id, runs)
     names = {arm.id: arm.name for arm in arms}
     having = sorted({names[run.experiment_id] for run in scored})
-    why = _why_not(arms, [run for run in runs if names[run.experiment_id] not in having])
+    spent = "the budget is spent; " if is_spent else ""
+    why = spent + _why_not(arms, [run for run in runs if names[run.experiment_id] not in having])
     if not scored:
         return Ending(StudyStatus.FAILED, f"no arm has a score: {why}")
     if len(arms) > 1 and not _is_anything_compared(store, study_id):

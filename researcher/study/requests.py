@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from experiments_db import ExperimentStore, NotFound, Study, StudyStatus, StudyWork, find_work
 from researcher.errors import ResearchError, StudyNotFound
-from researcher.home import DATABASE, home_option
+from researcher.home import DATABASE, DEFAULT_HOME, home_option
 from researcher.study.settings import StudySettings
 from swarm.processes.child import is_dead
 
@@ -26,7 +26,8 @@ def find_study(store: ExperimentStore, study_id: str) -> Study:
     try:
         return store.get_study(study_id)
     except NotFound as error:
-        raise StudyNotFound(f"there is no study {study_id}: `researcher list` shows them all") from error
+        shown = "" if _is_in(store, DEFAULT_HOME) else database_option(store.location)
+        raise StudyNotFound(f"there is no study {study_id}: `researcher list{shown}` shows them all") from error
 
 
 def ask_to_end(store: ExperimentStore, study_id: str, status: StudyStatus) -> Study:
@@ -45,9 +46,14 @@ def work_of(store: ExperimentStore, study: Study) -> StudyWork:
 
 def resume_command(store: ExperimentStore, study_id: str, home: Path) -> str:
     """What to type to go on with a study, wherever its home and its database are."""
+    database = None if _is_in(store, home) else store.location
+    return f"researcher resume {study_id}{home_option(home)}{database_option(database)}"
+
+
+def _is_in(store: ExperimentStore, home: Path) -> bool:
+    """Whether a store is the one that a home has where no other is named."""
     location = store.location
-    is_usual = "://" not in location and Path(location).resolve() == (home / DATABASE).resolve()
-    return f"researcher resume {study_id}{home_option(home)}{database_option(None if is_usual else location)}"
+    return "://" not in location and Path(location).resolve() == (home / DATABASE).resolve()
 
 
 def database_option(location: str | None) -> str:

@@ -26,6 +26,7 @@ from researcher.errors import ResearchError, ServerProblem
 from researcher.evaluator import BASE, FINAL, Evaluator
 from researcher.execution.early_stopping import REWARD, TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
+from researcher.execution.run_record import ENDED_AT
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
@@ -198,11 +199,11 @@ class _Repeat:
         is_trusted = experiment.author is Author.PACKAGE
         child = evaluator.prepare(run, experiment, slot.url, is_trusted=is_trusted)
         try:
+            run = self._end_as_the_record(slot.url, run)
             self._await_steps(slot.url, child, run, evaluator)
             run = self.store.update_run(run.id, status=RunStatus.EVALUATING)
-            is_complete = self.record.steps == total_steps(experiment.job)
             self.say("scoring")
-            evaluator.measure(run, slot.url, child, is_complete=is_complete)
+            evaluator.measure(run, slot.url, child)
         finally:
             child.stop()
         return self.store.update_run(run.id, status=RunStatus.FINISHED)
@@ -225,6 +226,15 @@ class _Repeat:
         seed = self.record.run.seed
         run = self.store.claim_run(experiment.id, seed, study.id, job=job_of(study.id, experiment, seed, 1))
         return experiment, self.store.update_run(run.id, status=RunStatus.LAUNCHING)
+
+    def _end_as_the_record(self, url: str, run: Run) -> Run:
+        """A run that was ended early is trained no further than it was."""
+        if self.record.steps == total_steps(run.job):
+            return run
+        with self.pool.connect(url) as client:
+            client.change_job({"total_steps": self.record.steps})
+        external = {**self.store.get_run(run.id).external_ids, ENDED_AT: self.record.steps}
+        return self.store.update_run(run.id, external_ids=external)
 
     def _await_steps(self, url: str, child: Child, run: Run, evaluator: Evaluator) -> None:
         """Until it has trained as long as the record did; its curves are kept. Raises ResearchError."""

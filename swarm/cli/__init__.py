@@ -1,5 +1,27 @@
-"""The command `swarm`."""
+"""The command `swarm`. Its parts load on first use: an install without extras has none of what they need."""
 
-from swarm.cli.commands import app, main
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swarm.cli.commands import app
 
 __all__ = ["app", "main"]
+
+
+def main() -> None:
+    from swarm.extras import named_extras
+
+    with named_extras("swarm", "server"):
+        from swarm.cli.commands import app
+
+        app()
+
+
+def __getattr__(name: str) -> object:
+    if name != "app":
+        raise AttributeError(f"module 'swarm.cli' has no attribute {name!r}")
+    from swarm.cli.commands import app
+
+    return app

@@ -1,5 +1,5 @@
 """`python -m swarm.cli` is the command `swarm`."""
 
-from swarm.cli.commands import main
+from swarm.cli import main
 
 main()

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarm import __version__
-from swarm.cli import export, gc, job, scoring, skills, training
+from swarm.cli import backup, export, gc, job, scoring, skills, training
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import DEFAULT_URL, home_named
@@ -41,6 +42,8 @@ app.command()(training.train)
 app.command(name="eval")(scoring.evaluate)
 app.command()(export.export)
 app.command()(gc.gc)
+app.command()(backup.backup)
+app.command()(backup.restore)
 app.command(name="job")(job.show_or_change)
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="SWARM_URL", help="The server's address.")]
@@ -77,6 +80,10 @@ def start(
     job: Annotated[Path | None, typer.Option(help="A job.yaml to start with; else a client sends one.")] = None,
     no_resume: Annotated[
         bool, typer.Option("--no-resume", help="Do not go on with the job that was interrupted here.")
+    ] = False,
+    new_ledger: Annotated[
+        bool,
+        typer.Option("--new-ledger", help="Set a ledger aside that cannot be gone on with, and begin with a new one."),
     ] = False,
     peer: Annotated[
         list[str] | None,
@@ -119,15 +126,20 @@ def start(
 
         announcement = _Announcement(config.home, as_json=as_json, has_job=train_job is not None)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(
+            ended_by = runner.run(
                 serve(
                     config,
                     train_job,
                     announcement.make,
                     resume=not no_resume,
                     on_resume=announcement.note_resumed,
+                    new_ledger=new_ledger,
                 )
             )
+        if ended_by is not None:
+            # With everything closed it ends as whoever sent the signal expects. uvloop keeps its handlers set.
+            signal.signal(ended_by, signal.SIG_DFL if ended_by is signal.SIGTERM else signal.default_int_handler)
+            signal.raise_signal(ended_by)
 
 
 class _Announcement:
@@ -274,7 +286,12 @@ def doctor(
 
     _configure_logging(verbose)
     flags = ServerFlags(
-        host, port, home_named(home), token_of("observer", "commander", "rollout"), *cluster_from_environment()
+        host,
+        port,
+        home_named(home),
+        token_of("observer", "commander", "rollout"),
+        *cluster_from_environment(),
+        is_home_named=home is not None,
     )
     outcomes = examine(checks_of(flags))
     if as_json:
@@ -297,7 +314,3 @@ def _configure_logging(verbose: bool) -> None:
     )
     # One line for each call to a sampler says nothing that the server's own lines do not.
     logging.getLogger("httpx").setLevel(logging.WARNING)
-
-
-def main() -> None:
-    app()

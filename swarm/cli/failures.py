@@ -1,8 +1,8 @@
 """How a command fails: one line on stderr and a documented exit code.
 
 Place in the flow: around the body of every command. The codes are the table of docs/operations.md: 0 done, 1 failure,
-2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable, 6 no sandbox, 75 temporary (port or
-directory in use, engine not ready: try again), 130 interrupted.
+2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable, 6 no sandbox, 74 a record is gone or
+damaged, 75 temporary (port or directory in use, engine not ready: try again), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import typer
 from swarm.errors import (
     BadRequest,
     Forbidden,
+    LedgerDamaged,
     LedgerError,
     NotFound,
     SandboxUnavailable,
@@ -34,6 +35,7 @@ def exit_code(error: SwarmError) -> int:
         (Forbidden, 4),
         (ServerUnreachable, 5),
         (SandboxUnavailable, 6),
+        (LedgerDamaged, 74),
         (LedgerError, 1),
         (Unavailable, 75),
     )

@@ -5,6 +5,7 @@ Place in the flow: beside the commands, which ask here before they begin anythin
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,12 +33,18 @@ def split_named(name: str) -> Split:
 def program_of(path: Path | None, environment: str) -> Program:
     """The program of a file; without one, that of the environment's folder, or else the plain one. Raises
     EnvironmentInvalid for a file that is none."""
-    from swarm.environments.registry import agent_of
     from swarm.program import load_program
     from swarm.program.base import PLAIN
 
-    chosen = path or agent_of(environment)
+    chosen = program_file(path, environment)
     return PLAIN if chosen is None else load_program(chosen)
+
+
+def program_file(path: Path | None, environment: str) -> Path | None:
+    """The file that was named, or else that of the environment's folder; None for the plain program."""
+    from swarm.environments.registry import agent_of
+
+    return path or agent_of(environment)
 
 
 def home_named(home: Path | None) -> Path:
@@ -45,6 +52,14 @@ def home_named(home: Path | None) -> Path:
     from swarm.config import ServerConfig, home_from_environment
 
     return home or home_from_environment() or ServerConfig().home
+
+
+def training_folder(name: str) -> Path:
+    """The directory of a training: in $SWARM_HOME/train, else in runs/train, under its name."""
+    folder = re.sub(r"[^\w.-]+", "-", name).strip(".")
+    if not folder:
+        raise BadRequest(f"--name {name}: a training is named by letters or digits", param="name")
+    return home_named(None).with_name("train") / folder
 
 
 def require_model(client: SwarmClient) -> None:

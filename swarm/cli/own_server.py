@@ -6,9 +6,11 @@ Place in the flow: `swarm train` and `swarm env check` open one. A server of a c
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,13 +25,17 @@ START_TIMEOUT_S = 120.0
 """A cold start imports the web stack from disk, on a busy machine slowly."""
 STOP_TIMEOUT_S = 60.0
 """What a server may take to free its model before it is ended less gently."""
+ORPHAN_TIMEOUT_S = 30.0
+"""What the server of a command that was killed may take to end: its supervisor sees to it within seconds."""
+POLL_S = 0.1
+ANNOUNCEMENT = "stdout.log"
 
 
 @contextmanager
 def server_at(url: str | None, home: Path) -> Generator[str]:
     """The address of the server that was named, or of one with its files in `home` that runs until this is left.
 
-    Raises EngineFailure if that one does not start.
+    Raises EngineFailure if that one does not start, LedgerInUse if another one runs there.
     """
     if url is not None:
         yield url
@@ -37,7 +43,8 @@ def server_at(url: str | None, home: Path) -> Generator[str]:
     from swarm.processes.announcement import NoAnnouncement, await_announcement
     from swarm.processes.child import Child
 
-    out, errors = home / "stdout.log", home / "stderr.log"
+    out, errors = home / ANNOUNCEMENT, home / "stderr.log"
+    await_former_server(home)
     try:
         home.mkdir(parents=True, exist_ok=True)
         out.unlink(missing_ok=True)
@@ -56,6 +63,38 @@ def server_at(url: str | None, home: Path) -> Generator[str]:
             _end(child, announced["pid"])
     finally:
         child.stop()
+
+
+def await_former_server(home: Path) -> None:
+    """Wait until the server of a command that was killed has let go of its home.
+
+    Raises LedgerInUse at once for a server that no command has started for itself, and for one that does not end.
+    """
+    from swarm.errors import LedgerInUse
+    from swarm.ledger.database import hold_lock
+
+    ledger = home / "ledger.db"
+    deadline = time.monotonic() + ORPHAN_TIMEOUT_S
+    while ledger.exists():
+        try:
+            hold_lock(ledger).close()
+            return
+        except LedgerInUse:
+            if not _is_own(home) or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)
+
+
+def _is_own(home: Path) -> bool:
+    """Whether the server that runs in this home was started by `server_at`."""
+    try:
+        pid = json.loads((home / ANNOUNCEMENT).read_bytes())["pid"]
+        return (home / "ledger.db.lock").read_text() == str(pid)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        # Killed before it could say who it is.
+        return True
 
 
 def _end(child: Child, pid: int) -> None:

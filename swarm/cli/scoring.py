@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.held_out_score import mean_of, score_text
+from swarm.cli.held_out_score import count_tasks, mean_of, score_of, score_on_record, warning_of
 from swarm.cli.options import DEFAULT_URL, program_of, require_model, split_named
 from swarm.cli.tokens import token_of
 from swarm.errors import BadRequest, EngineFailure
@@ -73,6 +73,8 @@ def evaluate(
         ):
             for client in clients_of(servers).values():
                 require_model(client)
+            if few := warning_of(count_tasks(environment, chosen_split, episodes or EPISODES)):
+                typer.echo(f"swarm: {few}", err=True)
             score = partial(measure, servers, environment, chosen, split=chosen_split, max_workers=workers)
             scorer = _Scorer(environment.name, str(chosen_split), lambda wanted: score(episodes=wanted))
             if follow:
@@ -129,11 +131,14 @@ class _Scorer:
 def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
     began = time.monotonic()
     result = scorer.score(episodes)
+    score = score_of(result)
     shown: dict[str, Any] = {
         **scorer.figures,
         "episodes": result.n,
         "mean_reward": mean_of(result),
-        "stderr": result.stderr,
+        "stderr": score.stderr,
+        "low": score.low,
+        "high": score.high,
         "failures": len(result.failures),
         "weight_versions": sorted(result.weight_versions),
         "seconds": round(time.monotonic() - began, 2),
@@ -143,8 +148,7 @@ def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
         return
     versions = ", ".join(map(str, shown["weight_versions"]))
     typer.echo(
-        f"{scorer.name}: {score_text(result)}, weight version {versions}, "
-        f"{len(result.failures)} failed, {shown['seconds']} s"
+        f"{scorer.name}: {score.text}, weight version {versions}, {len(result.failures)} failed, {shown['seconds']} s"
     )
 
 
@@ -165,7 +169,6 @@ def _follow(client: SwarmClient, scorer: _Scorer, episodes: int | None, *, as_js
         elif score.mean is None:
             typer.echo(f"{scorer.name} at step {score.step}: no score: {score.reason}")
         else:
-            margin = "" if score.stderr is None else f" ± {1.96 * score.stderr:.3f}"
-            typer.echo(f"{scorer.name} at step {score.step}: {score.mean:.3f}{margin} (95 %, n={score.scored})")
+            typer.echo(f"{scorer.name} at step {score.step}: {score_on_record(score).text}")
 
     follow_evaluations(client, lambda due: scorer.score(episodes or due.episodes), on_score=show)

@@ -1,6 +1,8 @@
 """`swarm train`: a program on an environment, from the base score to the trained one, in one command.
 
-Place in the flow: commands.py takes the command in. Progress goes to stderr, figures to stdout.
+Place in the flow: commands.py takes the command in. A training is its job, its environment and its program: the same
+three go on where they were (training_folder.py), anything else is refused by name. Progress goes to stderr, figures to
+stdout.
 """
 
 from __future__ import annotations
@@ -8,20 +10,32 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.held_out_score import score_figures, score_text
-from swarm.cli.options import program_of
+from swarm.cli.held_out_score import (
+    TOO_FEW_TASKS,
+    HeldOutScore,
+    count_tasks,
+    mean_of,
+    score_of,
+    score_on_record,
+    warning_of,
+)
+from swarm.cli.options import program_file, program_of, training_folder
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.tokens import token_of
+from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
+    from swarm.cli.training_folder import TrainingFolder
+    from swarm.cli.training_record import TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.environments import Environment
     from swarm.job import TrainJob
@@ -30,22 +44,45 @@ if TYPE_CHECKING:
     from swarm.schemas import EvaluationView
 
 STEPS = 60
-RUNS = Path("runs") / "train"
+MODEL_OF_OWN_TASKS = "micro"
+"""nano knows the bundled tasks in one wording each; this one reads ordinary sentences."""
 
 
 def train(
     env: Annotated[str, typer.Option("--env", help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
     job: Annotated[Path | None, typer.Option(help="A job.yaml; without one, the default job of 60 steps.")] = None,
     program: Annotated[Path | None, typer.Option(help="A Python file with agent, reward or schedule.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "--train-model",
+            help="nano, micro, or a model's directory (default: the job's, or else nano for a bundled environment and"
+            " micro for any other).",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the training (default: the job's experiment_name, or the environment's)."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew; the training of this name is kept under another one.")
+    ] = False,
     url: Annotated[
         str | None, typer.Option(envvar="SWARM_URL", help="A running server; without one, a server for this run.")
     ] = None,
-    home: Annotated[Path | None, typer.Option(help="Directory of that server (default: runs/train/NAME).")] = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(help="Directory of the training (default: $SWARM_HOME/train/NAME, runs/train/NAME)."),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the job and of the order of tasks (default: the job's).")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 64,
     eval_episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out tasks of each score.")] = 200,
+    few_tasks: Annotated[
+        bool, typer.Option("--few-tasks", help=f"Score on fewer than {TOO_FEW_TASKS} held-out tasks all the same.")
+    ] = False,
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Score every so many steps as well (default: before and after).")
     ] = None,
@@ -53,117 +90,219 @@ def train(
 ) -> None:
     """Train on an environment: the held-out score before, every step, and the held-out score after.
 
-    Run again, it goes on where it was.
+    Run again with the same job, environment and program, it goes on where it was, and with more total_steps it goes
+    further. Anything else is another training, which --name or --fresh begins.
     """
     with failures_in_one_line():
-        from swarm.client import SwarmClient
+        from swarm.cli.training_folder import free_name, open_folder
+        from swarm.cli.training_record import new_record
         from swarm.environments.server import open_environment
-        from swarm.processes.child import own_name
-        from swarm.program import train as train_program
         from swarm.program.roles import refuse_roles
-        from swarm.program.steps import watch_steps
 
         chosen = program_of(program, env)
         refuse_roles(
             "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
         )
         with open_environment(env) as environment:
-            train_job = _job_of(job, environment.name, seed)
-            directory = home or RUNS / train_job.experiment_name
-            with (
-                server_at(url, directory) as address,
-                SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
-            ):
-                client.auto_sync_train_config_and_start_engine(train_job)
-                scores = _Scores(client, environment, chosen, eval_episodes, workers)
-                before = scores.measure("before")
-                with evaluator_beside(train_job, env, program, address, directory), watch_steps(client, _show_step):
-                    gate = None if eval_every is None else scores.gate(eval_every, train_job.batch_size)
-                    done = train_program(client, environment, train_job, chosen, max_workers=workers, gate=gate)
-                after = scores.measure("after")
-                evaluations = _merged(scores.figures(), client.evaluations())
-                if url is None:
-                    client.save_checkpoint()
-        figures: dict[str, Any] = {
-            "env": environment.name, "digest": environment.digest, "program": chosen.name, "steps": done.steps,
-            "failed_episodes": done.failures, "before": score_figures(before), "after": score_figures(after),
-            "evaluations": evaluations, "home": None if url else str(directory),
+            train_job = _job_of(job, env, environment.name, model=model, name=name, seed=seed)
+            tasks = _count_tasks(environment, eval_episodes, few_tasks=few_tasks)
+            directory = home or training_folder(train_job.experiment_name)
+            other = free_name(directory, "-", first=2)
+            beside = f"--name {other.name}" if home is None else f"--home {other}"
+            wanted = new_record(train_job, env, environment, program_file(program, env))
+            training = _Training(env, environment, program, chosen, train_job, tasks, eval_every, workers)
+            with open_folder(directory, beside, fresh=fresh) as folder:
+                figures = training.carry_out(folder, wanted, url, fresh=fresh)
+        typer.echo(json.dumps(figures) if as_json else _in_one_line(figures))
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """What the command was asked for. `env` and `file` are the environment and the program as they were named, `tasks`
+    is how many held-out ones each score is of."""
+
+    env: str
+    environment: Environment
+    file: Path | None
+    program: Program
+    job: TrainJob
+    tasks: int
+    eval_every: int | None
+    workers: int
+
+    def carry_out(
+        self, folder: TrainingFolder, wanted: TrainingRecord, url: str | None, *, fresh: bool
+    ) -> dict[str, Any]:
+        """Train from where the training is to its end; the figures of all of it.
+
+        Raises Conflict if the folder or the server has another training.
+        """
+        from swarm.cli.training_run import start_run, take_up
+        from swarm.client import SwarmClient
+        from swarm.processes.child import own_name
+        from swarm.program import train as train_program
+        from swarm.program.steps import watch_steps
+
+        record = take_up(folder, wanted, has_own_server=url is None)
+        directory = folder.directory
+        with (
+            server_at(url, directory) as address,
+            SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
+        ):
+            begun_at = start_run(client, folder, record, self.job, fresh=fresh).step
+            if warning := warning_of(self.tasks):
+                typer.echo(f"swarm: {warning}", err=True)
+            self._tell_place(directory, begun_at)
+            scores = _Scores(client, self)
+            before = scores.base(folder, record, begun_at)
+            gate = None if self.eval_every is None else scores.gate(self.eval_every)
+            with evaluator_beside(self.job, self.env, self.file, address, directory), watch_steps(client, _show_step):
+                done = train_program(
+                    client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate
+                )
+            after = scores.measure("after")[1]
+            evaluations = _merged(scores.figures(), client.evaluations())
+            changes = _changes(client)
+            if url is None:
+                client.save_checkpoint()
+        return {
+            "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
+            "steps": done.steps, "failed_episodes": done.failures,
+            "before": None if before is None else before.figures(), "after": after.figures(),
+            "evaluations": evaluations, "changes": changes, "home": None if url else str(directory),
         }  # fmt: skip
-        if as_json:
-            typer.echo(json.dumps(figures))
-        else:
-            typer.echo(f"{environment.name}: {score_text(before)} -> {score_text(after)} in {done.steps} steps")
+
+    def _tell_place(self, directory: Path, step: int) -> None:
+        total = self.job.total_steps or STEPS
+        if step >= total:
+            typer.echo(f"all {total} steps of {directory} are done: a job with more total_steps goes further", err=True)
+        elif step:
+            typer.echo(f"going on with {directory} at step {step} of {total}", err=True)
 
 
 class _Scores:
-    """The held-out scores of one run: told on stderr as they come, kept for the figures."""
+    """The held-out scores of one run: told on stderr as they come, kept for the figures with the step they are of."""
 
-    def __init__(
-        self, client: SwarmClient, environment: Environment, program: Program, episodes: int, workers: int
-    ) -> None:
-        self._client, self._environment, self._program = client, environment, program
-        self._episodes, self._workers = episodes, workers
-        self._kept: list[StepScore] = []
+    def __init__(self, client: SwarmClient, training: _Training) -> None:
+        self._client, self._training = client, training
+        self._kept: list[tuple[int | None, HeldOutScore]] = []
 
-    def measure(self, when: str) -> Evaluation:
-        """The score of now. Raises EngineFailure if nothing was scored."""
+    def base(self, folder: TrainingFolder, record: TrainingRecord, step: int) -> HeldOutScore | None:
+        """The score before the first step: the one on record, or else measured and put on record; None if that is not
+        possible any more. Raises EngineFailure if nothing was scored."""
+        if record.base_score is not None:
+            _tell("before", f"{record.base_score.text}, on record")
+            self._kept.append((0, record.base_score))
+            return record.base_score
+        if step:
+            _tell("before", f"not known: {step} steps were trained before it was measured")
+            return None
+        step_of_score, score = self.measure("before")
+        if step_of_score != 0:
+            _tell("before", "not known: others trained while it was measured")
+            return None
+        folder.write(record.model_copy(update={"base_score": score}))
+        return score
+
+    def measure(self, when: str) -> tuple[int | None, HeldOutScore]:
+        """The score of now, and of which step it is. Raises EngineFailure if nothing was scored."""
         from swarm.program.evaluation import score_at_rest
 
-        score = score_at_rest(self._client, self._evaluate)
-        self._kept.append(score)
-        typer.echo(f"held-out score {when + ':':8}{score_text(score.evaluation)}", err=True)
-        return score.evaluation
+        found = score_at_rest(self._client, self._evaluate)
+        mean_of(found.evaluation)
+        score = score_of(found.evaluation)
+        self._kept.append((found.step, score))
+        _tell(when, score.text)
+        return found.step, score
 
-    def gate(self, every: int, batch_size: int) -> Callable[[int], int]:
+    def gate(self, every: int) -> Callable[[int], int]:
         """What `train` asks before each chunk, so that every so many steps are scored."""
         from swarm.program.evaluation import PeriodicEvaluation
 
+        batch_size = self._training.job.batch_size
         return PeriodicEvaluation(
             self._client, self._evaluate, every=every, batch_size=batch_size, on_score=self._keep
         ).gate
 
     def figures(self) -> list[dict[str, Any]]:
-        return [{"step": score.step, **score_figures(score.evaluation)} for score in self._kept]
+        return [{"step": step, **score.figures()} for step, score in self._kept]
 
-    def _keep(self, score: StepScore) -> None:
-        self._kept.append(score)
-        step = "while others train" if score.step is None else f"at step {score.step}"
-        evaluation = score.evaluation
+    def _keep(self, found: StepScore) -> None:
+        score = score_of(found.evaluation)
+        self._kept.append((found.step, score))
+        step = "while others train" if found.step is None else f"at step {found.step}"
         # A score that cannot be had is no reason to give the training up.
-        shown = f"none: {evaluation.failures[0].error}" if evaluation.mean is None else score_text(evaluation)
-        typer.echo(f"held-out score {step}: {shown}", err=True)
+        reason = f"none: {found.evaluation.failures[0].error}" if score.mean is None else score.text
+        typer.echo(f"held-out score {step}: {reason}", err=True)
 
     def _evaluate(self) -> Evaluation:
         from swarm.program import measure
 
-        return measure(
-            self._client, self._environment, self._program, episodes=self._episodes, max_workers=self._workers
-        )
+        asked = self._training
+        return measure(self._client, asked.environment, asked.program, episodes=asked.tasks, max_workers=asked.workers)
+
+
+def _changes(client: SwarmClient) -> list[dict[str, Any]]:
+    """The settings that were changed while the job ran, told on stderr: the figures are not those of the job alone."""
+    changes = client.job().changes
+    for change in changes:
+        settings = ", ".join(f"{name} {value}" for name, value in change.settings.items())
+        typer.echo(f"the job was changed while it ran: from step {change.at_step} on {settings}", err=True)
+    return [change.model_dump(include={"at_step", "settings"}) for change in changes]
 
 
 def _merged(measured: list[dict[str, Any]], recorded: list[EvaluationView]) -> list[dict[str, Any]]:
     """The scores of this command, and of other steps those that the job's `eval_every` brought; by step."""
     known = {score["step"] for score in measured}
     others = [
-        {"step": each.step, "mean": each.mean, "stderr": each.stderr, "n": each.scored, "failures": each.failures}
+        {"step": each.step, **score_on_record(each).figures()}
         for each in recorded
         if each.state == "done" and each.step not in known
     ]
     return sorted([*measured, *others], key=lambda score: math.inf if score["step"] is None else score["step"])
 
 
-def _job_of(path: Path | None, environment: str, seed: int | None) -> TrainJob:
-    """The job of the file with the environment's name as its own, unless the file gives it one."""
-    from swarm.job import TrainJob
+def _job_of(
+    path: Path | None, env: str, environment: str, *, model: str | None, name: str | None, seed: int | None
+) -> TrainJob:
+    """The job of the file with what was named beside it; what neither names follows from the environment."""
+    from swarm.environments.registry import is_bundled
+    from swarm.job import TrainJob, build_job
 
     given = TrainJob() if path is None else TrainJob.build_job_from_yaml(path)
-    named = re.sub(r"[^\w.-]+", "-", environment)
     changes: dict[str, Any] = {"total_steps": given.total_steps or STEPS}
-    if seed is not None:
-        changes["seed"] = seed
     if "experiment_name" not in given.model_fields_set:
-        changes["experiment_name"] = named
-    return given.model_copy(update=changes)
+        changes["experiment_name"] = re.sub(r"[^\w.-]+", "-", environment)
+    if "model" not in given.model_fields_set and not is_bundled(env):
+        changes["model"] = MODEL_OF_OWN_TASKS
+    named = {"experiment_name": name, "model": model, "seed": seed}
+    changes |= {field: value for field, value in named.items() if value is not None}
+    return build_job({**given.model_dump(mode="json", exclude_unset=True), **changes})
+
+
+def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) -> int:
+    """How many held-out tasks a score is of. Raises BadRequest where they are too few, unless `few_tasks`."""
+    from swarm.tasks import Split
+
+    tasks = count_tasks(environment, Split.VALIDATION, episodes)
+    if tasks < TOO_FEW_TASKS and not few_tasks:
+        raise BadRequest(
+            f"{warning_of(tasks)}; take {TOO_FEW_TASKS} or more of the split validation (--eval-episodes says how"
+            " many), or add --few-tasks",
+            param="few_tasks",
+        )
+    return tasks
+
+
+def _in_one_line(figures: Mapping[str, Any]) -> str:
+    after = HeldOutScore(**figures["after"]).text
+    if figures["before"] is None:
+        return f"{figures['env']}: {after} after {figures['steps']} steps; the base score is not known"
+    return f"{figures['env']}: {HeldOutScore(**figures['before']).text} -> {after} in {figures['steps']} steps"
+
+
+def _tell(when: str, what: str) -> None:
+    typer.echo(f"held-out score {when + ':':8}{what}", err=True)
 
 
 def _show_step(step: int, reward: float) -> None:

@@ -10,14 +10,15 @@ import logging
 import math
 import statistics
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from swarm.client.client import SwarmClient
-from swarm.client.episode import DEFAULT_WAIT_S, OpenEpisode
+from swarm.client.episode import DEFAULT_WAIT_S, EpisodeSampling, OpenEpisode
 from swarm.client.heartbeat import BEATS_PER_LEASE, DEFAULT_LEASE_S
 from swarm.client.runner import RunAgent, backoff_s
 from swarm.client.transient_errors import is_transient
@@ -88,6 +89,8 @@ def evaluate(
     max_workers: int = 64,
     *,
     worst: float | None = None,
+    seed: int | None = None,
+    sampling: EpisodeSampling | None = None,
     discard_episode_timeout: float = 240.0,
     wait_timeout: float = DEFAULT_WAIT_S,
     on_interrupt: Callable[[], None] | None = None,
@@ -97,8 +100,11 @@ def evaluate(
     An attempt that the system breaks (the server was away, the environment failed) is made again as the same attempt,
     up to 3 times in all, and is then listed under `failures`. An attempt that `run_agent` breaks is not made again: it
     scores `worst`, or is listed under `failures` where no worst value is given. `run_agent` says whose fault it was: a
-    ProgramFailure is its own, and so is any error that is none of the system's. An interrupt (Ctrl-C) is raised once
-    the attempts under way have ended; `on_interrupt` is called before, to make them end.
+    ProgramFailure is its own, and so is any error that is none of the system's.
+
+    `seed` fixes the sampling seed of each attempt before the first one begins; `sampling` holds what else each episode
+    is begun with. An interrupt (Ctrl-C) is raised once the attempts under way have ended; `on_interrupt` is called
+    before, to make them end.
 
     Raises BadRequest for an empty list; ServerUnreachable or Unauthorized if the server cannot be asked at all.
     """
@@ -106,9 +112,10 @@ def evaluate(
         raise BadRequest("nothing to evaluate: give at least one task", param="tasks")
     client.status()
     run = _Evaluator(client, run_agent, worst, discard_episode_timeout, wait_timeout)
+    attempts = list(_draw(tasks, seed, sampling or {}))
     with ThreadPoolExecutor(max(1, min(max_workers, len(tasks))), thread_name_prefix="eval") as pool:
         try:
-            outcomes = list(pool.map(run.attempt, tasks))
+            outcomes = list(pool.map(run.attempt, attempts))
         except BaseException:
             run.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -116,6 +123,30 @@ def evaluate(
                 on_interrupt()
             raise
     return _summarize(outcomes, run.repeats)
+
+
+def attempt_seed(seed: int, task_id: str, number: int = 0) -> int:
+    """Return the sampling seed of the attempt with this number at a task; equal in every process."""
+    digest = sha256(f"attempt {number} at {task_id} of {seed}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """An attempt as it was drawn before the score began."""
+
+    task: Task
+    sampling: EpisodeSampling
+
+
+def _draw(tasks: Sequence[Task], seed: int | None, sampling: EpisodeSampling) -> Iterator[_Drawn]:
+    numbers = Counter[str]()
+    for task in tasks:
+        drawn: EpisodeSampling = {**sampling}
+        if seed is not None:
+            drawn["sampling_seed"] = attempt_seed(seed, task.task_id, numbers[task.task_id])
+            numbers[task.task_id] += 1
+        yield _Drawn(task, drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +179,13 @@ class _Evaluator:
         self.stop = threading.Event()
         self.repeats: list[str] = []
 
-    def attempt(self, task: Task) -> _Scored | EvaluationFailure:
-        reason = "stopped"
+    def attempt(self, drawn: _Drawn) -> _Scored | EvaluationFailure:
+        task, reason = drawn.task, "stopped"
         for attempt in range(1, MAX_ATTEMPTS + 1):
             if self.stop.is_set():
                 break
             try:
-                return self._score(task)
+                return self._score(task, drawn.sampling)
             except Exception as error:  # noqa: BLE001 - the boundary: a failed attempt is data of the evaluation
                 reason = _in_one_line(error)
                 logger.info("attempt %d at task %s failed: %s", attempt, task.task_id, reason)
@@ -165,13 +196,13 @@ class _Evaluator:
                 self.stop.wait(backoff_s(attempt))
         return EvaluationFailure(task.task_id, reason)
 
-    def _score(self, task: Task) -> _Scored:
+    def _score(self, task: Task, sampling: EpisodeSampling) -> _Scored:
         """Raises what `run_agent` raises, unless that counts as the worst value."""
         broken: str | None = None
         episode: OpenEpisode | None = None
         try:
             with self._client.open_episode(
-                task, EpisodeType.EVAL, self._discard_episode_timeout, wait_timeout=self._wait_timeout
+                task, EpisodeType.EVAL, self._discard_episode_timeout, wait_timeout=self._wait_timeout, **sampling
             ) as episode:
                 try:
                     output = self._run_agent(task, episode.credentials)

@@ -13,11 +13,12 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 
 from swarm.doctor.examination import Finding, fail, ok, warn
-from swarm.ledger.database import APPLICATION_ID, SCHEMA_VERSION
+from swarm.errors import LedgerDamaged, LedgerError
+from swarm.ledger.database import SCHEMA_VERSION
+from swarm.server.home import inspect_home
 from swarm.trainer.run_directories import DiskUse
 
 LITTLE_SPACE_BYTES = 2**30
@@ -89,35 +90,25 @@ def check_fsync(home: Path) -> Finding:
 
 
 def check_ledger(home: Path) -> Finding:
-    """Whole, and of a schema this version can open."""
+    """Whole to the last row, the one that belongs to its control file and runs, and of a schema that can be opened."""
     path = home / "ledger.db"
-    if not path.exists():
-        return ok("none yet: the first start creates it")
     try:
-        if path.stat().st_size == 0:
-            return ok("empty: the next start creates its tables")
-        with closing(_open_unchanged(path)) as connection:
-            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-            application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-            verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-    except sqlite3.OperationalError as error:
+        found = inspect_home(home, None)
+        if not found.version:
+            return ok("none yet: the first start creates it")
+    except LedgerDamaged as error:
+        return fail(error.finding, f"swarm restore BACKUP --home {home}, or swarm start --home {home} --new-ledger")
+    except LedgerError as error:
+        what, _, remedy = error.message.rpartition(": ")
+        return fail(what, remedy)
+    except (sqlite3.Error, OSError) as error:
         return fail(f"{path} cannot be read: {error}", "look at the rights of the file and its directory")
-    except sqlite3.DatabaseError as error:
-        return fail(f"{path} is damaged: {error}", "move it away, or restore a copy")
-    except OSError as error:
-        return fail(f"{path} cannot be read: {error.strerror}", "look at the rights of the file")
-    if application != APPLICATION_ID:
-        return fail(f"{path} is not a ledger", "give another --home")
-    if version > SCHEMA_VERSION:
-        return fail(
-            f"{path} has schema {version}, this version knows {SCHEMA_VERSION}", "upgrade, or give another --home"
-        )
-    if verdict != "ok":
-        return fail(f"{path} is damaged: {verdict.splitlines()[-1]}", "move it away, or restore a copy")
     holder = holder_of(path)
     state = "" if holder is None else f", in use by process {holder}"
+    version = found.version
     older = "" if version == SCHEMA_VERSION else f" (the next start brings it to schema {SCHEMA_VERSION})"
-    return ok(f"whole, schema {version}{older}, {_size(path.stat().st_size)}{state}")
+    episodes = "" if found.mark is None else f", {found.mark.acknowledged:,} acknowledged episodes"
+    return ok(f"whole, schema {version}{older}{episodes}, {_size(path.stat().st_size)}{state}")
 
 
 def holder_of(path: Path) -> str | None:
@@ -137,13 +128,6 @@ def existing_parent(directory: Path) -> Path:
     """The directory, or the nearest one above it that exists: there `start` would create it."""
     resolved = directory.resolve()
     return next((place for place in (resolved, *resolved.parents) if place.exists()), Path("/"))
-
-
-def _open_unchanged(path: Path) -> sqlite3.Connection:
-    """Without a write-ahead log beside it the file is complete, and `immutable` keeps SQLite from creating one."""
-    has_log = path.with_name(f"{path.name}-wal").exists()
-    mode = "mode=ro" if has_log else "mode=ro&immutable=1"
-    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=5.0, isolation_level=None)
 
 
 def _filesystem(place: Path) -> str:

@@ -74,6 +74,23 @@ def agent_of(name: str) -> Path | None:
     return agent if (path / "environment.toml").is_file() and agent.is_file() else None
 
 
+def files_of(name: str) -> dict[str, Path]:
+    """The files that an environment of the user's is made of, by the names that a person knows them by; none for one of
+    the package or of a library."""
+    path = Path(name.partition("?")[0])
+    if is_bundled(name) or not path.exists():
+        return {}
+    if (path / "environment.toml").is_file():
+        from swarm.environments.sources.folder import folder_files
+
+        return {str(each.relative_to(path)): each for each in folder_files(path)}
+    if path.is_file():
+        return {path.name: path}
+    from swarm.environments.sources.task_files import files_by_split
+
+    return {str(each.relative_to(path)): each for paths in files_by_split(path).values() for each in paths}
+
+
 def _open_library(library: str, name: str, options: dict[str, str]) -> Environment:
     if library == "verifiers":
         from swarm.environments.verifiers import VerifiersEnvironment

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from swarm.errors import LedgerError, LedgerUnwritable
 from swarm.ledger import queries, writes
-from swarm.ledger.database import open_for_reading, open_for_writing
+from swarm.ledger.database import open_for_reading
+from swarm.ledger.opening import OpenLedger, open_ledger
 from swarm.ledger.rows import JobRow
 
 _DROPPED = f"""
@@ -87,12 +88,11 @@ def compact(path: Path, *, after_step: int, ended_before: float) -> Compacted:
     after. Raises LedgerUnwritable if the disk refuses, LedgerError.
     """
     before = _size(path)
-    connection = open_for_writing(path)
+    opened = open_ledger(path)
     try:
-        with closing(connection):
-            episodes, turns = _drop(connection, after_step, ended_before)
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with closing(opened):
+            episodes, turns = _drop(opened, after_step, ended_before)
+            opened.connection.execute("VACUUM")
     except sqlite3.Error as error:
         raise LedgerUnwritable(
             f"{path} was not made smaller ({error}): it needs as much free space as it will have left", retry_after_s=60
@@ -100,7 +100,8 @@ def compact(path: Path, *, after_step: int, ended_before: float) -> Compacted:
     return Compacted(episodes, turns, before, _size(path))
 
 
-def _drop(connection: sqlite3.Connection, after_step: int, ended_before: float) -> tuple[int, int]:
+def _drop(opened: OpenLedger, after_step: int, ended_before: float) -> tuple[int, int]:
+    connection = opened.connection
     connection.execute("BEGIN IMMEDIATE")
     try:
         bounds = {"after_step": after_step, "ended_before": ended_before}
@@ -111,11 +112,14 @@ def _drop(connection: sqlite3.Connection, after_step: int, ended_before: float) 
         if turns:
             detail = {"episodes": episodes, "turns": turns}
             writes.insert_event(connection, time.time(), "ledger.compacted", detail)
+            connection.execute(f"UPDATE episodes SET is_compacted = 1 WHERE {chosen}")
         connection.execute("DROP TABLE dropped")
+        counted = opened.count()
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+    opened.control.note(*counted)
     return episodes, turns
 
 

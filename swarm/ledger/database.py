@@ -1,6 +1,7 @@
-"""The database file: its tables, its lock, and the checks before it is opened for writing.
+"""The database file: its tables, its lock, and connections to it.
 
-Place in the flow: used once, when a ledger opens. Knows nothing of what the rows mean.
+Place in the flow: opening.py opens a ledger with these, once it is known to be sound. Knows nothing of what the rows
+mean.
 """
 
 from __future__ import annotations
@@ -8,8 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-import threading
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import IO
@@ -19,10 +18,11 @@ from swarm.errors import LedgerError, LedgerInUse
 SCHEMA_VERSION = 9
 # Marks the file as a ledger in SQLite's header, so that another program's database is never written to.
 APPLICATION_ID = 0x53574C47
-# A check reads the whole file, about a gigabyte in two seconds. What it does not get to is checked when it is read.
-CHECK_LIMIT_S = 3.0
 # Another process reading with the sqlite3 shell may hold the file for moments.
 BUSY_TIMEOUT_MS = 5000
+
+ACKNOWLEDGED = "('completed', 'trained', 'dropped')"
+"""The states, in SQL, of an episode whose result a client was told to be stored."""
 
 _SCHEMA = """
 CREATE TABLE jobs (
@@ -247,7 +247,7 @@ _ADDED_IN_VERSION_8 = """
 ALTER TABLE episodes ADD COLUMN is_greedy INTEGER NOT NULL DEFAULT 0;
 """
 
-_ADDED_IN_VERSION_9 = """
+_ADDED_IN_VERSION_9 = f"""
 ALTER TABLE episodes ADD COLUMN sampling_seed INTEGER;
 ALTER TABLE episodes ADD COLUMN temperature REAL;
 ALTER TABLE episodes ADD COLUMN max_calls INTEGER;
@@ -262,8 +262,19 @@ ALTER TABLE episodes ADD COLUMN model_share REAL;
 UPDATE episodes SET calls = turns, (prompt_tokens, sampled_tokens) = (
     SELECT coalesce(sum(length(prompt_ids)) / 4, 0), coalesce(sum(length(output_ids)) / 4, 0) FROM turns
     WHERE turns.episode_id = episodes.episode_id);
+CREATE TABLE marks (
+    ledger_id TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    acknowledged INTEGER NOT NULL
+);
+INSERT INTO marks SELECT lower(hex(randomblob(16))), 0, count(*) FROM episodes WHERE state IN {ACKNOWLEDGED};
+ALTER TABLE turns ADD COLUMN checksum INTEGER;
+ALTER TABLE episodes ADD COLUMN checksum INTEGER;
+ALTER TABLE episodes ADD COLUMN is_compacted INTEGER NOT NULL DEFAULT 0;
+UPDATE episodes SET is_compacted = 1 WHERE turns > 0 AND episode_id NOT IN (SELECT episode_id FROM turns);
 """
 # Token ids have four bytes each. What earlier versions sampled with stands in the turns alone.
+# `marks` has one row.
 
 _FROM_VERSION_1 = f"""
 ALTER TABLE episodes ADD COLUMN data_source TEXT NOT NULL DEFAULT 'default';
@@ -303,21 +314,6 @@ _CHANGES = {
 """By the version that the file has, 0 for a new one."""
 
 
-def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Check the file, create its tables if it is new, and return the writer's connection in autocommit mode.
-
-    Raises LedgerError, with the file untouched, for a file that is damaged, newer, or not a ledger.
-    """
-    try:
-        if path.exists() and path.stat().st_size > 0:
-            _check(path)
-        return _connect_writer(path)
-    except (sqlite3.Error, OSError) as error:
-        raise LedgerError(
-            f"{path} cannot be opened ({error}): can its directory be written, is there space?"
-        ) from error
-
-
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """A connection that cannot write."""
     connection = sqlite3.connect(
@@ -325,6 +321,20 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     )
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def open_unchanged(path: Path) -> sqlite3.Connection:
+    """A connection that leaves no file behind where there is none: without a write-ahead log the file is complete."""
+    log = log_of(path)
+    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000
+    )
+
+
+def log_of(path: Path) -> Path:
+    """The write-ahead log of a ledger."""
+    return path.with_name(f"{path.name}-wal")
 
 
 def hold_lock(path: Path) -> IO[str]:
@@ -356,47 +366,8 @@ def hold_lock(path: Path) -> IO[str]:
     return lock
 
 
-def _check(path: Path) -> None:
-    with closing(open_for_reading(path)) as connection:
-        try:
-            version = _pragma(connection, "user_version")
-            application = _pragma(connection, "application_id")
-            tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-            verdict = _check_pages(connection)
-        except sqlite3.OperationalError:
-            # The system refuses; that says nothing of what the file holds.
-            raise
-        except sqlite3.DatabaseError as error:
-            raise LedgerError(f"{path} is damaged ({error}): move it away or restore a copy") from error
-    if verdict != "ok":
-        raise LedgerError(f"{path} is damaged ({verdict.splitlines()[-1]}): move it away or restore a copy")
-    if tables and application != APPLICATION_ID:
-        raise LedgerError(f"{path} is not a ledger: give another path")
-    if version > SCHEMA_VERSION:
-        raise LedgerError(
-            f"{path} was written by a newer version (schema {version}, this one knows {SCHEMA_VERSION}): upgrade"
-        )
-
-
-def _check_pages(connection: sqlite3.Connection) -> str:
-    """What SQLite says about the file, "ok" if it has found nothing wrong within the limit."""
-    began = time.monotonic()
-    limit = threading.Timer(CHECK_LIMIT_S, connection.interrupt)
-    limit.start()
-    try:
-        verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-            raise
-        return "ok"
-    finally:
-        limit.cancel()
-        limit.join()
-    # Cut off within the tree of a table, SQLite may report pages it did not get to as unused.
-    return verdict if time.monotonic() - began < CHECK_LIMIT_S else "ok"
-
-
-def _connect_writer(path: Path) -> sqlite3.Connection:
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """Open a file that is known to be sound, in autocommit mode, with its tables created or migrated."""
     # Handed over to the writer thread, which alone uses it from then on.
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False, cached_statements=256
@@ -415,7 +386,7 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
 
 def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables, or migrate those of an older version in one transaction and keep a copy of it."""
-    version = _pragma(connection, "user_version")
+    version = pragma(connection, "user_version")
     if version == SCHEMA_VERSION:
         return
     if version:
@@ -439,5 +410,6 @@ def _copy(connection: sqlite3.Connection, target: Path) -> None:
         raise
 
 
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
+def pragma(connection: sqlite3.Connection, name: str) -> int:
+    """Return the number that a pragma has."""
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

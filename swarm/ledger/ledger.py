@@ -24,7 +24,8 @@ from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from swarm.errors import LedgerError
 from swarm.ledger import evaluations, leases, queries, transactions, writes
-from swarm.ledger.database import hold_lock, open_for_reading, open_for_writing
+from swarm.ledger.database import hold_lock, open_for_reading
+from swarm.ledger.opening import open_ledger
 from swarm.ledger.rows import EventRow
 from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
 from swarm.types import StepReport, Turn
@@ -84,25 +85,27 @@ class Ledger:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path) -> Ledger:
+    def open(cls, path: Path, lock: IO[str] | None = None, require: Callable[[], object] = lambda: None) -> Ledger:
         """Create or open the database file at `path` and hold its lock (`<path>.lock`) until `close`.
 
-        A file of an older version is migrated; a copy of it is kept as `<path>.v<version>`.
+        The caller may hold the `lock` already, and hands it over; `require` is as for `open_ledger`. A file of an older
+        version is migrated; a copy of it is kept as `<path>.v<version>`.
 
-        Raises LedgerInUse if another process holds it (naming its pid); LedgerError, with the file untouched, if it
-        was written by a newer version, or if it is damaged or not a ledger.
+        Raises LedgerInUse if another process holds it (naming its pid); with the file untouched, LedgerDamaged if
+        acknowledged episodes are gone from it or its pages are not what was written, and LedgerError if it was written
+        by a newer version or is not a ledger.
         """
         path = Path(path)
-        lock = hold_lock(path)
+        lock = lock or hold_lock(path)
         try:
             watchers = EventWatchers()
-            return cls(path, Writer(open_for_writing(path), watchers.notify), watchers, lock)
+            return cls(path, Writer(open_ledger(path, require), watchers.notify), watchers, lock)
         except BaseException:
             lock.close()
             raise
 
     def close(self) -> None:
-        """Commit what is pending, close the file and release the lock. Idempotent."""
+        """Commit what is pending, leave all of it in one file, and release the lock. Idempotent."""
         self._writer.close()
         self._lock.close()
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
-from swarm.errors import NotFound, UnknownParameter
+from swarm.errors import LedgerError, NotFound, UnknownParameter
 from swarm.ledger.blobs import unpack_floats, unpack_integers
+from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, Stored, is_intact
 from swarm.ledger.rows import (
     AuditRow,
     BatchRow,
@@ -290,7 +292,9 @@ def to_job(row: sqlite3.Row) -> JobRow:
 
 def to_episode(row: sqlite3.Row) -> EpisodeRow:
     fields: dict[str, Any] = dict(row)
-    del fields["number"]
+    for name in ("number", "is_compacted"):
+        del fields[name]
+    _require_intact(fields.pop("checksum"), [row[name] for name in RESULT_COLUMNS], f"episode {row['episode_id']}")
     fields["use"] = to_use(row)
     for name in _OF_USE:
         del fields[name]
@@ -330,7 +334,15 @@ def to_sampling(stored: str) -> tuple[SamplingSettings, ...]:
     )
 
 
+def _require_intact(stored: int | None, values: Sequence[Stored], what: str) -> None:
+    """Raises LedgerError for a row that is not what was written."""
+    if not is_intact(stored, values):
+        raise LedgerError(f"{what} is damaged: it is not what was written; `swarm doctor --home HOME` counts the rest")
+
+
 def _to_turn(row: sqlite3.Row) -> Turn:
+    what = f"turn {row['turn_index']} of episode {row['episode_id']}"
+    _require_intact(row["checksum"], [row[name] for name in TURN_COLUMNS], what)
     params: dict[str, Any] = json.loads(row["params"])
     for name in ("stop", "stop_token_ids"):
         params[name] = tuple(params.get(name, ()))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes import Ending, add_use, close_episode, receipt_of, to_json, to_json_or_null
+from swarm.ledger.writes import SET_RESULT, Ending, add_use, close_episode, count_acknowledged, receipt_of
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0
@@ -39,17 +39,20 @@ def prepare_episode(
     if inquiry_url is None and transaction(connection, transaction_sha256) is not None:
         raise Conflict("another episode of this server decides this transaction: draw a new transaction_id")
     add_use(connection, ending.episode_id, ending.unrecorded)
-    prepared = connection.execute(
-        "UPDATE episodes SET state = 'prepared', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
-        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?, rewards = ?,"
-        " transaction_sha256 = ?, inquiry_url = ?, model_share = ? WHERE episode_id = ? RETURNING *",
-        (
-            ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
-            to_json(ending.metadata), ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
-            to_json_or_null(ending.rewards), transaction_sha256, inquiry_url, ending.model_share, ending.episode_id,
-        ),
-    ).fetchone()  # fmt: skip
-    return receipt_of(queries.to_episode(prepared), replayed=False)
+    connection.execute(
+        f"UPDATE episodes SET state = 'prepared', ended_at = :ended_at, last_seen_at = :ended_at, {SET_RESULT},"
+        " transaction_sha256 = :transaction_sha256, inquiry_url = :inquiry_url, model_share = :model_share"
+        " WHERE episode_id = :episode_id",
+        {
+            **ending.result_columns(),
+            "ended_at": ending.ended_at,
+            "model_share": ending.model_share,
+            "transaction_sha256": transaction_sha256,
+            "inquiry_url": inquiry_url,
+        },
+    )
+    # Read again: RETURNING gives whole numbers of a REAL column as integers.
+    return receipt_of(queries.episode(connection, ending.episode_id), replayed=False)
 
 
 def commit_episode(
@@ -74,6 +77,7 @@ def commit_episode(
     connection.execute(
         "UPDATE episodes SET state = 'completed', ended_at = ? WHERE episode_id = ?", (ended_at, episode_id)
     )
+    count_acknowledged(connection)
     completed = replace(present, state=EpisodeState.COMPLETED, ended_at=ended_at)
     return receipt_of(completed, replayed=False)
 

@@ -19,6 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from swarm.errors import LedgerError, LedgerUnwritable, SwarmError
+from swarm.ledger.control import SYNC_EVERY_S
+from swarm.ledger.opening import OpenLedger
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +53,12 @@ class _Pending:
 
 
 class Writer:
-    """Owns `connection` from construction to `close`. `submit` may be called in any thread's event loop."""
+    """Owns the open ledger from construction to `close`. `submit` may be called in any thread's event loop."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, on_commit: Callable[[sqlite3.Connection], None] = lambda _: None
-    ) -> None:
+    def __init__(self, opened: OpenLedger, on_commit: Callable[[sqlite3.Connection], None] = lambda _: None) -> None:
         """`on_commit` is called by the writer's thread after every commit, before anybody is answered."""
-        self._connection = connection
+        self._opened = opened
+        self._connection = opened.connection
         self._on_commit = on_commit
         self._queue: SimpleQueue[_Pending | None] = SimpleQueue()
         self._closing = threading.Lock()
@@ -80,7 +81,7 @@ class Writer:
         return future
 
     def close(self) -> None:
-        """Finish what was submitted, then close the connection. Idempotent."""
+        """Finish what was submitted, then close the ledger's file. Idempotent."""
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -92,11 +93,11 @@ class Writer:
         while is_open:
             group, is_open = self._next_group()
             self._commit(group)
-        self._connection.close()
+        self._opened.close()
 
     def _next_group(self) -> tuple[list[_Pending], bool]:
         group: list[_Pending] = []
-        pending = self._queue.get()
+        pending = self._next()
         while pending is not None:
             if not pending.future.done():
                 group.append(pending)
@@ -108,19 +109,35 @@ class Writer:
                 return group, True
         return group, False
 
+    def _next(self) -> _Pending | None:
+        """What comes next. In a pause the control file is brought to the disk."""
+        control = self._opened.control
+        while control.is_behind:
+            try:
+                return self._queue.get(timeout=SYNC_EVERY_S)
+            except Empty:
+                control.sync()
+        return self._queue.get()
+
     def _commit(self, group: list[_Pending]) -> None:
         if not group:
             return
         connection = self._connection
-        began = time.perf_counter()
+        began, changes_before = time.perf_counter(), connection.total_changes
+        counted: tuple[int, int] | None = None
         try:
             connection.execute("BEGIN IMMEDIATE")
             for pending in group:
                 self._attempt(pending)
+            if connection.total_changes != changes_before:
+                counted = self._opened.count()
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._give_up(group, error)
             return
+        if counted is not None:
+            # Between commit and answer: nobody knows of what the control file does not vouch for.
+            self._opened.control.note(*counted)
         count, seconds = self.count, time.perf_counter() - began
         self.count = CommitCount(count.commits + 1, count.writes + len(group), count.seconds + seconds)
         try:

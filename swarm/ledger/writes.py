@@ -18,6 +18,7 @@ from typing import Any, Literal
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerError
 from swarm.ledger import queries
 from swarm.ledger.blobs import pack_floats, pack_integers
+from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, checksum
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import (
     MAX_SETTINGS,
@@ -55,8 +56,11 @@ def to_json(value: object) -> str:
         raise LedgerError(f"cannot be stored as JSON: {error}") from error
 
 
-_PLACES = ", ".join("?" * 20)
-"""Placeholders for the columns of a turn."""
+_PLACES = ", ".join("?" * (len(TURN_COLUMNS) + 1))
+_COLUMNS = ", ".join((*TURN_COLUMNS, "checksum"))
+_RESULT = ", ".join(RESULT_COLUMNS)
+SET_RESULT = ", ".join(f"{name} = :{name}" for name in (*RESULT_COLUMNS, "checksum") if name != "episode_id")
+"""The assignments, in SQL, of `Ending.result_columns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +90,8 @@ class EncodedTurn:
             to_json(turn.tools),
             turn.parent,
             None if turn.fork_reason is None else turn.fork_reason.value,
-            turn.started_at,
-            turn.ended_at,
+            float(turn.started_at),
+            float(turn.ended_at),
             turn.call_id,
             turn.choice,
             turn.request_sha256,
@@ -96,7 +100,7 @@ class EncodedTurn:
         )
         return cls(
             turn.episode_id,
-            columns,
+            (*columns, checksum(columns)),
             tuple(sorted(set(turn.weight_versions_T))),
             len(turn.prompt_ids),
             len(turn.output_ids_T),
@@ -120,6 +124,26 @@ class Ending:
     rewards: Mapping[str, float] | None = None
     unrecorded: ModelUse = NO_USE
     model_share: float | None = None
+
+    def result_columns(self) -> dict[str, Any]:
+        """The result as it is stored, with its checksum."""
+        return _with_checksum(
+            {
+                "episode_id": self.episode_id,
+                "task_id": self.task_id,
+                "idempotency_key": self.idempotency_key,
+                "payload_digest": self.payload_digest,
+                "reward": float(self.reward),
+                "is_success": None if self.is_success is None else int(self.is_success),
+                "metadata": to_json(self.metadata),
+                "turn_rewards": to_json_or_null(self.turn_rewards),
+                "rewards": to_json_or_null(self.rewards),
+            }
+        )
+
+
+def _with_checksum(result: dict[str, Any]) -> dict[str, Any]:
+    return {**result, "checksum": checksum([result[name] for name in RESULT_COLUMNS])}
 
 
 def insert_job(
@@ -218,7 +242,7 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
 
 
 def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
-    connection.execute(f"INSERT INTO turns VALUES ({_PLACES})", turn.columns)
+    connection.execute(f"INSERT INTO turns ({_COLUMNS}) VALUES ({_PLACES})", turn.columns)
     own, sampling = to_json(turn.weight_versions), _sampling_to_json(turn.sampling)
     known, known_sampling = connection.execute(
         "UPDATE episodes SET turns = turns + 1, calls = calls + 1, prompt_tokens = prompt_tokens + ?,"
@@ -249,18 +273,14 @@ def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
     """
     add_use(connection, ending.episode_id, ending.unrecorded)
     ended = connection.execute(
-        "UPDATE episodes SET state = 'completed', idempotency_key = ?, payload_digest = ?, task_id = ?, reward = ?,"
-        " is_success = ?, metadata = ?, ended_at = ?, last_seen_at = ?, turn_rewards = ?,"
-        " rewards = ?, model_share = ?"
-        f" WHERE episode_id = ? AND state = 'running' RETURNING weight_versions, begun_at, {queries.USE_COLUMNS}",
-        (
-            ending.idempotency_key, ending.payload_digest, ending.task_id, ending.reward, ending.is_success,
-            to_json(ending.metadata), ending.ended_at, ending.ended_at, to_json_or_null(ending.turn_rewards),
-            to_json_or_null(ending.rewards), ending.model_share, ending.episode_id,
-        ),
-    ).fetchone()  # fmt: skip
+        f"UPDATE episodes SET state = 'completed', ended_at = :ended_at, last_seen_at = :ended_at, {SET_RESULT},"
+        " model_share = :model_share WHERE episode_id = :episode_id AND state = 'running'"
+        f" RETURNING weight_versions, begun_at, {queries.USE_COLUMNS}",
+        {**ending.result_columns(), "ended_at": ending.ended_at, "model_share": ending.model_share},
+    ).fetchone()
     if ended is None:
         return _replay(queries.episode(connection, ending.episode_id), ending)
+    count_acknowledged(connection)
     versions = tuple(json.loads(ended["weight_versions"]))
     use, share = queries.to_use(ended), ending.model_share
     return EndReceipt(
@@ -315,6 +335,11 @@ def _sampling_to_json(settings: Sequence[SamplingSettings]) -> str:
     return to_json([(each.temperature, each.others) for each in settings])
 
 
+def count_acknowledged(connection: sqlite3.Connection) -> None:
+    """Count an episode whose client is about to be told that its result is stored."""
+    connection.execute("UPDATE marks SET acknowledged = acknowledged + 1")
+
+
 def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
     if row.state is EpisodeState.PREPARED:
         raise Conflict(f"episode {row.episode_id} is prepared: commit its transaction")
@@ -342,10 +367,18 @@ def revise_reward(
     """Another result for an episode that waits for a batch; the former one is kept in `reward_revisions`. Raises
     NotFound, or EpisodeEnded once its batch is sealed or if it is in any other state."""
     former = queries.episode(connection, episode_id)
+    stored = connection.execute(f"SELECT {_RESULT} FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
+    result = _with_checksum(
+        {
+            **dict(stored),
+            "reward": float(reward),
+            "is_success": None if is_success is None else int(is_success),
+            "turn_rewards": to_json_or_null(turn_rewards),
+            "rewards": to_json_or_null(rewards),
+        }
+    )
     revised = connection.execute(
-        "UPDATE episodes SET reward = ?, is_success = ?, turn_rewards = ?, rewards = ?"
-        f" WHERE episode_id = ? AND {_IN_POOL}",
-        (reward, is_success, to_json_or_null(turn_rewards), to_json_or_null(rewards), episode_id),
+        f"UPDATE episodes SET {SET_RESULT} WHERE episode_id = :episode_id AND {_IN_POOL}", result
     ).rowcount
     if not revised:
         how = "its batch is sealed" if former.state is EpisodeState.COMPLETED else f"it is {former.state}"

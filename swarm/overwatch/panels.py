@@ -8,6 +8,7 @@ plain text, without control characters: no client can move another person's curs
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 from textual.renderables.sparkline import Sparkline
 
+from swarm.intervals import interval_on_record
 from swarm.overwatch.snapshot import Snapshot
 from swarm.schemas import (
     GROUPED_RULES,
@@ -290,8 +292,9 @@ def _scores(status: Status) -> str | None:
     """The newest held-out score, and the one that the next step waits for."""
     parts: list[str] = []
     if (score := status.last_evaluation) is not None and score.mean is not None:
-        margin = "" if score.stderr is None else f" ± {1.96 * score.stderr:.3f}"
-        parts.append(f"held-out score at step {score.step}: {score.mean:.3f}{margin}")
+        low, high = interval_on_record(score.mean, score.stderr, score.successes or 0, score.scored or 1)
+        ends = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
+        parts.append(f"held-out score at step {score.step}: {score.mean:.3f}{ends}")
     if (due := status.evaluation) is not None:
         how = f"being measured by {due.evaluator}" if due.evaluator else "waits for an evaluator"
         parts.append(f"that of step {due.step} {how}")

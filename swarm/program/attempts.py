@@ -30,8 +30,8 @@ CALL_TIMEOUT_S = 180.0
 class Model:
     """The model of one episode: `base_url`, `api_key` and `name` for any SDK, `chat` for an agent that needs none.
 
-    `options` are fields of every request that the agent does not set itself. Where a run has several roles this is the
-    model of the first, `role` gives that of each, and `roles` are their names; else `roles` is empty.
+    Where a run has several roles this is the model of the first, `role` gives that of each, and `roles` are their
+    names; else `roles` is empty.
     """
 
     def __init__(
@@ -41,14 +41,12 @@ class Model:
         name: str,
         max_tokens: int,
         http: httpx.Client,
-        options: Mapping[str, Any] | None = None,
         by_role: Mapping[str, Model] | None = None,
     ) -> None:
         self.base_url = base_url
         self.api_key = api_key
         self.name = name
         self.max_tokens = max_tokens
-        self.options = dict(options or {})
         self._http = http
         self._by_role: Mapping[str, Model] = {} if by_role is None else by_role
 
@@ -74,7 +72,7 @@ class Model:
         url = f"{self.base_url.rstrip('/')}/chat/completions"
         headers = {"Authorization": f"Bearer {self.api_key}"}
         try:
-            response = self._http.post(url, json={**body, **self.options, **options}, headers=headers)
+            response = self._http.post(url, json={**body, **options}, headers=headers)
         except httpx.TransportError as error:
             raise no_answer(url, error) from error
         return assistant_message(response)
@@ -89,13 +87,10 @@ class ModelKey:
     name: str
 
 
-def model_of(keys: Mapping[str, ModelKey], max_tokens: int, http: httpx.Client, options: Mapping[str, Any]) -> Model:
+def model_of(keys: Mapping[str, ModelKey], max_tokens: int, http: httpx.Client) -> Model:
     """The model of an attempt, with those of all its roles. One model without a role has the name "" here."""
     by_role: dict[str, Model] = {}
-    models = {
-        role: Model(key.base_url, key.api_key, key.name, max_tokens, http, options, by_role)
-        for role, key in keys.items()
-    }
+    models = {role: Model(key.base_url, key.api_key, key.name, max_tokens, http, by_role) for role, key in keys.items()}
     by_role.update({role: model for role, model in models.items() if role})
     return next(iter(models.values()))
 

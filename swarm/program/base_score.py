@@ -9,19 +9,18 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from swarm.client import SwarmClient
 from swarm.environments import Environment
 from swarm.environments.environment_check import CheckResult, Severity
+from swarm.intervals import interval
 from swarm.program.base import PLAIN, Program
 from swarm.program.training import measure
 from swarm.tasks.base import Split
 
 EPISODES = 64
-Z95 = 1.96
 LEARNABLE_FROM = 0.03
 """Below this success rate most groups of a batch hold no success at all, and teach nothing."""
 LEARNED_FROM = 0.95
@@ -98,18 +97,3 @@ def judge(score: BaseScore) -> CheckResult:
             f"{message}: nearly all earn everything, so there is little left to learn: take harder tasks",
         )
     return CheckResult("base score", Severity.WARN if score.failures else Severity.OK, message)
-
-
-def interval(rewards: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean: Wilson's where all rewards are 0 or 1, else the normal one."""
-    number = len(rewards)
-    if not number:
-        return 0.0, 0.0
-    mean = statistics.fmean(rewards)
-    if any(reward not in (0, 1) for reward in rewards):
-        margin = Z95 * statistics.stdev(rewards) / math.sqrt(number) if number > 1 else math.inf
-        return mean - margin, mean + margin
-    shrunk = 1 + Z95**2 / number
-    centre = (mean + Z95**2 / (2 * number)) / shrunk
-    margin = Z95 / shrunk * math.sqrt(mean * (1 - mean) / number + Z95**2 / (4 * number**2))
-    return max(0.0, min(mean, centre - margin)), min(1.0, max(mean, centre + margin))

@@ -4,7 +4,8 @@ Place in the flow: at the foot of a program file, or `python -m swarm.program PR
 begins the job on the server, trains until the job is done, and says each step on standard output. Run again, it goes on
 where the server has got to.
 
-Exit codes: 0 the job is done; 1 the server, the environment or the command line; 3 the program itself; 130 interrupted.
+Exit codes: 0 the job is done; 1 the server or the command line; 3 the program itself; 6 no sandbox; 13 the environment;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from swarm.client import SwarmClient
 from swarm.environments.server import open_environment
-from swarm.errors import ProgramFailure, SwarmError
+from swarm.errors import EnvironmentFailure, ProgramFailure, SandboxUnavailable, SwarmError
 from swarm.processes.child import own_name
 from swarm.program.amount import AmountGate
 from swarm.program.base import Program, load_program
@@ -37,6 +38,8 @@ SHAPING = "shaping"
 """The folder of the process in which reward and schedule run, apart from the agent."""
 PATIENCE_S = 120.0
 """How long a server that was there is waited for: one that was killed is started again by somebody."""
+NO_SANDBOX, ENVIRONMENT_FAILED = 6, 13
+"""Exit codes of what is no fault of the program."""
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
@@ -47,10 +50,17 @@ def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
         _run(Path(program), options)
     except SwarmError as error:
         sys.stderr.write(f"{Path(program).name}: {error.message}\n")
-        is_own = isinstance(error, ProgramFailure) or error.param == "program"
-        sys.exit(PROGRAM_FAILED if is_own else 1)
+        sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _exit_code(error: SwarmError) -> int:
+    """Return the exit code that says whose fault it was."""
+    if isinstance(error, ProgramFailure) or error.param == "program":
+        return PROGRAM_FAILED
+    codes = {SandboxUnavailable: NO_SANDBOX, EnvironmentFailure: ENVIRONMENT_FAILED}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
 
 
 def _run(program: Path, options: argparse.Namespace) -> None:
@@ -73,7 +83,16 @@ def _run(program: Path, options: argparse.Namespace) -> None:
             watches.enter_context(watch_steps(client, _printer(f"{role} " if role else "")))
         job = next(iter(jobs.values()))
         gate = _gate(options, next(iter(clients.values())), job.batch_size)
-        done = train(servers, environment, job, opened, max_workers=options.workers, gate=gate)
+        done = train(
+            servers,
+            environment,
+            job,
+            opened,
+            max_workers=options.workers,
+            gate=gate,
+            attempt_calls=options.attempt_calls,
+            attempt_tokens=options.attempt_tokens,
+        )
     sys.stdout.write(f"done: {done.steps} steps, {done.failures} episodes failed\n")
 
 
@@ -113,6 +132,12 @@ def _client_id(run: str | None) -> str:
     return own_name() if run is None else f"{run}{RUN_MARK}{own_name()}"
 
 
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a model with this program.")
     parser.add_argument(
@@ -122,6 +147,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True, action="append", help="a job.yaml, or ROLE=FILE for that of one role")
     parser.add_argument("--seed", type=int, help="of the job and of the order of tasks (default: the job's)")
     parser.add_argument("--workers", type=int, default=64, help="episodes at the same time")
+    parser.add_argument("--attempt-calls", type=_positive, help="model calls that one attempt may make")
+    parser.add_argument("--attempt-tokens", type=_positive, help="tokens that one attempt may sample")
     parser.add_argument("--until-tokens", type=float, help="end with the step that reaches so many trained tokens")
     parser.add_argument(
         "--until-seconds", type=float, help="end with the first step that is done after so many seconds"

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from swarm.client import OpenEpisodes, SwarmClient, SwarmTeam
-from swarm.client.episode import DEFAULT_TIMEOUT_S
+from swarm.client.episode import DEFAULT_TIMEOUT_S, EpisodeSampling
 from swarm.config import complete_address
 from swarm.errors import BadRequest
 from swarm.job import TrainJob
@@ -48,13 +48,13 @@ def connected(
 
 
 @contextmanager
-def open_episodes(servers: Servers, task: Task) -> Generator[OpenEpisodes]:
+def open_episodes(servers: Servers, task: Task, sampling: EpisodeSampling) -> Generator[OpenEpisodes]:
     """A train episode on each server for the length of a block, by role; ended on all of them or aborted on all."""
     if isinstance(servers, SwarmTeam):
-        with servers.open_episodes(task) as episodes:
+        with servers.open_episodes(task, **sampling) as episodes:
             yield episodes
         return
-    with servers.open_episode(task) as episode:
+    with servers.open_episode(task, **sampling) as episode:
         opened = OpenEpisodes(task, {ONE_ROLE: episode.credentials})
         yield opened
         episode.output = opened.outputs.get(ONE_ROLE)

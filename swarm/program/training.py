@@ -22,7 +22,8 @@ from swarm.client import (
     evaluate,
     run_episodes_until_all_complete,
 )
-from swarm.client.episode import DEFAULT_WAIT_S
+from swarm.client.episode import DEFAULT_WAIT_S, EpisodeSampling
+from swarm.client.evaluation import attempt_seed
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
 from swarm.errors import EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
@@ -57,13 +58,15 @@ def train(
     *,
     max_workers: int = 64,
     gate: Callable[[int], int] | None = None,
+    attempt_calls: int | None = None,
+    attempt_tokens: int | None = None,
 ) -> TrainingResult:
     """Run episodes until the job's `total_steps` are done; the server must have been started with that job.
 
     With a team, which has a client for each role, every attempt is an episode on each server, and counts on all of them
     or on none; `job` is that of the first role. The job's seed decides the order of tasks. `gate` is asked how many of
     the next so many tasks may run, while none does, and may take its time (evaluation.py); 0 ends the training
-    (amount.py).
+    (amount.py). `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of each attempt.
 
     Raises EnvironmentInvalid without `total_steps`, and what ends a run of the client library. If nearly all episodes
     fail, it raises EnvironmentFailure, EngineFailure or ProgramFailure, by whose fault that was.
@@ -78,6 +81,7 @@ def train(
     order = TaskOrder(program, environment, job, first.held_tasks())
     watch = ServerWatch(first)
     failures = 0
+    sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
         while (status := first.status()).step < job.total_steps:
             number = min(order.chunk, _lacking(status, job.total_steps, job.batch_size))
@@ -89,7 +93,7 @@ def train(
             by_id = {each.task.task_id: each for each in chosen}
 
             def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id) -> None:
-                with open_episodes(servers, task) as episodes:
+                with open_episodes(servers, task, sampling) as episodes:
                     outputs = _attempt(program, environment, by_id[task.task_id], episodes.credentials, http)
                     episodes.outputs.update(outputs)
 
@@ -137,14 +141,18 @@ def measure(
     episodes: int = 200,
     max_workers: int = 64,
     worst: float = 0.0,
+    seed: int | None = None,
+    attempt_calls: int | None = None,
+    attempt_tokens: int | None = None,
     wait_timeout: float = DEFAULT_WAIT_S,
     on_attempt: Callable[[Task, Credentials], None] | None = None,
 ) -> Evaluation:
     """Return the true score of the served weights on held-out tasks, whatever reward the program trains on.
 
     An attempt that the program breaks scores `worst` and is not made again; one that the system breaks is made again.
-    `on_attempt` is called as each attempt begins, from its thread. With a team, weight versions are those of the first
-    role.
+    `seed` fixes the sampling seeds of all attempts, `attempt_calls` and `attempt_tokens` bound the model calls and the
+    sampled tokens of each. `on_attempt` is called as each attempt begins, from its thread. With a team, weight versions
+    are those of the first role.
     """
     clients = clients_of(servers)
     (name, first), *others = clients.items()
@@ -152,6 +160,8 @@ def measure(
     items = list(islice(environment.tasks(split), episodes))
     by_id = {each.task.task_id: each for each in items}
     watches = {role: ServerWatch(client) for role, client in clients.items()}
+    # Said at the begin and not by the program, which is told the same as in training.
+    sampling = EpisodeSampling(temperature=EVAL_TEMPERATURE, max_calls=attempt_calls, max_tokens=attempt_tokens)
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
@@ -159,7 +169,13 @@ def measure(
                 on_attempt(task, credentials)
             # What never trains need not count on all servers at once.
             with ExitStack() as stack:
-                opened = {role: stack.enter_context(each.open_episode(task, EpisodeType.EVAL)) for role, each in others}
+                drawn: EpisodeSampling = {**sampling}
+                if seed is not None:
+                    drawn["sampling_seed"] = attempt_seed(seed, task.task_id)
+                opened = {
+                    role: stack.enter_context(each.open_episode(task, EpisodeType.EVAL, **drawn))
+                    for role, each in others
+                }
                 keys = {name: credentials, **{role: each.credentials for role, each in opened.items()}}
                 outputs = _judged(program, environment, by_id[task.task_id], keys, http, watches)
                 for role, each in opened.items():
@@ -168,7 +184,17 @@ def measure(
 
         tasks = [each.task for each in items]
         end = environment.interrupt if isinstance(environment, DrivenEnvironment) else None
-        return evaluate(first, tasks, attempt, max_workers, worst=worst, wait_timeout=wait_timeout, on_interrupt=end)
+        return evaluate(
+            first,
+            tasks,
+            attempt,
+            max_workers,
+            worst=worst,
+            seed=seed,
+            sampling=sampling,
+            wait_timeout=wait_timeout,
+            on_interrupt=end,
+        )
 
 
 def _judged(
@@ -185,11 +211,11 @@ def _judged(
     began = {role: watch.started_at for role, watch in watches.items()}
     session = _opened(environment, item)
     try:
-        _answer(program, environment, item, keys, http, session, is_training=False)
+        _answer(program, environment, item, keys, http, session)
     except Exception as error:  # the boundary: whose fault it was is data of the score
         failures = (watch.failure_in(keys[role], began[role]) for role, watch in watches.items())
         raise fault_of(error, session, next(filter(None, failures), None)) from error
-    return _outputs(keys, _graded(environment, item, session), {})
+    return _outputs(keys, _graded(environment, item, session), {}, _replies(session.transcript))
 
 
 def _opened(environment: Environment, item: EnvironmentTask) -> RecordedSession:
@@ -220,7 +246,7 @@ def play(
     """One attempt as an eval episode; `session` keeps its messages. Raises ProgramFailure if the program fails."""
     with (
         httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http,
-        client.open_episode(item.task, EpisodeType.EVAL) as episode,
+        client.open_episode(item.task, EpisodeType.EVAL, temperature=EVAL_TEMPERATURE) as episode,
     ):
         try:
             keys = {ONE_ROLE: episode.credentials}
@@ -244,17 +270,32 @@ def _attempt(
     session: RecordedSession | None = None,
 ) -> dict[str, WorkflowOutput]:
     """One attempt with the episode of each role; what each of them is ended with."""
-    transcript, grade = _play(program, environment, item, credentials, http, session, is_training=is_training)
+    transcript, grade = _play(program, environment, item, credentials, http, session)
     rewards: Mapping[str, float] = {}
     if is_training and program.reward is not None:
         rewards = rewards_of(program.reward(item.task, transcript, grade), tuple(credentials), program.name)
-    return _outputs(credentials, grade, rewards)
+    return _outputs(credentials, grade, rewards, None if is_training else _replies(transcript))
 
 
-def _outputs(roles: Iterable[str], grade: Grade, rewards: Mapping[str, float]) -> dict[str, WorkflowOutput]:
+def _outputs(
+    roles: Iterable[str], grade: Grade, rewards: Mapping[str, float], replies: tuple[str, ...] | None
+) -> dict[str, WorkflowOutput]:
     """What the episode of each role is ended with: its reward, or else the grade's score."""
     details = {"score": grade.score, **grade.details}
-    return {role: WorkflowOutput(rewards.get(role, grade.score), grade.is_success, details) for role in roles}
+    return {
+        role: WorkflowOutput(rewards.get(role, grade.score), grade.is_success, details, replies=replies)
+        for role in roles
+    }
+
+
+def _replies(transcript: Transcript) -> tuple[str, ...]:
+    """The texts of the assistant messages, with what they call tools with."""
+    found: list[str] = []
+    for message in transcript:
+        if message.get("role") == "assistant":
+            calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+            found += [text for text in (message.get("content"), *calls) if text]
+    return tuple(found)
 
 
 def _play(
@@ -264,14 +305,12 @@ def _play(
     credentials: Mapping[str, Credentials],
     http: httpx.Client,
     session: RecordedSession | None,
-    *,
-    is_training: bool,
 ) -> tuple[Transcript, Grade]:
     if isinstance(environment, DrivenEnvironment):
         [key] = credentials.values()
         return environment.run(item, key.base_url, key.api_key, key.model, environment.max_tokens)
     session = session or open_session(environment, item)
-    _answer(program, environment, item, credentials, http, session, is_training=is_training)
+    _answer(program, environment, item, credentials, http, session)
     return session.transcript, environment.grade(item, session.transcript)
 
 
@@ -282,13 +321,10 @@ def _answer(
     credentials: Mapping[str, Credentials],
     http: httpx.Client,
     session: RecordedSession,
-    *,
-    is_training: bool,
 ) -> None:
     """Have the agent answer the session."""
-    options = {} if is_training else {"temperature": EVAL_TEMPERATURE}
     keys = {role: ModelKey(key.base_url, key.api_key, key.model) for role, key in credentials.items()}
-    answer = program.agent(item.task, model_of(keys, environment.max_tokens, http, options), session)
+    answer = program.agent(item.task, model_of(keys, environment.max_tokens, http), session)
     if answer is not None and not session.is_over:
         session.reply(answer)
 

@@ -62,10 +62,24 @@ LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
         {EngineState.ROLLING, EngineState.COMPLETE, EngineState.FAILED, EngineState.OFFLINE}
     ),
     EngineState.ROLLING: frozenset(
-        {EngineState.DRAINING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+        {
+            EngineState.DRAINING,
+            EngineState.EXPORTING,
+            EngineState.COMPLETE,
+            EngineState.BOOTING,
+            EngineState.FAILED,
+            EngineState.OFFLINE,
+        }
     ),
     EngineState.DRAINING: frozenset(
-        {EngineState.TRAINING, EngineState.ROLLING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
+        {
+            EngineState.TRAINING,
+            EngineState.ROLLING,
+            EngineState.COMPLETE,
+            EngineState.BOOTING,
+            EngineState.FAILED,
+            EngineState.OFFLINE,
+        }
     ),
     EngineState.TRAINING: frozenset(
         {

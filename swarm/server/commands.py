@@ -60,6 +60,8 @@ class SwarmServer:
         self._started_at = time.time()
         self._began = time.monotonic()
         self.shutdown_requested = asyncio.Event()
+        self.ends_by_failure = False
+        """Whether a failure of the engine ends the process, which then says why itself."""
         self._job: TrainJob | None = None
         self._run: Run | None = None
         self._commands = asyncio.Lock()
@@ -338,7 +340,7 @@ class SwarmServer:
             await self._fail(error.message)
 
     async def _fail(self, reason: str) -> None:
-        logger.error("engine failed: %s", reason)
+        logger.log(logging.INFO if self.ends_by_failure else logging.ERROR, "engine failed: %s", reason)
         async with self._commands:
             if self.lifecycle.state in STARTABLE:
                 return

@@ -11,8 +11,10 @@ import contextlib
 import errno
 import logging
 import resource
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import uvicorn
@@ -20,14 +22,16 @@ import uvicorn
 import swarm
 from swarm.backends.base import Backends
 from swarm.config import ServerConfig
-from swarm.errors import SwarmError
+from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.app import Deps, create_app
 from swarm.gateway.control.event_routes import EventStreams
 from swarm.gateway.http.auth import TokenGuard
 from swarm.gateway.http.connection import GuardedConnection
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
+from swarm.schemas import EngineState
 from swarm.server.commands import SwarmServer
+from swarm.server.home import open_home
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +52,11 @@ class HttpServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_shutdown = on_shutdown
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave the signals to `serve`: uvicorn raises them again, which ends the process before anything is closed."""
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_shutdown()
@@ -92,20 +101,24 @@ async def serve(
     *,
     resume: bool = True,
     on_resume: OnResume | None = None,
+    new_ledger: bool = False,
     build_backends: Callable[[ServerConfig, Path], Backends] | None = None,
-) -> None:
+) -> signal.Signals | None:
     """Serve until SIGINT, SIGTERM or the shutdown route. `announce` gets the URL once requests are answered.
 
+    Returns the signal that ended it, if one did, with everything closed.
+
     With `resume` the job that was interrupted in this home goes on, unless another `job` is given; `on_resume` gets it
-    before the announcement. `build_backends` stands for `Backends`, whose arguments it gets. Raises PortInUse,
-    LedgerError (another server on the same home), JobInvalid.
+    before the announcement. `new_ledger` sets a ledger aside that cannot be gone on with. `build_backends` stands for
+    `Backends`, whose arguments it gets. Raises PortInUse, LedgerError (another server on the same home), JobInvalid;
+    EngineFailure if the `job` cannot be served.
     """
     with (
         contextlib.closing(bind(config.host, config.port)) as listener,
-        contextlib.closing(Ledger.open(config.home / "ledger.db")) as ledger,
+        contextlib.closing(open_home(config.home, is_new_wanted=new_ledger)) as ledger,
     ):
         backends = (build_backends or Backends)(config, config.home / "worker.log")
-        await _serve(config, job, announce, listener, ledger, backends, resume, on_resume)
+        return await _serve(config, job, announce, listener, ledger, backends, resume, on_resume)
 
 
 async def _serve(
@@ -117,8 +130,9 @@ async def _serve(
     backends: Backends,
     resume: bool,
     on_resume: OnResume | None,
-) -> None:
-    server = SwarmServer(config, ledger, backends, url=_url(config.host, listener))
+) -> signal.Signals | None:
+    url = _url(config.host, listener)
+    server = SwarmServer(config, ledger, backends, url=url)
     events = EventStreams(ledger)
     app = create_app(
         Deps(
@@ -148,6 +162,9 @@ async def _serve(
         events.close,
     )
     watching = asyncio.create_task(_watch_shutdown(server, http), name="shutdown watch")
+    first_boot = None if job is None else _FirstBoot(server, http)
+    received: list[signal.Signals] = []
+    _on_signals(lambda number: (received.append(number), http.handle_exit(number, None)))
     try:
         await server.lease.restore()
         # Before the first request, which may be of an episode that outlived the server before this one.
@@ -155,13 +172,23 @@ async def _serve(
         serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")
         while not http.started and not serving.done():
             await asyncio.sleep(0.01)
-        if not serving.done():
-            announce(_url(config.host, listener))
+        if not serving.done() and not http.should_exit:
+            announce(url)
         await serving
+        if first_boot is not None and first_boot.failure is not None:
+            raise EngineFailure(first_boot.failure)
     finally:
         watching.cancel()
         await http.hang_up()
         await server.close()
+    return received[0] if received else None
+
+
+def _on_signals(receive: Callable[[signal.Signals], object]) -> None:
+    """Have SIGINT and SIGTERM received by the running loop; a server in a thread gets none."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, receive, number)
 
 
 async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: OnResume | None) -> None:
@@ -173,6 +200,28 @@ async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_r
     elif job is not None:
         await server.sync_job(job.model_dump(mode="json", exclude_defaults=True))
         await server.start_engine(resume)
+
+
+class _FirstBoot:
+    """Ends a server whose job, given with its start, cannot be served: nobody else would learn of it. What fails later
+    waits for a person."""
+
+    def __init__(self, server: SwarmServer, http: HttpServer) -> None:
+        self.failure: str | None = None
+        self._server, self._http = server, http
+        server.ends_by_failure = True
+        self._unsubscribe = server.lifecycle.subscribe(self._look)
+
+    def _look(self) -> None:
+        lifecycle = self._server.lifecycle
+        if lifecycle.state is EngineState.FAILED:
+            self.failure = lifecycle.reason or "see the log"
+            self._http.should_exit = True
+        elif lifecycle.serving:
+            self._server.ends_by_failure = False
+        else:
+            return
+        self._unsubscribe()
 
 
 async def _watch_shutdown(server: SwarmServer, http: uvicorn.Server) -> None:

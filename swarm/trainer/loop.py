@@ -84,7 +84,7 @@ class TrainLoop:
         while not self._interrupted.is_set():
             await self._until_due()
             async with self.turn:
-                await self._leave_rest_if_extended()
+                await self._rest_anew_if_changed()
                 if self._may_take_batch and not self._interrupted.is_set():
                     await self._take_batch()
 
@@ -113,7 +113,7 @@ class TrainLoop:
         """Go on if the job has got more steps."""
         if self.lifecycle.state is EngineState.COMPLETE:
             async with self.turn:
-                await self._leave_rest_if_extended()
+                await self._rest_anew_if_changed()
         # A move to COMPLETE may have been under way.
         self._look_again.set()
 
@@ -215,8 +215,10 @@ class TrainLoop:
             for task in tasks:
                 task.cancel()
 
-    async def _leave_rest_if_extended(self) -> None:
-        if self.lifecycle.state is EngineState.COMPLETE and not self._done:
+    async def _rest_anew_if_changed(self) -> None:
+        """The job has got more steps, or ends with the one that is done."""
+        state = self.lifecycle.state
+        if state in RESTING and (state is EngineState.COMPLETE) != self._done:
             await self.rest()
 
     async def _rest_after(self, state: EngineState) -> None:
@@ -232,7 +234,9 @@ class TrainLoop:
             await self._unless_interrupted(self._drain())
         if self._interrupted.is_set():
             return
-        await self._step(drain_s=time.monotonic() - began)
+        sealed = await self._seal(self.lifecycle.weights.step + 1)
+        if sealed is not None:
+            await self._step(sealed, drain_s=time.monotonic() - began)
         if not self._interrupted.is_set():
             await self.rest()
 
@@ -241,8 +245,7 @@ class TrainLoop:
         if not await self.source.drained(limit_s):
             logger.warning("train episodes still run after %.0f s: sealing without them", limit_s)
 
-    async def _step(self, drain_s: float) -> None:
-        sealed = await self._seal(self.lifecycle.weights.step + 1)
+    async def _step(self, sealed: SealedBatch, drain_s: float) -> None:
         await self._persist(lambda: self._record_seal(sealed))
         self.source.confirm(sealed.batch)
         if not sealed.batch.groups:
@@ -259,9 +262,14 @@ class TrainLoop:
             await self._publish(sealed, report, drain_s)
             await self._save_if_due(report.step)
 
-    async def _seal(self, step: int) -> SealedBatch:
-        """What the batch is trained with is settled here: a change is on record before, or holds for a later step."""
+    async def _seal(self, step: int) -> SealedBatch | None:
+        """What the batch is trained with is settled here: a change is on record before, or holds for a later step.
+
+        None if the job was made to end before this step.
+        """
         async with self.job.sealing:
+            if self._done:
+                return None
             sealed = self.source.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=step)
             settings = self.job.timeline.settings_of(step)
         return replace(sealed, batch=replace(sealed.batch, settings=settings))

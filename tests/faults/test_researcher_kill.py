@@ -1,4 +1,4 @@
-"""kill -9 and SIGTERM of the researcher in one study: it finishes, and nothing finished is done twice."""
+"""kill -9 and SIGTERM of the researcher in one study: it goes on where it was, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from experiments_db import ExperimentStore, RunStatus, StoreError, StudyStatus, open_store
+from researcher.report.amounts import EPISODES
 from swarm.processes.child import process_start
 
 TOPIC = "tool use: KL or no KL?"
@@ -139,7 +140,6 @@ def test_ended_study_goes_on_and_repeats_nothing_that_was_finished(
                 assert process.returncode == 143
                 assert _children_of(researcher.home) == []
                 assert (study.status, study.status_reason) == (StudyStatus.PAUSED, "SIGTERM")
-                assert store.list_runs(study_id=study.id, statuses=[RunStatus.LAUNCHING, RunStatus.RUNNING]) == []
         assert now.items() >= kept.items()
         kept, words = now, ["resume", study.id]
 
@@ -151,11 +151,12 @@ def test_ended_study_goes_on_and_repeats_nothing_that_was_finished(
     with open_store(researcher.database) as store:
         assert store.get_study(study.id).status is StudyStatus.FINISHED
         runs = store.list_runs(study_id=study.id)
-        finished = Counter((run.experiment_id, run.seed) for run in runs if run.status is RunStatus.FINISHED)
-        assert len(finished) == 2 and set(finished.values()) == {1}
-        assert {run.status for run in runs} <= {RunStatus.FINISHED, RunStatus.STOPPED}
+        # Its own servers come back with the runs that they had: none is begun anew.
+        assert [(run.attempt, run.status) for run in runs] == [(1, RunStatus.FINISHED)] * 2
+        for run in runs:
+            assert [point.step for point in store.list_metrics([run.id], names=[EPISODES])] == list(range(1, 9))
         assert _finished(store, study.id).items() >= kept.items()
         (finding,) = store.list_findings(study_id=study.id)
-        assert set(finding.run_ids) == {run.id for run in runs if run.status is RunStatus.FINISHED}
+        assert set(finding.run_ids) == {run.id for run in runs}
         assert len(store.list_evaluations(study_id=study.id, phase="final")) == 2
     assert _children_of(researcher.home) == []

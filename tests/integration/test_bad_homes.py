@@ -138,7 +138,7 @@ def test_a_damaged_ledger_is_named_and_left_alone(home: Path) -> None:
     ledger.write_bytes(data)
     before = content(home)
     done = refused(home)
-    assert done.returncode == 1
+    assert done.returncode == 74
     assert "damaged" in done.stderr and str(ledger) in done.stderr
     assert content(home) == before
 
@@ -149,7 +149,7 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(
     (home / "ledger.db").write_bytes(b"my diary, page one\n" * 500)
     before = content(home)
     code, message = start_here(start_server, home, capsys)
-    assert code == 1
+    assert code == 74
     assert "ledger.db" in message
     assert content(home) == before
 
@@ -157,7 +157,8 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(
 def test_the_database_of_another_program_is_left_alone(
     home: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (home / "ledger.db").unlink()
+    for path in home.iterdir():
+        path.unlink()
     with closing(sqlite3.connect(home / "ledger.db")) as connection:
         connection.execute("CREATE TABLE recipes (name TEXT)")
     before = content(home)

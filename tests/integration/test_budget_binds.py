@@ -85,7 +85,11 @@ def test_spent_gpu_hours_stop_the_run_under_way_which_is_no_failure_of_its_arm(s
     monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
     study_id = begin(store, urls, n_gpu=1, max_gpu_hours=1e-6)
 
-    assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FINISHED
+    ended = work_on(store, study_id, tmp_path).study
+    assert ended.status is StudyStatus.FAILED
+    assert (ended.status_reason or "").startswith(
+        "no arm has a score: the budget is spent; 1 of 1 runs ended by the budget"
+    )
 
     [run] = store.list_runs(study_id=study_id)
     assert run.status is RunStatus.STOPPED and run.diagnosis is not None and run.diagnosis["kind"] == "budget"
@@ -105,7 +109,7 @@ def test_spent_gpu_hours_stop_the_run_under_way_which_is_no_failure_of_its_arm(s
 def test_study_without_time_launches_nothing_and_goes_on_when_it_gets_some(store, urls, tmp_path):
     study_id = begin(store, urls, max_hours=1e-9)
 
-    assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FINISHED
+    assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FAILED
     assert store.list_runs(study_id=study_id) == []
 
     assert work_on(store, study_id, tmp_path, budget={"max_hours": 100.0}).study.status is StudyStatus.FINISHED

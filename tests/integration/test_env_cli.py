@@ -144,9 +144,7 @@ def test_the_base_score_says_whether_a_model_can_learn(
 
 @pytest.mark.timeout(400)
 def test_the_base_score_of_a_model_is_measured_without_a_running_server(tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["env", "check", "reverse", "--train-model", "nano", *FEW, "--episodes", "8", "--json"]
-    )
+    done = CliRunner().invoke(app, ["env", "check", "reverse", "--model", "nano", *FEW, "--episodes", "8", "--json"])
     assert done.stdout, done.output
     assert json.loads(done.stdout)["base_score"]["n"] == 8
 

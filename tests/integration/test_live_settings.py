@@ -166,6 +166,36 @@ def test_total_steps_end_the_job_earlier_or_let_a_finished_one_go_on(start_serve
         assert client.auto_sync_train_config_and_start_engine(longer).total_steps == 3
 
 
+def test_a_job_ends_with_the_step_that_is_done_whatever_waits_to_be_trained(start_server: Any) -> None:
+    with rolling(start_server, total_steps=9, drain_timeout_s=60, stop_rule="any_client_agrees") as (http, client):
+        run_batch(http, tasks=2, repeats=2)
+        client.agree_to_train()
+        wait_for_step(http, 1)
+        straggler = begin(http)
+        run_batch(http, tasks=2, repeats=2, name="more")
+        client.agree_to_train()
+        wait_for_state(http, "DRAINING")
+        with pytest.raises(BadRequest, match="step 2 will not come"):
+            client.change_job({"total_steps": 1, "lr": 1e-4})
+        client.change_job({"total_steps": 1})
+        client.abort_episode(straggler["episode_id"])
+        assert wait_for_state(http, "COMPLETE")["step"] == 1
+        client.save_checkpoint()
+        assert wait_for_state(http, "COMPLETE")["step"] == 1
+        assert [point.step for point in client.metrics()] == [1]
+        client.change_job({"total_steps": 2})
+        assert wait_for_step(http, 2)["state"] == "COMPLETE"
+
+
+def test_a_job_that_waits_for_episodes_is_complete_as_soon_as_it_ends(start_server: Any) -> None:
+    with rolling(start_server) as (http, client):
+        run_batch(http, tasks=2, repeats=2)
+        wait_for_step(http, 1)
+        client.change_job({"total_steps": 1})
+        wait_for_state(http, "COMPLETE")
+        assert http.post("/v1/swarm/episodes/begin", json={}).json()["error"]["code"] == "training_complete"
+
+
 def test_the_job_as_given_and_the_job_as_it_has_become_both_join_the_run(start_server: Any) -> None:
     with rolling(start_server) as (http, client):
         run_batch(http, tasks=2, repeats=2)

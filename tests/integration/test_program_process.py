@@ -66,10 +66,10 @@ calls = []
 def agent(task, model, session):
     seen = {
         "arguments": sys.argv, "variables": sorted(os.environ), "metadata": task.metadata, "calls": calls,
-        "options": model.options, "id": len(task.task_id), "model": model.name, "limit": model.max_tokens,
+        "id": len(task.task_id), "model": model.name, "limit": model.max_tokens,
         "modules": sorted(name for name in sys.modules if name.startswith("swarm")),
     }
-    print("SEEN", str(seen).replace(os.getcwd(), "FOLDER"), file=sys.stderr, flush=True)
+    sys.stderr.write(f"SEEN {seen}\\n".replace(os.getcwd(), "FOLDER"))
     return model.chat(session.messages)
 
 def reward(task, transcript, grade):

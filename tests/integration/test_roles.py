@@ -22,6 +22,7 @@ ROLLOUT_ROUTES = {
     ("GET", "/v1/swarm/job"),
     ("GET", "/v1/swarm/batch/policy"),
     ("GET", "/v1/swarm/tasks"),
+    ("GET", "/v1/swarm/usage"),
     ("GET", "/v1/swarm/episodes/{episode_id}"),
     ("POST", "/v1/swarm/batch/agree"),
     ("POST", "/v1/swarm/heartbeat"),

@@ -22,6 +22,8 @@ import yaml
 from command_line import run_swarm
 from tests_support import begin, run_batch, wait_for_state, wait_for_step
 
+from swarm import SwarmClient
+from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 
 SWARM = [sys.executable, "-m", "swarm.cli"]
@@ -281,14 +283,20 @@ def test_eval_on_a_server_without_a_model_does_not_wait_for_one(start_server: An
 
 
 def test_a_wrong_model_path_makes_the_engine_fail_with_the_reason(start_server: Any, tmp_path: Path) -> None:
-    server = start_server(TrainJob(model=str(tmp_path / "no-model")))
+    server = start_server()
+    with SwarmClient(server.url) as client, pytest.raises(EngineFailure, match="no-model"):
+        client.auto_sync_train_config_and_start_engine(TrainJob(model=str(tmp_path / "no-model")))
     with httpx.Client(base_url=server.url, timeout=60) as http:
-        deadline = time.monotonic() + 60
-        while (status := http.get("/v1/swarm/status").json())["state"] != "FAILED":
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert "no-model" in status["reason"]
+        assert "no-model" in http.get("/v1/swarm/status").json()["reason"]
         assert http.get("/ready").status_code == 503
+
+
+def test_a_server_that_cannot_serve_the_job_of_its_start_ends_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("model: ./no-model\n")
+    done = process_of("start", "--port", "0", "--home", str(tmp_path / "home"), "--job", str(tmp_path / "job.yaml"))
+    assert (done.returncode, done.stdout) == (1, "")
+    [said] = [line for line in done.stderr.splitlines() if "Ctrl-C stops it" not in line]
+    assert said.startswith("swarm: model './no-model': no directory")
 
 
 def test_the_shell_completes_commands_and_options() -> None:
@@ -306,7 +314,7 @@ def test_the_shell_completes_commands_and_options() -> None:
 
 def test_the_commands_parse_before_anything_heavy_is_imported() -> None:
     code = (
-        "import sys; import swarm.cli\n"
+        "import sys; import swarm.cli.commands\n"
         "print(sorted({'torch', 'fastapi', 'uvicorn', 'textual', 'rich', 'httpx', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)

@@ -47,7 +47,8 @@ def test_rewards_and_curricula_of_a_program_work_and_its_agent_is_refused(tmp_pa
         "def schedule(tasks, progress): return sorted(tasks, key=lambda task: len(task.main_query))\n"
     )
     name = name_of(interpreter(tmp_path), count=300)
-    words = ("train", "--env", name, "--job", str(tmp_path / "job.yaml"), "--url", url, "--eval-episodes", "4")
+    words = ("train", "--env", name, "--job", str(tmp_path / "job.yaml"), "--url", url)
+    words = (*words, "--home", str(tmp_path / "training"), "--eval-episodes", "4", "--few-tasks")
     done = swarm(*words, "--program", str(shaped))
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)
@@ -56,7 +57,7 @@ def test_rewards_and_curricula_of_a_program_work_and_its_agent_is_refused(tmp_pa
     assert done.stderr.count("reward 0.250") == 2
     second = tmp_path / "second.py"
     second.write_text("def agent(task, model, session): return 'x'\n")
-    for command in (words, ("eval", "--env", name, "--url", url, "-n", "4")):
+    for command in ((*words, "--fresh"), ("eval", "--env", name, "--url", url, "-n", "4")):
         refused = swarm(*command, "--program", str(second))
         assert refused.exit_code == 2 and "has an agent of its own: take the function agent out" in refused.stderr
 

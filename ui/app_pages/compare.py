@@ -16,7 +16,8 @@ from ui import charts, differences, elements, formats, queries
 from ui.contents import FINAL, ArmScore, SeedScore, StudyContents, rank_arms
 
 MAX_ITEMS = 12
-REWARD = "critic/score/mean"
+# What arms with different training rewards can be compared by.
+TRUE_GRADE = "batch/success_rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def show_curves(items: list[Item]) -> None:
     if not names:
         st.caption("None of these has recorded a step yet.")
         return
-    first = [name for name in (REWARD, "actor/entropy") if name in names] or names[:2]
+    first = [name for name in (TRUE_GRADE, "actor/entropy") if name in names] or names[:2]
     chosen = st.multiselect("Metrics", names, default=first, key="compared", bind="query-params")
     labels = {run_id: item.label for item in items for run_id in item.run_ids}
     points = queries.metrics(elements.database(), run_ids, tuple(chosen))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from experiments_db import RunStatus
+from experiments_db import Run, RunStatus
 from researcher.evaluator import AT_STEP, BASE, CHECKPOINTS, FINAL, Evaluator
+from researcher.execution.run_record import ENDED_AT
 from researcher.execution.runs import list_all_trials
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import ActiveRun, Deps, Phase
@@ -16,6 +17,7 @@ from researcher.loop.nodes.monitor import end_with
 from researcher.loop.outages import is_out
 from researcher.loop.pruning import prune
 from researcher.loop.state import ResearchState
+from researcher.servers.job_end import free_engine
 
 
 def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
@@ -65,21 +67,26 @@ def _begin_measuring(deps: Deps, active: ActiveRun) -> None:
     assert active.slot.url is not None, "a run in training has a server"
     run = deps.store.update_run(active.run_id, status=RunStatus.EVALUATING)
     active.phase, active.is_waiting = Phase.MEASURING, False
-    is_complete = active.diagnosis is None and not active.has_its_share
-    deps.background.submit(
-        active.run_id,
-        partial(deps.evaluator(active.dropped).measure, run, active.slot.url, active.child, is_complete=is_complete),
-    )
+    deps.background.submit(active.run_id, partial(_measure, deps, active, run, active.slot.url))
+
+
+def _measure(deps: Deps, active: ActiveRun, run: Run, url: str) -> None:
+    """Once its weights are scored, an own server rests: its cores are free for the others."""
+    deps.evaluator(active.dropped).measure(run, url, active.child)
+    if active.slot.is_local:
+        with deps.pool.connect(url) as client:
+            free_engine(client)
 
 
 def _finish(deps: Deps, active: ActiveRun) -> None:
     """An early end that is the arm's own doing counts with the score of what had been learned."""
+    ended_at = deps.store.get_run(active.run_id).external_ids.get(ENDED_AT)
     reason, diagnosis = f"all {active.steps} steps done", None
-    if active.has_its_share:
-        reason = f"ended at its share: {active.copied_step} steps"
+    if ended_at is not None:
+        reason = f"ended at its share: {ended_at} steps"
     if active.diagnosis is not None:
-        reason = f"stopped early: {active.diagnosis.sentence}"
-        diagnosis = {"kind": active.diagnosis.kind, "sentence": active.diagnosis.sentence, "is_retried": False}
+        reason = f"stopped early after step {ended_at}: {active.diagnosis.sentence}"
+        diagnosis = active.diagnosis.as_recorded()
     run = deps.store.update_run(active.run_id, status=RunStatus.FINISHED, exit_reason=reason, diagnosis=diagnosis)
     deps.ledger.end_run(run.id)
     split = deps.log.charter().search_split

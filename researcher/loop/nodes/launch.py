@@ -7,6 +7,8 @@ from functools import partial
 
 from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
+from researcher.execution.early_stopping import WATCHED, Diagnosis
+from researcher.execution.run_record import ENDED_BY
 from researcher.execution.runs import Trial, TrialState, gpus_of, job_of, run_key, total_steps, trial_key
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.design import needs_design, pilot_trials
@@ -74,18 +76,33 @@ def claim(deps: Deps, trial: Trial, slot: Slot) -> None:
     begin(deps, trial, run, slot)
 
 
-def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phase.PREPARING) -> None:
-    """Have a claimed run prepared, or go on with one in a later phase; either waits until the slot's server answers."""
+def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phase.PREPARING) -> ActiveRun:
+    """Have a claimed run prepared, or go on with one in a later phase, from what is on record of it; either waits until
+    the slot's server answers."""
     deps.ledger.charge(BudgetKind.RUNS, 1, trial_key(trial.experiment.name, trial.seed), run_id=run.id)
     steps = total_steps(trial.experiment.job)
     name = trial.name if run.attempt == 1 else f"{trial.name} (attempt {run.attempt})"
     deps.ledger.begin_run(run.id, gpus_of(trial.experiment.job))
     active = ActiveRun(run.id, name, trial.experiment, steps, slot, deps.early_stopping(trial.experiment), phase)
+    _restore(deps, active, run)
     deps.active_runs.add(active)
     if phase is Phase.PREPARING:
         prepare(deps, active)
     verb = "launched" if run.status is RunStatus.LAUNCHING else "taken up again"
     deps.log.note("run.launched", f"{active.name} {verb} on server {slot.name}", run_id=run.id)
+    return active
+
+
+def _restore(deps: Deps, active: ActiveRun, run: Run) -> None:
+    """What an earlier process has seen and decided of a run that is taken up again."""
+    if (recorded := run.external_ids.get(ENDED_BY)) is not None:
+        active.diagnosis = Diagnosis.on_record(recorded)
+    steps: dict[int, dict[str, float | None]] = {}
+    for point in deps.store.list_metrics([run.id], names=WATCHED):
+        steps.setdefault(point.step, {})[point.name] = point.value
+    if steps:
+        active.early_stopping.restore(sorted(steps.items()))
+        active.copied_step = max(steps)
 
 
 def prepare(deps: Deps, active: ActiveRun) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from experiments_db import RunStatus, Severity
-from researcher.errors import ResearchError, RunLost, ScoreIncomplete
+from researcher.errors import ResearchError, RunBroken, RunLost, ScoreIncomplete
+from researcher.evaluator import step_limit_s
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import STALL, Diagnosis
+from researcher.execution.failing_attempts import diagnose_attempts
 from researcher.execution.failure_reason import in_one_line, last_words
-from researcher.execution.run_record import RunRejected
+from researcher.execution.run_record import ENDED_AT, ENDED_BY, RunRejected
 from researcher.execution.runs import FAILURE, OWN_DOING, PROGRAM, TRAINING_SECONDS, UNSCORED, job_of
 from researcher.execution.shares import ends_at_a_share
 from researcher.execution.storage import is_storage_outage
@@ -22,15 +25,15 @@ from researcher.loop.nodes.launch import prepare
 from researcher.loop.outages import is_out, lose, note_servers, set_back, wait_a_round
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
-from researcher.loop.system_faults import refuse_to_blame, refuse_to_repeat
+from researcher.loop.system_faults import diagnose_exit, refuse_to_blame, refuse_to_repeat
+from researcher.servers.job_end import EndedTraining, end_job, stop_job
 from researcher.servers.launching import refuse_own_successor
 from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
 from swarm.errors import ProgramFailure
 from swarm.processes.child import KILLED, tail
-from swarm.program import is_program
-from swarm.program.command_line import PROGRAM_FAILED
+from swarm.schemas import MetricPointView
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,11 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
     for active in deps.active_runs.in_phase(Phase.TRAINING):
         if not is_out(deps, active):
             _look_at(deps, active)
+    for active in deps.active_runs.in_phase(Phase.ENDING):
+        if (task := deps.background.take(active.run_id)) is not None:
+            _leave_training(deps, active, task)
+        elif not is_out(deps, active) and active.is_waiting:
+            end_training(deps, active)
     has_space(deps, every_s=DISK_EVERY_S)
     is_spent = stop_over_budget(deps) or state["is_spent"]
     return {**state, "polls": state["polls"] + 1, "is_spent": is_spent}
@@ -69,7 +77,7 @@ def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
         active.child = task.result()
         active.phase = Phase.TRAINING
         active.early_stopping.begin()
-        active.copied_at = time.time()
+        active.trains_since = time.time()
         deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
     else:
         end_with(deps, active, error)
@@ -81,7 +89,8 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
     try:
         with deps.pool.connect(active.slot.url) as client:
             status = client.status()
-            _copy_curves(deps, active, client.metrics(active.copied_step))
+            _copy_curves(deps, active, client.metrics(active.last_copied))
+            failing = diagnose_attempts(client, status, active.experiment.job)
     except SwarmError as error:
         if is_outage(error):
             deps.pool.report_outage(active.slot, error)
@@ -100,8 +109,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
     elif code == 0 and ends_at_a_share(deps.log.charter()):
         # The program ends by itself with the step that reaches the share, and only then.
-        active.has_its_share = True
-        active.phase = Phase.TRAINED
+        end_training(deps, active)
     elif code == KILLED and active.kills < MAX_KILLS:
         active.kills += 1
         active.child.stop()
@@ -110,11 +118,10 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
     elif code is not None and (code != 0 or status.state == "ROLLING"):
         words = last_words(tail(deps.evaluator().folder(active.run_id) / "train.log"), LAST_LINES)
         reason = f"the client ended with exit code {code} at step {status.step} of {active.steps}: {words}"
-        is_own = code in (0, PROGRAM_FAILED, KILLED) or not is_program(active.experiment.program_code)
-        kind = PROGRAM if is_own else FAILURE
-        fail(deps, active, reason, diagnosis=Diagnosis(kind, reason, is_scored=False, is_retried=not is_own))
+        active.diagnosis = diagnose_exit(active, code, reason)
+        end_training(deps, active)
     else:
-        _act_on(deps, active, _attributed(active.early_stopping.diagnose(), status.state))
+        _act_on(deps, active, failing or _attributed(active.early_stopping.diagnose(), status.state))
 
 
 def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
@@ -161,18 +168,22 @@ def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | N
     return True
 
 
-def _copy_curves(deps: Deps, active: ActiveRun, points: list[Any]) -> None:
-    if not points:
-        return
+def _copy_curves(deps: Deps, active: ActiveRun, points: Sequence[MetricPointView]) -> None:
+    """Copy what came after the last step that is in the database, which may be among the points to tell its time."""
     values: dict[int, dict[str, float]] = {}
     for point in points:
-        # The clock of a server elsewhere may be behind; a step takes no time then, never less.
-        values[point.step] = {**point.metrics, TRAINING_SECONDS: max(0.0, point.at - active.copied_at)}
+        if point.step > active.copied_step:
+            # The clock of a server elsewhere may be behind; a step takes no time then, never less.
+            since = max((at for at in (active.copied_at, active.trains_since) if at <= point.at), default=point.at)
+            values[point.step] = {**point.metrics, TRAINING_SECONDS: point.at - since}
         active.copied_at = point.at
+    if not values:
+        return
     deps.store.record_metrics(active.run_id, values)
     for point in points:
-        active.early_stopping.observe(point.step, point.metrics)
-        active.outages = active.kills = 0
+        if point.step in values:
+            active.early_stopping.observe(point.step, point.metrics)
+    active.outages = active.kills = 0
     active.copied_step = points[-1].step
 
 
@@ -181,11 +192,61 @@ def _act_on(deps: Deps, active: ActiveRun, diagnosis: Diagnosis | None) -> None:
         return
     note = deps.log.note
     note(DIAGNOSED, f"{active.name}: {diagnosis.sentence}", run_id=active.run_id, severity=Severity.WARNING)
-    if diagnosis.is_scored:
-        active.diagnosis = diagnosis
-        active.phase = Phase.TRAINED
-    else:
+    active.diagnosis = diagnosis
+    end_training(deps, active)
+
+
+def end_training(deps: Deps, active: ActiveRun) -> None:
+    """Have program and engine train nothing more, in the background; what was diagnosed is on record before."""
+    # Until it is under way: what cannot be stored now is stored in a later round.
+    active.phase, active.is_waiting = Phase.ENDING, True
+    diagnosis = active.diagnosis
+    if diagnosis is not None and diagnosis.is_scored:
+        _note_end(deps, active, {ENDED_BY: diagnosis.as_recorded()})
+    child, after, url = active.child, active.last_copied, str(active.slot.url)
+    wait_s = step_limit_s(active.experiment.job)
+
+    def check_stop() -> None:
+        deps.background.check()
+        if active.dropped.is_set():
+            raise Drained
+
+    def end() -> EndedTraining:
+        with deps.pool.connect(url) as client:
+            if diagnosis is not None and not diagnosis.is_scored:
+                return stop_job(client, child, after)
+            return end_job(client, child, after, wait_s=wait_s, check_stop=check_stop)
+
+    deps.background.submit(active.run_id, end)
+    active.is_waiting = False
+
+
+def _leave_training(deps: Deps, active: ActiveRun, task: Future[EndedTraining]) -> None:
+    """The record ends with the weights that there are; these are scored, or the run has failed."""
+    error, diagnosis = task.exception(), active.diagnosis
+    active.is_waiting = True
+    if error is None:
+        _copy_curves(deps, active, task.result().points)
+    if diagnosis is not None and not diagnosis.is_scored and not isinstance(error, Drained):
+        if error is not None:
+            logger.warning("%s: its engine is not stopped: %s", active.name, error)
         fail(deps, active, diagnosis.sentence, diagnosis=diagnosis)
+    elif error is not None:
+        end_with(deps, active, error)
+    elif (step := task.result().step) != active.copied_step:
+        end_with(deps, active, RunBroken(f"its server is at step {step} and has a record of {active.copied_step}"))
+    elif step >= active.steps:
+        # Its last step was in work already: nothing was cut short.
+        _note_end(deps, active, {ENDED_BY: None})
+        active.diagnosis, active.phase, active.is_waiting = None, Phase.TRAINED, False
+    else:
+        _note_end(deps, active, {ENDED_AT: step})
+        active.phase, active.is_waiting = Phase.TRAINED, False
+
+
+def _note_end(deps: Deps, active: ActiveRun, fact: Mapping[str, Any]) -> None:
+    run = deps.store.get_run(active.run_id)
+    deps.store.update_run(run.id, external_ids={**run.external_ids, **fact})
 
 
 def end_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:

@@ -6,6 +6,7 @@ Place in the flow: a group of commands that commands.py takes in. Data goes to s
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,7 @@ def init(
     with failures_in_one_line():
         files = [str(path) for path in write_scaffold(directory)]
         typer.echo(json.dumps({"files": files}) if as_json else "\n".join(files))
-        typer.echo(f"now: swarm env check {directory}", err=True)
+        typer.echo(f"now: swarm env check {shlex.quote(str(directory))}", err=True)
 
 
 @app.command()
@@ -71,7 +72,10 @@ def check(
     samples: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks to look at in each split.")] = 200,
     url: Annotated[str | None, typer.Option(help="A server whose model plays for the base score.")] = None,
     train_model: Annotated[
-        str | None, typer.Option(help="The same with a server of its own: nano, micro, or a model's directory.")
+        str | None,
+        typer.Option(
+            "--train-model", "--model", help="The same with a server of its own: nano, micro, or a model's directory."
+        ),
     ] = None,
     program: Annotated[Path | None, typer.Option(help="A Python file with the agent that plays.")] = None,
     episodes: Annotated[

@@ -35,6 +35,8 @@ from swarm.types import Message
 UserGrader = Callable[[dict[str, Any], list[Message]], object]
 
 IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".venv"})
+RUNS = "runs"
+"""Where commands called from within the folder keep their state: it changes with every step."""
 
 
 class FolderOptions(TaskOptions, GraderOptions):
@@ -60,7 +62,7 @@ class FolderEnvironment(TableEnvironment):
         self.time_limit_s = options.time_limit_s or time_limit_of(options.grader, options)
         self._options = options
         self._grade = self._find_grader(directory, options)
-        self.digest = digest_files(_files(directory))
+        self.digest = digest_files(folder_files(directory))
         super().__init__(self.name, options, _read_tasks(directory))
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
@@ -165,13 +167,15 @@ def _function(path: Path, name: str) -> Callable[..., object]:
     return found
 
 
-def _files(directory: Path) -> list[Path]:
+def folder_files(directory: Path) -> list[Path]:
+    """What the digest of such an environment is made of."""
     return sorted(
         path
         for path in directory.rglob("*")
         # What plays does not change what there is to play: a score names the program beside the environment.
         if path.is_file()
         and path != directory / AGENT_FILE
+        and path.relative_to(directory).parts[0] != RUNS
         and not IGNORED_FOLDERS & set(path.relative_to(directory).parts)
     )
 

@@ -109,7 +109,7 @@ class Host:
                 each.role: ModelKey(f"{self._server}{call.model.path}", each.api_key, each.name)
                 for each in call.model.keys
             }
-            model = model_of(keys, call.model.max_tokens, self._http, call.model.options)
+            model = model_of(keys, call.model.max_tokens, self._http)
             return program.agent(_task(call.task), model, HostedSession(call, self))
         if call.function == "reward":
             assert call.task is not None and call.grade is not None and program.reward is not None

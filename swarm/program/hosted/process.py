@@ -175,7 +175,6 @@ class ProgramProcess:
             path=path if self._router is None else BASE_PATH,
             keys=[KeyLine(role=role, api_key=each.api_key, name=each.name) for role, each in models.items()],
             max_tokens=model.max_tokens,
-            options=model.options,
         )
         call = Call(
             id=next(self._numbers), function="agent", task=_line(task), model=line,

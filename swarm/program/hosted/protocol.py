@@ -46,13 +46,11 @@ class KeyLine(Line):
 
 
 class ModelLine(Line):
-    """`path` leads to the models on the server that the program reaches, where each key opens its own; `options` are
-    fields of every request that an agent leaves out."""
+    """`path` leads to the models on the server that the program reaches, where each key opens its own."""
 
     path: str
     keys: list[KeyLine]
     max_tokens: int
-    options: dict[str, Any] = {}
 
 
 class Call(Line):

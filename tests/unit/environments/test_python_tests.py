@@ -302,7 +302,7 @@ def test_a_sandbox_that_does_not_start_is_a_failure_and_never_a_score(tmp_path: 
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: no more namespaces' >&2\nexit 1\n")
     broken.chmod(0o755)
-    with pytest.raises(EnvironmentFailure, match="bwrap: no more namespaces"):
+    with pytest.raises(SandboxUnavailable, match="bwrap: no more namespaces"):
         PythonTests(Sandbox(str(broken), ()), 1)(TASK, ADD, ADDS)
 
 

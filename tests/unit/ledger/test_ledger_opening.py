@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from swarm.errors import LedgerError
-from swarm.ledger import Ledger, database
+from swarm.ledger import Ledger, opening
 from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 
-FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in (1, 2, 3, 4, 5, 6, 7, 8)}
+FORMER = {version: Path(__file__).with_name(f"version_{version}.sql") for version in range(1, 9)}
 APPLICATION_ID = 0x53574C47
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
@@ -132,9 +132,9 @@ def test_without_a_copy_nothing_is_migrated(old_path: Path, version: int) -> Non
 
 def test_migration_that_fails_midway_leaves_the_old_version(old_path: Path) -> None:
     with closing(sqlite3.connect(old_path)) as connection:
-        connection.execute("ALTER TABLE episodes ADD COLUMN model_share REAL")
+        connection.execute("ALTER TABLE episodes ADD COLUMN checksum INTEGER")
     before = content_of(old_path)
-    with pytest.raises(LedgerError, match="duplicate column name: model_share"):
+    with pytest.raises(LedgerError, match="duplicate column name: checksum"):
         Ledger.open(old_path)
     assert content_of(old_path) == before
 
@@ -172,7 +172,7 @@ def test_check_of_a_large_file_ends_in_time_and_finds_what_it_gets_to(
     path.write_bytes(content)
     with pytest.raises(LedgerError, match="is damaged"):
         Ledger.open(path)
-    monkeypatch.setattr(database, "CHECK_LIMIT_S", 0.0)
+    monkeypatch.setattr(opening, "CHECK_LIMIT_S", 0.0)
     reopened = Ledger.open(path)
     try:
         assert script.wait(reopened.episode("e1")).state is EpisodeState.COMPLETED

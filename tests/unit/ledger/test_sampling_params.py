@@ -46,7 +46,7 @@ def test_params_written_before_a_field_existed_take_its_default(script: Any, led
         "stop_token_ids": [],
     }
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE turns SET params = ?", (json.dumps(old),))
+        connection.execute("UPDATE turns SET params = ?, checksum = NULL", (json.dumps(old),))
     connection.close()
     (turn,) = script.wait(ledger.turns("e1"))
     assert turn.params == SamplingParams(max_tokens=8)

@@ -181,7 +181,7 @@ def test_held_out_scores_are_shown_with_who_measures_the_next_one() -> None:
         (running, "that of step 12 being measured"),
     ):
         text = drawn(panels.header(snapshot_of(busy_status(last_evaluation=done, evaluation=present))))
-        assert "held-out score at step 10: 0.250 ± 0.098" in text and words in text
+        assert "held-out score at step 10: 0.250 (0.152 to 0.348)" in text and words in text
         assert "\x1b" not in text
     assert "score" not in drawn(panels.header(snapshot_of(busy_status())))
 

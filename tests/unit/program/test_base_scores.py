@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import binomtest
 
 from swarm.environments.environment_check import Severity
-from swarm.program.base_score import BaseScore, interval, judge
+from swarm.intervals import interval, interval_on_record
+from swarm.program.base_score import BaseScore, judge
 
 
 def scored(*rewards: float, failures: int = 0) -> BaseScore:
@@ -30,6 +31,12 @@ def test_of_other_grades_the_interval_is_normal() -> None:
     )
     assert interval([0.5]) == (-math.inf, math.inf)
     assert scored(0.5).figures()["low"] is None
+
+
+def test_of_a_score_on_record_the_interval_is_wilsons_if_its_rewards_were_0_and_1() -> None:
+    assert interval_on_record(0.25, 0.1, 4, 16) == pytest.approx(interval([1.0] * 4 + [0.0] * 12))
+    assert interval_on_record(0.4, 0.2 / math.sqrt(3), 0, 3) == pytest.approx(interval([0.2, 0.4, 0.6]))
+    assert interval_on_record(0.5, None, 0, 1) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_the_cost_of_a_score_is_the_mean_of_its_attempts() -> None:
     assert cost == AttemptCost(
         3, 4 / 3, 40 / 3, 4.0, 1 / 3, (0.0, 1.0), ("min_p=0.5", "top_k=1"), 0.5, broken=1, repeated=2, bounded=1
     )
-    assert cost_from_json(cost_to_json(cost)) == cost
+    assert cost is not None and cost_from_json(cost_to_json(cost)) == cost
     assert cost_of_attempts([]) is None
 
 

@@ -110,7 +110,9 @@ def finish_run(store: ExperimentStore, experiment_id: str, seed: int, score: flo
     run = store.claim_run(experiment_id, seed, f"{experiment_id}/{seed}/{attempt}", attempt=attempt, job={"seed": seed})
     store.update_run(run.id, status=RunStatus.LAUNCHING, server_url="http://127.0.0.1:10086")
     store.update_run(run.id, status=RunStatus.RUNNING, base_weight_version=0, log_path=f"runs/{run.id}/client.log")
-    store.record_metrics(run.id, {step: {"critic/score/mean": score * step / 5} for step in range(1, 6)})
+    store.record_metrics(
+        run.id, {step: {"critic/score/mean": 2 * score, "batch/success_rate": score * step / 5} for step in range(1, 6)}
+    )
     store.update_run(run.id, status=RunStatus.EVALUATING)
     evaluate(store, run.id, "base", "validation", 0.31 + seed / 100)
     evaluate(store, run.id, "final", "validation", score)
@@ -316,11 +318,16 @@ def test_the_page_is_one_file_that_loads_nothing(page, report):
     assert "link" not in page.tags
 
 
+def test_arms_that_train_on_other_rewards_are_drawn_by_what_they_solve_alone(report):
+    assert "success-curves.csv" in {path.name for path in report.markdown.parent.glob("figures/*.csv")}
+    assert "reward-curves.csv" not in {path.name for path in report.markdown.parent.glob("figures/*.csv")}
+
+
 def test_figures_are_written_and_the_same_every_time(report, store, study_id, tmp_path):
     assert [path.name for path in report.figures] == [
         "final-scores.png",
         "paired-differences.png",
-        "learning-curves.png",
+        "success-curves.png",
     ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in report.figures)
     again = build_report(store, study_id, tmp_path / "again")

@@ -36,7 +36,7 @@ RUN_SECTIONS = {
 }
 COMPARE_SECTIONS = {
     "Scores": "Diamond: mean",
-    "Curves": "critic/score/mean",
+    "Curves": "actor/entropy",
     "Config": "Only what differs",
     "Code": "From",
     "Factor effects": "The line joins the means",

@@ -1,0 +1,15 @@
+"""The command `researcher`, also where the extra that it needs is not installed: then it says so.
+
+Place in the flow: the script of the package comes here first, and cli.py has the commands.
+"""
+
+from __future__ import annotations
+
+from swarm.extras import named_extras
+
+
+def main() -> None:
+    with named_extras("researcher", "researcher"):
+        from researcher.cli import app
+
+        app()

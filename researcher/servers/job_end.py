@@ -1,0 +1,94 @@
+"""The end of a run's training before its job is done: its server trains nothing more, and says what it has trained.
+
+Place in the flow: monitor has it done, in the background, for every run that it ends. A job that is ended keeps its
+weights served, so that they can be scored; one whose weights nobody scores is stopped. This module knows nothing of
+scores or of why a run ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from researcher.errors import RunBroken
+from swarm import SwarmClient, SwarmError
+from swarm.errors import BadRequest, EpisodeEnded
+from swarm.processes.child import Child
+from swarm.schemas import MetricPointView
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.1
+MAX_RUNNING = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTraining:
+    """The last step that was trained, and what the server has on record of the steps that were asked for."""
+
+    step: int
+    points: tuple[MetricPointView, ...]
+
+
+def end_job(
+    client: SwarmClient, child: Child | None, after_step: int, *, wait_s: float, check_stop: Callable[[], None]
+) -> EndedTraining:
+    """Have the server's job end with the step that is done, or in work, and its program end; metrics come from the step
+    after `after_step` on. A second call finds it done.
+
+    Raises RunBroken if the engine fails or no step was done, SwarmError, and what `check_stop` raises.
+    """
+    # First of all, so that what the program still sends cannot make another step.
+    _end_with_present_step(client)
+    if child is not None:
+        child.stop()
+    _abort_train_episodes(client)
+    deadline = time.monotonic() + wait_s
+    while (status := client.status()).state != "COMPLETE":
+        check_stop()
+        if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:
+            raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not come to rest'}")
+        time.sleep(POLL_S)
+    return EndedTraining(status.step, tuple(client.metrics(after_step)))
+
+
+def stop_job(client: SwarmClient, child: Child | None, after_step: int) -> EndedTraining:
+    """End the program and free the engine, whatever it is doing. Raises SwarmError."""
+    if child is not None:
+        child.stop()
+    client.stop_engine()
+    points = tuple(client.metrics(after_step))
+    return EndedTraining(points[-1].step if points else 0, points)
+
+
+def free_engine(client: SwarmClient) -> None:
+    """Stop an engine that nobody needs any more. What is in the way of that is logged: the next launch stops it too."""
+    try:
+        client.stop_engine()
+    except SwarmError as error:
+        logger.warning("the engine of %s is not stopped: %s", client.url, error)
+
+
+def _end_with_present_step(client: SwarmClient) -> None:
+    while client.status().state != "COMPLETE":
+        filling = client.job().filling
+        if filling is None or filling < 2:
+            raise RunBroken("the run was to end before a step of it was done")
+        try:
+            client.change_job({"total_steps": filling - 1})
+        except BadRequest:
+            # Another batch may have been sealed in between.
+            if client.job().filling == filling:
+                raise
+        else:
+            return
+
+
+def _abort_train_episodes(client: SwarmClient) -> None:
+    """Nobody goes on with them; a batch that is about to be trained would wait for their end."""
+    for episode in client.episodes(limit=MAX_RUNNING, state="running", episode_type="train"):
+        with suppress(EpisodeEnded):
+            client.abort_episode(episode.episode_id)

@@ -1,0 +1,108 @@
+"""The cost of the attempts of one score, or of one training, and the form in which it is stored.
+
+Place in the flow: the evaluator makes the cost of a score of what the server said of its episodes, and that of a
+training of what the server says of the job. This module knows nothing of arms and no database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from experiments_db import Run
+from researcher.types import AttemptCost
+from swarm import SwarmClient, errors
+from swarm.schemas import EndEpisodeResponse
+from swarm.types import EpisodeType
+
+COST = "cost"
+"""Where in the details of an evaluation the cost of its attempts stands."""
+
+_CLIENT_ERROR = "client_error:"
+_SILENT = frozenset({"idle_timeout", "deadline", "no_result"})
+_INTERRUPTIONS = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError"})
+_ADAPTER = TypeAdapter(AttemptCost)
+
+
+def cost_of_attempts(
+    receipts: Iterable[EndEpisodeResponse], *, broken: int = 0, repeated: int = 0
+) -> AttemptCost | None:
+    """Return the cost of the attempts that ended with these receipts; None without any.
+
+    `broken` attempts were broken by the program, `repeated` ones were broken by the system and made again.
+    """
+    ended = tuple(receipts)
+    if not ended:
+        return None
+    count = len(ended)
+    usages = [receipt.usage for receipt in ended]
+    shares = [receipt.model_share for receipt in ended if receipt.model_share is not None]
+    return AttemptCost(
+        attempts=count,
+        calls=sum(usage.calls for usage in usages) / count,
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages) / count,
+        sampled_tokens=sum(usage.sampled_tokens for usage in usages) / count,
+        seconds=sum(usage.seconds or 0.0 for usage in usages) / count,
+        temperatures=tuple(sorted({value for usage in usages for value in usage.temperatures})),
+        other_sampling=_others(
+            (value for usage in usages for value in usage.top_p),
+            (value for usage in usages for value in usage.top_k),
+            (name for usage in usages for name in usage.other_sampling),
+        ),
+        model_share=sum(shares) / len(shares) if shares else None,
+        broken=broken,
+        repeated=repeated,
+        bounded=sum(usage.limited for usage in usages),
+    )
+
+
+def read_training_cost(client: SwarmClient, run: Run) -> AttemptCost | None:
+    """Ask the server of a run what its training episodes cost; None if there was none, or if it runs another job.
+
+    An attempt counts as broken by the program if its client gave it up, or the server did because its agent was silent,
+    and no call of it had failed by a fault of the server.
+    """
+    resolved = client.job().resolved or {}
+    if resolved.get("experiment_name") != run.job.get("experiment_name"):
+        return None
+    usage = client.usage(EpisodeType.TRAIN)
+    if not usage.episodes:
+        return None
+    return AttemptCost(
+        attempts=usage.episodes,
+        calls=usage.calls / usage.episodes,
+        prompt_tokens=usage.prompt_tokens / usage.episodes,
+        sampled_tokens=usage.sampled_tokens / usage.episodes,
+        seconds=usage.seconds / usage.episodes,
+        temperatures=tuple(usage.temperatures),
+        other_sampling=_others(usage.top_p, usage.top_k, usage.other_sampling),
+        model_share=usage.model_share,
+        broken=sum(count for outcome, count in usage.unrewarded.items() if _is_of_program(outcome)),
+        repeated=usage.faulty,
+        bounded=usage.limited,
+    )
+
+
+def cost_to_json(cost: AttemptCost) -> dict[str, Any]:
+    """Return the form in which a cost is stored."""
+    return _ADAPTER.dump_python(cost, mode="json")
+
+
+def cost_from_json(stored: Mapping[str, Any]) -> AttemptCost:
+    return _ADAPTER.validate_python(stored)
+
+
+def _others(top_p: Iterable[float], top_k: Iterable[int], named: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*(f"top_p={p:g}" for p in top_p), *(f"top_k={k}" for k in top_k), *named}))
+
+
+def _is_of_program(outcome: str) -> bool:
+    """Whether an attempt without a reward was given up for something that its agent did."""
+    if outcome in _SILENT:
+        return True
+    name = outcome.removeprefix(_CLIENT_ERROR)
+    known = getattr(errors, name, None)
+    is_of_system = isinstance(known, type) and known is not errors.ProgramFailure
+    return outcome.startswith(_CLIENT_ERROR) and not is_of_system and name not in _INTERRUPTIONS

@@ -1,0 +1,55 @@
+"""Checksums of what an episode leaves behind: its turns, and the result that its client reported.
+
+Place in the flow: writes.py stores one with each row, queries.py checks it with each row that is read, wholeness.py for
+all of them. SQLite itself notices a broken page only where its structure is broken. Knows nothing of what values mean.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+
+Stored = None | int | float | str | bytes
+
+RESULT_COLUMNS = (
+    "episode_id", "task_id", "idempotency_key", "payload_digest", "reward", "is_success", "metadata", "turn_rewards",
+    "rewards",
+)  # fmt: skip
+"""Of an episode, in the order of its checksum."""
+
+TURN_COLUMNS = (
+    "episode_id", "turn_index", "prompt_ids", "output_ids", "logprobs", "weight_versions", "finish_reason", "params",
+    "messages", "reply", "tools", "parent", "fork_reason", "started_at", "ended_at", "call_id", "choice",
+    "request_sha256", "attempt", "withheld",
+)  # fmt: skip
+"""All of a turn, in the order of the table and of its checksum."""
+
+
+def checksum(values: Iterable[Stored]) -> int:
+    """The CRC-32 of values as SQLite stores them: text and its UTF-8 bytes are the same."""
+    total = 0
+    for value in values:
+        total = zlib.crc32(_bytes_of(value), total)
+    return total
+
+
+def is_intact(stored: int | None, values: Sequence[Stored]) -> bool:
+    """Whether a row is what was written. One of an older version has no checksum, and passes."""
+    return stored is None or stored == checksum(values)
+
+
+def _bytes_of(value: Stored) -> bytes:
+    match value:
+        case None:
+            return b"\0"
+        case str():
+            value = value.encode()
+        case int():
+            return b"i%d" % value
+        case float():
+            # SQLite stores whole numbers as such, and so has no negative zero.
+            return struct.pack("<cd", b"f", value + 0.0)
+        case _:
+            pass
+    return b"t%d:%b" % (len(value), value)

@@ -1,0 +1,178 @@
+"""The control file: which ledger lies beside it, and how far that one had come when it last answered.
+
+Place in the flow: the writer notes each commit here, after it is on disk and before anybody is answered; whoever opens
+the ledger compares the two. So the ledger is never behind its control file, unless something of it is gone. A note is
+one write within a page of the file, which no `kill -9` tears; two places are written by turns, so that a loss of power
+leaves one of them whole. Knows nothing of SQL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from swarm.errors import LedgerError
+
+logger = logging.getLogger(__name__)
+
+PLACE_BYTES = 512
+PLACES = 2
+# After a loss of power the file may be this far behind the ledger, which only makes a loss harder to see.
+SYNC_EVERY_S = 1.0
+# A ledger that takes longer to read is closed without a digest, and opened without a look at it.
+DIGEST_LIMIT_S = 3.0
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedFile:
+    """What the ledger's file was when its server had closed it: nothing changes it until the next one opens it."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path, limit_s: float | None = DIGEST_LIMIT_S) -> ClosedFile | None:
+        """None if it takes longer than the limit. Raises OSError."""
+        give_up_at = None if limit_s is None else time.monotonic() + limit_s
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                if give_up_at is not None and time.monotonic() > give_up_at:
+                    return None
+            return cls(file.tell(), digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a ledger has come. `sequence` counts its commits, `acknowledged` the episodes that ended with a result;
+    neither ever falls. `closed` is None while a server has the ledger open, and after it was killed."""
+
+    ledger_id: str
+    sequence: int
+    acknowledged: int
+    closed: ClosedFile | None = None
+
+
+def control_path(ledger: Path) -> Path:
+    return ledger.with_name(f"{ledger.name}.control")
+
+
+def read_mark(ledger: Path) -> Mark | None:
+    """What the control file of a ledger says; None if there is none, or none that can be read.
+
+    Raises LedgerError if the system refuses to read it.
+    """
+    path = control_path(ledger)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be read: {error.strerror}") from error
+    places = [content[start : start + PLACE_BYTES] for start in range(0, PLACES * PLACE_BYTES, PLACE_BYTES)]
+    found = [decoded for place in places if (decoded := _decode(place)) is not None]
+    if not found:
+        logger.warning("%s is damaged", path)
+        return None
+    return max(found, key=lambda each: each[0])[1]
+
+
+class ControlFile:
+    """Open for writing, by one thread at a time."""
+
+    def __init__(self, descriptor: int, path: Path, mark: Mark) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._mark = mark
+        self._notes = 0
+        self._synced_at = time.monotonic()
+        self._is_behind = False
+
+    @classmethod
+    def create(cls, ledger: Path, mark: Mark) -> ControlFile:
+        """Write the file anew: as a whole, and on disk on return. Raises OSError."""
+        path = control_path(ledger)
+        draft = path.with_name(f"{path.name}.partial")
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(descriptor, _encode(0, mark) * PLACES)
+            os.fsync(descriptor)
+            draft.replace(path)
+            _sync_directory(path.parent)
+        except BaseException:
+            os.close(descriptor)
+            draft.unlink(missing_ok=True)
+            raise
+        return cls(descriptor, path, mark)
+
+    @property
+    def mark(self) -> Mark:
+        return self._mark
+
+    def note(self, sequence: int, acknowledged: int) -> None:
+        """Take down a commit. A file that cannot be written is logged: the commit itself is safe, the next note makes
+        up for this one."""
+        self._write(Mark(self._mark.ledger_id, sequence, acknowledged))
+        self._is_behind = True
+        if time.monotonic() - self._synced_at >= SYNC_EVERY_S:
+            self.sync()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are notes that a loss of power could take."""
+        return self._is_behind
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            logger.error("%s cannot be written: %s", self._path, error.strerror)
+        self._is_behind, self._synced_at = False, time.monotonic()
+
+    def abandon(self) -> None:
+        """Close it as it is: nobody writes to the ledger."""
+        os.close(self._descriptor)
+
+    def close(self, closed: ClosedFile | None) -> None:
+        """Take down how the ledger was left."""
+        self._write(Mark(self._mark.ledger_id, self._mark.sequence, self._mark.acknowledged, closed))
+        self.sync()
+        os.close(self._descriptor)
+
+    def _write(self, mark: Mark) -> None:
+        self._mark, self._notes = mark, self._notes + 1
+        try:
+            os.pwrite(self._descriptor, _encode(self._notes, mark), self._notes % PLACES * PLACE_BYTES)
+        except OSError as error:
+            logger.error("%s cannot be written: %s", self._path, error.strerror)
+
+
+def _encode(number: int, mark: Mark) -> bytes:
+    said = json.dumps({"note": number, **asdict(mark)}).encode()
+    return b"%08x %-*s\n" % (zlib.crc32(said), PLACE_BYTES - 10, said)
+
+
+def _decode(place: bytes) -> tuple[int, Mark] | None:
+    check, _, said = place.partition(b" ")
+    said = said.rstrip()
+    if check != b"%08x" % zlib.crc32(said):
+        return None
+    fields = json.loads(said)
+    number, closed = fields.pop("note"), fields.pop("closed")
+    return number, Mark(**fields, closed=None if closed is None else ClosedFile(**closed))
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,227 @@
+"""What is wrong with a ledger before it is opened, and how many acknowledged episodes that costs.
+
+Place in the flow: opening.py refuses what is not sound, `swarm doctor` reports it. The file is held against its control
+file, against SQLite's own check, and against the checksums of its rows. Nothing is written. Knows nothing of run
+folders.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.errors import LedgerDamaged, LedgerError
+from swarm.ledger.control import ClosedFile, Mark, control_path, read_mark
+from swarm.ledger.database import ACKNOWLEDGED, APPLICATION_ID, SCHEMA_VERSION, log_of, open_unchanged, pragma
+from swarm.ledger.wholeness import OutOfTime, count_whole
+
+NOT_ON_RECORD = "how many acknowledged episodes are gone is not on record"
+
+_REFUSALS = frozenset(
+    {
+        sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A sound ledger. `mark` is None if there is none yet; `is_adopted` says that no control file vouches for it."""
+
+    mark: Mark | None
+    version: int
+    is_adopted: bool
+
+
+def inspect(path: Path, limit_s: float | None) -> Inspected:
+    """Look at the ledger at `path`, for about `limit_s` seconds.
+
+    Raises LedgerDamaged for one that is missing, empty, older than its control file, damaged or of another directory;
+    LedgerError for one of a newer version and for what is no ledger.
+    """
+    give_up_at = None if limit_s is None else time.monotonic() + limit_s
+
+    def left_s() -> float | None:
+        return None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+
+    # Read first: a server that runs meanwhile is ahead of it.
+    noted = read_mark(path)
+    if _is_empty(path):
+        _require_new(path, noted)
+        return Inspected(None, 0, False)
+    try:
+        version = _version(path, noted)
+        if version < SCHEMA_VERSION:
+            _check_older_schema(path, noted, left_s())
+            return Inspected(None, version, False)
+        mark = _own_mark(path)
+        _check_against_control(path, mark, noted)
+        _check_pages(path, mark, noted, "quick_check", left_s())
+        _check_rows(path, left_s())
+        _check_file(path, mark, noted, left_s())
+        # Holds indexes against their tables, which takes the longest.
+        _check_pages(path, mark, noted, "integrity_check", left_s())
+    except sqlite3.DatabaseError as error:
+        if _is_refusal(error):
+            raise
+        raise _damaged(path, f"is damaged ({error})", noted, _whole(path)) from error
+    return Inspected(mark, version, noted is None and mark.sequence > 0)
+
+
+def _require_new(path: Path, noted: Mark | None) -> None:
+    """Raises LedgerDamaged unless there was never anything in the ledger that is empty or missing."""
+    state = "is empty" if path.exists() else "is missing"
+    packed = path.with_name(f"{path.name}.xz")
+    if packed.exists() and noted is not None:
+        raise LedgerError(
+            f"{path} {state}, its {noted.acknowledged:,} acknowledged episodes are in {packed.name}: unpack it with"
+            f" xz --decompress {shlex.quote(str(packed))}"
+        )
+    was_there = noted.sequence > 0 if noted is not None else control_path(path).exists()
+    if was_there or not _is_empty(log_of(path)):
+        raise _damaged(path, state, noted, 0)
+
+
+def _version(path: Path, noted: Mark | None) -> int:
+    with closing(open_unchanged(path)) as connection:
+        version = pragma(connection, "user_version")
+        application = pragma(connection, "application_id")
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if noted is not None and not tables:
+        raise _damaged(path, "is empty", noted, 0)
+    if tables and application != APPLICATION_ID:
+        if noted is None:
+            raise LedgerError(f"{path} is not a ledger: give another path")
+        raise _damaged(path, "is not a ledger any more", noted, _whole(path))
+    if version > SCHEMA_VERSION:
+        raise LedgerError(
+            f"{path} was written by a newer version (schema {version}, this one knows {SCHEMA_VERSION}): upgrade"
+        )
+    return version
+
+
+def _check_older_schema(path: Path, noted: Mark | None, limit_s: float | None) -> None:
+    """A control file beside one says that it had been brought up to date before."""
+    verdict = _ask_sqlite(path, "quick_check", limit_s)
+    if noted is not None:
+        raise _damaged(path, "is an older copy, of a former version", noted, _acknowledged(path))
+    if verdict != "ok":
+        raise _damaged(path, f"is damaged ({verdict})", None, None)
+
+
+def _own_mark(path: Path) -> Mark:
+    with closing(open_unchanged(path)) as connection:
+        connection.text_factory = bytes
+        rows = connection.execute("SELECT ledger_id, sequence, acknowledged FROM marks").fetchall()
+    match [tuple(row) for row in rows]:
+        case [(bytes(ledger_id), int(sequence), int(acknowledged))]:
+            return Mark(ledger_id.decode(errors="replace"), sequence, acknowledged)
+        case _:
+            raise sqlite3.DatabaseError("its own mark cannot be read")
+
+
+def _check_against_control(path: Path, mark: Mark, noted: Mark | None) -> None:
+    if noted is None:
+        return
+    if mark.ledger_id != noted.ledger_id:
+        raise _damaged(path, "is the ledger of another directory", noted, 0)
+    if mark.sequence < noted.sequence:
+        what = f"its record ends at commit {mark.sequence:,} of {noted.sequence:,}"
+        if noted.closed is None and _is_empty(log_of(path)):
+            state = f"is incomplete ({log_of(path).name} is gone) or an older copy: {what}"
+        elif noted.closed is None:
+            state = f"is incomplete ({log_of(path).name} is damaged, cut, or of another time): {what}"
+        else:
+            state = f"is an older copy: {what}"
+        raise _damaged(path, state, noted, _whole(path))
+
+
+def _check_pages(path: Path, mark: Mark, noted: Mark | None, check: str, limit_s: float | None) -> None:
+    verdict = _ask_sqlite(path, check, limit_s)
+    if verdict != "ok":
+        raise _damaged(path, f"is damaged ({verdict})", _later(mark, noted), _whole(path))
+
+
+def _check_rows(path: Path, limit_s: float | None) -> None:
+    try:
+        counted = count_whole(path, limit_s)
+    except OutOfTime:
+        return
+    if counted.whole != counted.acknowledged:
+        expected = Mark("", 0, counted.acknowledged)
+        raise _damaged(path, "is damaged: rows of it are not what was written", expected, counted.whole)
+
+
+def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | None) -> None:
+    """Nothing may have changed since it was closed: neither what has no checksum, nor what is not in use."""
+    if noted is None or noted.closed is None or noted.sequence != mark.sequence or not _is_empty(log_of(path)):
+        return
+    present = ClosedFile.of(path, limit_s)
+    if present is not None and present != noted.closed:
+        raise _damaged(path, "is damaged: it was changed since its server closed it", mark, mark.acknowledged)
+
+
+def _ask_sqlite(path: Path, check: str, limit_s: float | None) -> str:
+    """What SQLite says about the file, "ok" if it has found nothing wrong within the limit."""
+    with closing(open_unchanged(path)) as connection:
+        if limit_s is None:
+            return _last_line(connection.execute(f"PRAGMA {check}(1)").fetchone())
+        if limit_s <= 0:
+            return "ok"
+        began = time.monotonic()
+        limit = threading.Timer(limit_s, connection.interrupt)
+        limit.start()
+        try:
+            verdict = _last_line(connection.execute(f"PRAGMA {check}(1)").fetchone())
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+            return "ok"
+        finally:
+            limit.cancel()
+            limit.join()
+    # Cut off within the tree of a table, SQLite may report pages it did not get to as unused.
+    return verdict if time.monotonic() - began < limit_s else "ok"
+
+
+def _last_line(row: tuple[object, ...]) -> str:
+    return str(row[0]).splitlines()[-1]
+
+
+def _acknowledged(path: Path) -> int:
+    with closing(open_unchanged(path)) as connection:
+        return connection.execute(f"SELECT count(*) FROM episodes WHERE state IN {ACKNOWLEDGED}").fetchone()[0]
+
+
+def _whole(path: Path) -> int:
+    try:
+        return count_whole(path).whole
+    except sqlite3.DatabaseError:
+        return 0
+
+
+def _is_refusal(error: sqlite3.Error) -> bool:
+    """Whether the system refuses, which says nothing of what the file holds."""
+    return error.sqlite_errorcode & 0xFF in _REFUSALS
+
+
+def _later(mark: Mark, noted: Mark | None) -> Mark:
+    return mark if noted is None or mark.acknowledged > noted.acknowledged else noted
+
+
+def _damaged(path: Path, state: str, expected: Mark | None, whole: int | None) -> LedgerDamaged:
+    if expected is None:
+        found = "" if whole is None else f"; {whole:,} are whole"
+        return LedgerDamaged.of(path, state, f"{NOT_ON_RECORD}{found}")
+    gone = max(0, expected.acknowledged - (whole or 0))
+    return LedgerDamaged.of(path, state, f"{gone:,} of {expected.acknowledged:,} acknowledged episodes are gone")
+
+
+def _is_empty(path: Path) -> bool:
+    return not path.exists() or path.stat().st_size == 0

@@ -1,0 +1,123 @@
+"""A ledger opened for writing together with its control file, and both closed so that one file holds everything.
+
+Place in the flow: the ledger and `swarm gc` open by this, under the lock, and nothing else writes. What is not sound is
+refused with the file untouched. Knows nothing of what is written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.errors import LedgerError
+from swarm.ledger.control import ClosedFile, ControlFile, Mark
+from swarm.ledger.database import connect_writer, log_of
+from swarm.ledger.inspection import inspect
+
+logger = logging.getLogger(__name__)
+
+CHECK_LIMIT_S = 5.0
+"""SQLite's own check reads about a gigabyte in two seconds. What is not got to in time is checked when it is read, or
+by `swarm doctor`."""
+
+ADOPTED = "ledger.adopted"
+"""The event of a ledger that came without its control file, as a copy of the file alone does."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLedger:
+    """The writer's connection in autocommit mode, and the control file in which its commits are noted."""
+
+    path: Path
+    connection: sqlite3.Connection
+    control: ControlFile
+
+    def count(self) -> tuple[int, int]:
+        """Count the present transaction as a commit; returns what is to be noted once it is on disk."""
+        row = self.connection.execute("UPDATE marks SET sequence = sequence + 1 RETURNING sequence, acknowledged")
+        return tuple(row.fetchone())
+
+    def close(self) -> None:
+        """Move everything into the ledger's file, so that a copy of it is a copy of all. The system may refuse: what
+        is on record stays so, in two files."""
+        try:
+            is_busy = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.Error as error:
+            logger.error("%s keeps its write-ahead log: %s", self.path, error)
+            is_busy = True
+        self.connection.close()
+        if not is_busy and log_of(self.path).exists():
+            # A reader that was still there was the last to close, and readers leave files behind.
+            with suppress(sqlite3.Error), closing(sqlite3.connect(self.path)) as connection:
+                connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        closed = None
+        if not is_busy:
+            with suppress(OSError):
+                closed = ClosedFile.of(self.path)
+        self.control.close(closed)
+
+
+def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> OpenLedger:
+    """Check the file, create its tables if it is new, and note that it is open. The caller holds the lock.
+
+    `require` is called once the file itself is known to be sound or new, and may raise. Raises LedgerDamaged or
+    LedgerError, with the file untouched, for what `inspect` refuses.
+    """
+    try:
+        inspected = inspect(path, CHECK_LIMIT_S)
+        require()
+        if inspected.mark is not None and not inspected.is_adopted:
+            # Before the first write: what was noted of the closed file holds no longer.
+            control = ControlFile.create(path, inspected.mark)
+            try:
+                return OpenLedger(path, connect_writer(path), control)
+            except BaseException:
+                control.abandon()
+                raise
+        connection = connect_writer(path)
+        try:
+            return OpenLedger(path, connection, ControlFile.create(path, _new_mark(connection, path, inspected.mark)))
+        except BaseException:
+            connection.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        raise LedgerError(
+            f"{path} cannot be opened ({error}): can its directory be written, is there space?"
+        ) from error
+
+
+def _new_mark(connection: sqlite3.Connection, path: Path, adopted: Mark | None) -> Mark:
+    """The mark of a ledger without a control file. A copy gets an id of its own: what it goes on to record and what its
+    origin does are two things."""
+    if adopted is not None:
+        logger.warning(
+            "%s came without a control file that can be read: it is taken as a copy, with %d acknowledged episodes;"
+            " whether there were later ones is not on record",
+            path,
+            adopted.acknowledged,
+        )
+        return rename(connection, ADOPTED)
+    return own_mark(connection)
+
+
+def own_mark(connection: sqlite3.Connection) -> Mark:
+    """How far a ledger has come, as it says itself."""
+    return Mark(*connection.execute("SELECT ledger_id, sequence, acknowledged FROM marks").fetchone())
+
+
+def rename(connection: sqlite3.Connection, kind: str) -> Mark:
+    """Give a copy of a ledger an id of its own, and leave an event of this kind."""
+    origin = own_mark(connection)
+    detail = json.dumps({"acknowledged": origin.acknowledged, "of": origin.ledger_id})
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE marks SET ledger_id = ?, sequence = sequence + 1", (uuid.uuid4().hex,))
+    connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (kind, detail, time.time()))
+    connection.execute("COMMIT")
+    return own_mark(connection)

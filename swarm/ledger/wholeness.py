@@ -1,0 +1,114 @@
+"""Counts the episodes of a ledger of which everything can be read: their result, and every token that was recorded.
+
+Place in the flow: inspection.py asks how many of the acknowledged episodes are gone. Rows are read one by one in the
+order of the tables themselves, so that a broken page costs what lies on it, and a broken index nothing. Knows nothing
+of why a page is broken.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_intact
+from swarm.ledger.database import ACKNOWLEDGED, open_unchanged
+
+MAX_GAP = 10_000
+"""So many row numbers without a row that can be read, and the rest of a table is given up. A broken page that points to
+others hides some thousands."""
+
+ROWS_BETWEEN_LOOKS = 500
+"""A look at the clock costs as much as a row."""
+
+_OF_RESULT = ", ".join(RESULT_COLUMNS)
+_OF_TURN = ", ".join(TURN_COLUMNS)
+_STATE = f"state IN {ACKNOWLEDGED}, turns, is_compacted"
+
+
+class OutOfTime(Exception):
+    """The limit came before the end, and before any damage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Episodes: those that a ledger says it acknowledged, 0 if it does not say, and those of which all can be read."""
+
+    acknowledged: int
+    whole: int
+
+
+def count_whole(path: Path, limit_s: float | None = None) -> Counted:
+    """Count acknowledged episodes that can be read with their result, and with their tokens unless those were dropped.
+
+    A server may write meanwhile. The file has the newest schema. Raises OutOfTime, or sqlite3.Error if it cannot be
+    opened at all.
+    """
+    give_up_at = None if limit_s is None else time.monotonic() + limit_s
+    with closing(open_unchanged(path)) as connection:
+        # Damaged text is no UTF-8.
+        connection.text_factory = bytes
+        connection.execute("BEGIN")
+        acknowledged = _acknowledged(connection)
+        turns: Counter[Any] = Counter()
+        for episode_id, *_ in _intact_rows(connection, "turns", _OF_TURN, 0, give_up_at):
+            turns[episode_id] += 1
+        whole = 0
+        for row in _intact_rows(connection, "episodes", f"{_STATE}, {_OF_RESULT}", 3, give_up_at):
+            is_acknowledged, expected, is_compacted, episode_id = row[:4]
+            found = turns[episode_id]
+            whole += bool(is_acknowledged) and (found == expected or (bool(is_compacted) and not found))
+        return Counted(acknowledged, whole)
+
+
+def _acknowledged(connection: sqlite3.Connection) -> int:
+    try:
+        return int(connection.execute("SELECT acknowledged FROM marks").fetchone()[0])
+    except (sqlite3.DatabaseError, TypeError, ValueError):
+        return 0
+
+
+def _intact_rows(
+    connection: sqlite3.Connection, table: str, columns: str, unchecked: int, give_up_at: float | None
+) -> Generator[tuple[Any, ...]]:
+    """The rows of a table that can be read and are what was written. The first `unchecked` columns have no part in the
+    checksum."""
+    query = f"SELECT rowid, checksum, {columns} FROM {table} NOT INDEXED WHERE rowid"
+    try:
+        connection.execute(f"{query} IS NULL")
+    except sqlite3.DatabaseError:
+        # Not one row can be asked for.
+        return
+    rowid, gap, looked = 0, 0, 0
+    while gap < MAX_GAP:
+        if give_up_at is not None and looked % ROWS_BETWEEN_LOOKS == 0 and time.monotonic() >= give_up_at:
+            raise OutOfTime
+        looked += 1
+        row = _read(connection, f"{query} > ? ORDER BY rowid LIMIT 1", rowid)
+        if row is None:
+            return
+        if not _passes(row, unchecked):
+            # Its number may be as wrong as the rest: it leads nowhere.
+            gap, rowid = gap + 1, rowid + 1
+            row = _read(connection, f"{query} = ?", rowid)
+            if row is None or not _passes(row, unchecked):
+                continue
+        gap, rowid = 0, row[0]
+        yield row[2:]
+
+
+def _read(connection: sqlite3.Connection, query: str, rowid: int) -> tuple[Any, ...] | None:
+    """The row; None if there is none, and an empty one if it cannot be read."""
+    try:
+        return connection.execute(query, (rowid,)).fetchone()
+    except sqlite3.DatabaseError:
+        return ()
+
+
+def _passes(row: tuple[Any, ...], unchecked: int) -> bool:
+    return bool(row) and is_intact(row[1], row[2 + unchecked :])

@@ -1,0 +1,214 @@
+"""Backups of a server's home: all that a server needs to go on with the same job, step, weights and half-filled batch.
+
+Place in the flow: called by `swarm backup`, whether a server runs in the home or not, and by `swarm restore` where none
+does. A backup is a home itself: the ledger as SQLite copies it in one piece, its control file, and the runs with their
+checkpoints. Those are copied before the ledger, which so knows each of them, and has the batches to train from there
+on. Knows no tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from swarm.errors import BadRequest, LedgerDamaged, LedgerError, NotFound, SwarmError
+from swarm.ledger import queries
+from swarm.ledger.control import ClosedFile, ControlFile, control_path, read_mark
+from swarm.ledger.database import connect_writer, hold_lock, open_for_reading
+from swarm.ledger.inspection import inspect
+from swarm.ledger.opening import CHECK_LIMIT_S, own_mark, rename
+from swarm.server.home import inspect_home, ledger_of, set_aside
+from swarm.trainer.run_directories import DiskUse, RunDirectory, runs_of
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+"""A server may remove a recovery checkpoint while it is copied, or go back to an earlier step."""
+
+RESTORED = "ledger.restored"
+_DRAFT = ".restore.partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a backup holds: acknowledged episodes, and the job with the step that a server goes on from."""
+
+    directory: Path
+    episodes: int
+    job: str | None
+    step: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """`aside` is where that which was in the home is now; `replaced` says what it was."""
+
+    saved: Saved
+    home: Path
+    aside: Path | None
+    replaced: str | None
+
+
+def back_up(home: Path, target: Path) -> Saved:
+    """Write a backup of a home to `target`, which appears once it is whole and was read again.
+
+    Raises NotFound without a ledger, BadRequest if something is there already, LedgerDamaged if the home's own ledger
+    is, LedgerError if the disk refuses.
+    """
+    path = ledger_of(home)
+    if not path.is_file():
+        raise NotFound(f"{home} holds no ledger: give the --home of a server")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BadRequest(f"{target} is there already: give a directory that is new or empty")
+    with _disk_errors(home):
+        inspect_home(home, CHECK_LIMIT_S)
+    draft = target.absolute().with_name(f".{target.absolute().name}.partial")
+    with _disk_errors(target):
+        try:
+            for _ in range(ATTEMPTS):
+                shutil.rmtree(draft, ignore_errors=True)
+                draft.mkdir(parents=True)
+                if _copy(home, draft):
+                    break
+            else:
+                raise LedgerError(f"{home} changed under each of {ATTEMPTS} attempts to copy it: try again")
+            _check_copy(path, draft)
+            os.sync()
+            draft.replace(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return describe(target)
+
+
+def restore(source: Path, home: Path) -> Restored:
+    """Put a backup in the place of what a home holds, which is set aside.
+
+    The ledger gets an id of its own: what the backup's origin recorded later is not in it. Raises NotFound for what is
+    no backup, LedgerDamaged for one that is not whole, LedgerInUse while a server runs in the home.
+    """
+    if not ledger_of(source).is_file() or read_mark(ledger_of(source)) is None:
+        raise NotFound(f"{source} is no backup: it holds no ledger with its control file")
+    with _disk_errors(home), closing(hold_lock(ledger_of(home))):
+        draft = home / _DRAFT
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            shutil.copytree(source, draft, ignore=shutil.ignore_patterns("*.lock", "*-shm"))
+            try:
+                inspect_home(draft, None)
+            except LedgerDamaged as error:
+                raise LedgerDamaged(
+                    f"the backup {source} is damaged, and nothing was changed: {error.finding}"
+                ) from error
+            _make_own(ledger_of(draft))
+            replaced = _found(home)
+            aside = set_aside(home)
+            # The ledger comes after the runs that it knows, and the control file that vouches for it comes last.
+            last = [ledger_of(draft), control_path(ledger_of(draft))]
+            for each in (*(path for path in sorted(draft.iterdir()) if path not in last), *last):
+                each.rename(home / each.name)
+            os.sync()
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return Restored(describe(home), home, aside, replaced)
+
+
+def describe(home: Path) -> Saved:
+    """What a home holds that nobody writes to. Raises LedgerError."""
+    with _disk_errors(home), closing(open_for_reading(ledger_of(home))) as connection:
+        episodes = own_mark(connection).acknowledged
+        job = queries.latest_job(connection)
+        step = 0 if job is None else queries.last_trained_step(connection, job.job_id)
+    name = None if job is None else f"{job.resolved.get('project_name')}/{job.resolved.get('experiment_name')}"
+    use = DiskUse.of(home)
+    return Saved(home, episodes, name, step, use.ledger + use.checkpoints)
+
+
+def _copy(home: Path, draft: Path) -> bool:
+    """Copy the runs and then the ledger; False if weights went back meanwhile, or a checkpoint was removed."""
+    rewinds = _rewinds(ledger_of(home))
+    runs = runs_of(home)
+    try:
+        for run in runs:
+            _copy_run(run, draft / run.path.relative_to(home), is_newest=run.number == runs[-1].number)
+    except (shutil.Error, FileNotFoundError) as error:
+        if all(run.path.is_dir() for run in runs) and not _is_gone(error):
+            raise
+        logger.info("a checkpoint went away while it was copied")
+        return False
+    # Read before the ledger: the copy is to be as far as this, at least.
+    noted = read_mark(ledger_of(home))
+    with closing(open_for_reading(ledger_of(home))) as source, closing(sqlite3.connect(ledger_of(draft))) as copy:
+        source.backup(copy)
+    if noted is not None:
+        # The copy is the same to the last row, but not to the last byte.
+        ControlFile.create(ledger_of(draft), replace(noted, closed=None)).abandon()
+    return _rewinds(ledger_of(draft)) == rewinds
+
+
+def _copy_run(run: RunDirectory, target: Path, *, is_newest: bool) -> None:
+    """All but what writes in progress have left, and what a run that is over needs no more."""
+    needless: set[Path] = set() if is_newest else set(run.checkpoints.superfluous())
+
+    def ignored(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if name.startswith(".step-") or Path(folder, name) in needless]
+
+    shutil.copytree(run.path, target, ignore=ignored)
+
+
+def _is_gone(error: OSError) -> bool:
+    """Whether something that was listed is not there any more."""
+    if isinstance(error, FileNotFoundError):
+        return True
+    return any(not Path(source).exists() for source, *_ in error.args[0])
+
+
+def _rewinds(path: Path) -> int:
+    with closing(open_for_reading(path)) as connection:
+        return connection.execute("SELECT count(*) FROM events WHERE kind = 'weights.rewound'").fetchone()[0]
+
+
+def _check_copy(origin: Path, draft: Path) -> None:
+    """Read all of the copy, and note how it was left. Raises LedgerDamaged in the name of its origin."""
+    path = ledger_of(draft)
+    try:
+        mark = inspect(path, None).mark
+    except LedgerDamaged as error:
+        finding = error.finding.replace(str(path), str(origin), 1)
+        raise LedgerDamaged(f"no backup was made: {finding}", finding=finding) from error
+    if mark is None:
+        raise LedgerError(f"{origin} is of a former version: start a server on it once, which brings it up to date")
+    ControlFile.create(path, mark).close(ClosedFile.of(path, None))
+
+
+def _make_own(path: Path) -> None:
+    """Give the copy an id of its own, and a control file that says so."""
+    with closing(connect_writer(path)) as connection:
+        mark = rename(connection, RESTORED)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ControlFile.create(path, mark).close(ClosedFile.of(path, None))
+
+
+def _found(home: Path) -> str | None:
+    """What a home holds before it is replaced; None if that is nothing."""
+    try:
+        found = inspect_home(home, CHECK_LIMIT_S).mark
+    except SwarmError as error:
+        return error.finding if isinstance(error, LedgerDamaged) else error.message
+    return None if found is None else f"a ledger with {found.acknowledged:,} acknowledged episodes"
+
+
+@contextmanager
+def _disk_errors(place: Path) -> Generator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        with suppress(IndexError, TypeError):
+            error = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        raise LedgerError(f"{place} cannot be read or written: {error}") from error

@@ -1,0 +1,135 @@
+"""The home of a server: its ledger opened only if it is the one that belongs there, or set aside with all that hangs on
+it.
+
+Place in the flow: http.py opens a home by this; `swarm restore` and `swarm doctor` ask the same questions. The ledger
+itself finds out whether it is sound. Here it is held against the run folders beside it, which outlive a ledger that is
+gone together with its control file. Knows nothing of episodes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from swarm.errors import BadRequest, LedgerDamaged, LedgerError
+from swarm.ledger import Ledger, queries
+from swarm.ledger.control import control_path
+from swarm.ledger.database import hold_lock, open_unchanged
+from swarm.ledger.inspection import NOT_ON_RECORD, Inspected, inspect
+from swarm.trainer.checkpoints import step_of
+from swarm.trainer.run_directories import RunDirectory, run_directory, runs_of
+
+logger = logging.getLogger(__name__)
+
+LEDGER = "ledger.db"
+SET_ASIDE = "set-aside"
+
+
+def ledger_of(home: Path) -> Path:
+    return home / LEDGER
+
+
+def open_home(home: Path, *, is_new_wanted: bool = False) -> Ledger:
+    """Open the ledger of a home; a new one where there was none, or where `is_new_wanted` and the present one is
+    refused, which is then set aside with its runs.
+
+    Raises LedgerInUse, LedgerDamaged, LedgerError; BadRequest if a new one is wanted and the present one is sound.
+    """
+    path = ledger_of(home)
+    lock = hold_lock(path)
+    try:
+        if is_new_wanted:
+            _set_aside_unless_sound(home)
+    except (sqlite3.Error, OSError) as error:
+        lock.close()
+        raise LedgerError(f"{path} cannot be set aside ({error}): can its directory be written?") from error
+    except BaseException:
+        lock.close()
+        raise
+    return Ledger.open(path, lock, lambda: _require_to_fit(home))
+
+
+def set_aside(home: Path) -> Path | None:
+    """Move the ledger with its control file and all runs to a folder of the home, which is a home itself; None if there
+    was nothing. The caller holds the lock. Raises OSError."""
+    path = ledger_of(home)
+    copies = [each for each in home.glob(f"{path.name}*") if each.suffix != ".lock"]
+    projects = {run.path.parent.parent for run in runs_of(home)}
+    if not copies and not projects:
+        return None
+    place = home / f"{SET_ASIDE}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}"
+    place.mkdir()
+    # The control file goes last: until then it says that the ledger is missing.
+    for each in sorted({*copies, *projects}, key=lambda each: each == control_path(path)):
+        each.rename(place / each.name)
+    logger.warning("what was in %s is in %s now", home, place)
+    return place
+
+
+def inspect_home(home: Path, limit_s: float | None) -> Inspected:
+    """Look at ledger and runs of a home without opening them, and leave no file behind.
+
+    Raises LedgerDamaged, LedgerError, sqlite3.Error, OSError.
+    """
+    inspected = inspect(ledger_of(home), limit_s)
+    _require_to_fit(home)
+    return inspected
+
+
+def _set_aside_unless_sound(home: Path) -> None:
+    path = ledger_of(home)
+    try:
+        found = inspect_home(home, None)
+    except LedgerDamaged as error:
+        logger.warning("%s", error.finding)
+        set_aside(home)
+        return
+    if found.version:
+        raise BadRequest(
+            f"{path} is sound: nothing is set aside; start without --new-ledger, or in another --home",
+            param="new_ledger",
+        )
+
+
+def _require_to_fit(home: Path) -> None:
+    """Raises LedgerDamaged for a home with runs that its ledger, which is sound or not there, does not know, or that
+    went on beyond its end."""
+    runs = runs_of(home)
+    path = ledger_of(home)
+    if not runs:
+        return
+    if not path.exists() or path.stat().st_size == 0:
+        state = "is empty" if path.exists() else "is missing"
+        raise LedgerDamaged.of(path, f"{state}, but there is {_shown(runs)}", NOT_ON_RECORD)
+    known = _steps_of_runs(home)
+    strange = [run for run in runs if run.path not in known]
+    if strange:
+        state = f"is the ledger of another directory, or an older copy: it does not know {_shown(strange)}"
+        raise LedgerDamaged.of(path, state, NOT_ON_RECORD)
+    for run in runs:
+        newest = max((step_of(each) or 0 for each in run.checkpoints.newest_first()), default=0)
+        if newest > known[run.path]:
+            steps = f"it ends at step {known[run.path]} of {_shown([run])}, which has a checkpoint of step {newest}"
+            raise LedgerDamaged.of(path, f"is an older copy: {steps}", NOT_ON_RECORD)
+
+
+def _steps_of_runs(home: Path) -> Mapping[Path, int]:
+    """The last step on record of each run, by the folder where it belongs."""
+    with closing(open_unchanged(ledger_of(home))) as connection:
+        found: dict[Path, int] = {}
+        for job_id, resolved in connection.execute("SELECT job_id, resolved FROM jobs").fetchall():
+            names = json.loads(resolved)
+            if "project_name" in names:
+                folder = run_directory(home, names["project_name"], names["experiment_name"], job_id)
+                found[folder] = queries.last_trained_step(connection, job_id)
+        return found
+
+
+def _shown(runs: list[RunDirectory]) -> str:
+    last = runs[-1]
+    return f"{last.name}/{last.path.name}" + (f" and {len(runs) - 1} other runs" if len(runs) > 1 else "")

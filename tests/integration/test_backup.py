@@ -1,0 +1,166 @@
+"""What docs/operations.md says of backups, done as it stands there: a restored server goes on where the backup was."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from command_line import run_swarm
+from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
+
+pytestmark = pytest.mark.timeout(600)
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+JOB: dict[str, Any] = {"engine": "fake", "batch_size": 2, "num_repeat": 2, "drain_timeout_s": 1, "save_freq": 2}
+HOME = Path("runs/swarm")
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    command = [sys.executable, "-m", "swarm.cli", *words, "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            with httpx.Client(base_url=json.loads(server.stdout.readline())["url"], timeout=60) as http:
+                yield server, http
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("job.json").write_text(json.dumps(JOB))
+    return tmp_path
+
+
+def on_the_page(first: str) -> list[list[str]]:
+    """The commands of the block that begins so, with the backup in the directory of the test."""
+    (block,) = (
+        each for each in re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL) if each.startswith(first)
+    )
+    return [shlex.split(line.replace("/backups/", "backups/"))[1:] for line in block.splitlines()]
+
+
+def run(words: list[str], **env: str) -> None:
+    done = run_swarm(*words, **env)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_server_that_is_restored_as_the_page_says_goes_on_where_the_backup_was(place: Path) -> None:
+    with serving("start", "--home", str(HOME), "--job", "job.json") as (server, http):
+        wait_for_state(http, "ROLLING")
+        for step in (1, 2, 3):
+            run_batch(http, tasks=2, repeats=2, name=f"step-{step}", tells_task=True)
+            wait_for_step(http, step)
+        end(http, begin(http, task_id="waits"), task_id="waits", reward=1.0, call=True)
+        running = begin(http, task_id="waits")
+        chat(http, running, "half a task")
+        (backup,) = on_the_page("swarm backup")
+        run(backup)
+        end(http, running, task_id="waits", reward=0.0)
+        run_batch(http, tasks=1, repeats=2, name="later", tells_task=True)
+        wait_for_step(http, 4)
+        stop, restore, start = on_the_page("swarm stop")
+        run(stop, SWARM_URL=str(http.base_url))
+        server.wait(60)
+    run(restore)
+    with serving(*start) as (_, http):
+        status = wait_for_state(http, "ROLLING")
+        assert (status["step"], status["weight_version"], status["pool"]["episodes"]) == (3, 3, 1)
+        assert [each["episode_id"] for each in status["running"]] == [running["episode_id"]]
+        chat(http, running, "the other half")
+        end(http, running, task_id="waits", reward=0.0)
+        run_batch(http, tasks=1, repeats=2, name="other", tells_task=True)
+        wait_for_step(http, 4)
+    (aside,) = HOME.glob("set-aside-*")
+    assert {path.name for path in aside.rglob("step-*")} >= {"step-000002", "step-000004"}, "nothing later is deleted"
+
+
+def test_a_backup_under_load_is_whole_and_has_all_that_was_acknowledged_before_it(place: Path) -> None:
+    acknowledged: list[int] = []
+    is_over = threading.Event()
+    with serving("start", "--home", str(HOME), "--job", "job.json") as (server, http):
+        wait_for_state(http, "ROLLING")
+
+        def work() -> None:
+            while not is_over.is_set():
+                end(http, begin(http, episode_type="eval"), task_id="t", reward=1.0, call=True)
+                acknowledged.append(1)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            for number in range(3):
+                before = len(acknowledged)
+                done = run_swarm("backup", f"backup-{number}", "--home", str(HOME), "--json")
+                assert done.exit_code == 0, done.output
+                after = len(acknowledged)
+                assert before <= json.loads(done.stdout)["episodes"] <= after + 1
+        finally:
+            is_over.set()
+            worker.join(60)
+        server.send_signal(signal.SIGKILL)
+    (last, *_) = [json.loads(run_swarm("restore", "backup-2", "--home", "new", "--json").stdout)]
+    assert last["set_aside"] is None
+    with serving("start", "--home", "new") as (_, http):
+        assert wait_for_state(http, "ROLLING")["step"] == 0
+
+
+@pytest.fixture
+def closed(place: Path) -> Path:
+    """A home whose server was stopped, and `backup`, one of it."""
+    with serving("start", "--home", str(HOME), "--job", "job.json") as (server, http):
+        wait_for_state(http, "ROLLING")
+        run_batch(http, tasks=2, repeats=2)
+        wait_for_step(http, 1)
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+    run(["backup", "backup", "--home", str(HOME)])
+    return HOME
+
+
+def test_what_is_no_whole_backup_changes_nothing(closed: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in closed.rglob("*") if path.name != "ledger.db.lock"}
+    content = bytearray(Path("backup/ledger.db").read_bytes())
+    content[len(content) // 2] ^= 1
+    Path("backup/ledger.db").write_bytes(content)
+    refused = run_swarm("restore", "backup", "--home", str(closed))
+    assert refused.exit_code == 74 and "nothing was changed" in refused.output
+    assert run_swarm("restore", "nowhere", "--home", str(closed)).exit_code == 3
+    assert {path: path.stat().st_mtime_ns for path in closed.rglob("*") if path.name != "ledger.db.lock"} == before
+
+
+def test_no_backup_is_made_of_a_damaged_ledger_or_over_another_backup(closed: Path) -> None:
+    assert run_swarm("backup", "backup", "--home", str(closed)).exit_code == 2
+    content = bytearray((closed / "ledger.db").read_bytes())
+    content[content.rindex(b'"role":"assistant"') + 2] ^= 1
+    (closed / "ledger.db").write_bytes(content)
+    refused = run_swarm("backup", "other", "--home", str(closed))
+    assert refused.exit_code == 74 and "1 of 4 acknowledged episodes" in refused.output
+    assert not [name for name in os.listdir() if "other" in name]
+
+
+def test_a_ledger_that_went_on_from_a_backup_is_not_taken_for_its_origin(closed: Path) -> None:
+    run(["restore", "backup", "--home", "twin"])
+    with serving("start", "--home", "twin") as (server, http):
+        wait_for_state(http, "ROLLING")
+        run_batch(http, tasks=2, repeats=2)
+        wait_for_step(http, 2)
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+    (closed / "ledger.db").write_bytes(Path("twin/ledger.db").read_bytes())
+    refused = run_swarm("start", "--home", str(closed))
+    assert refused.exit_code == 74 and "4 of 4 acknowledged episodes" in refused.output

@@ -1,0 +1,105 @@
+"""The attempts of a score are drawn before it begins: the same seed gives the same ones, whoever fails meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from swarm import SwarmClient, TrainJob
+from swarm.environments import Environment, Session, load_environment
+from swarm.environments.base import EnvironmentTask, Grade, Transcript
+from swarm.errors import EnvironmentFailure, ProgramFailure
+from swarm.program import Program, measure, train
+from swarm.program.base import PLAIN
+from swarm.tasks import Split
+
+pytestmark = pytest.mark.timeout(300)
+
+JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=2)
+
+
+@pytest.fixture
+def server(start_server: Any) -> Iterator[SwarmClient]:
+    with SwarmClient(start_server(JOB).url) as client:
+        yield client
+
+
+class Failing(Environment):
+    """The environment `reverse`, whose grader or sessions fail the first time that each task is graded or opened."""
+
+    def __init__(self, fails: str) -> None:
+        self._real, self._fails, self._seen = load_environment("reverse"), fails, set[str]()
+        self.name, self.digest, self.max_tokens = self._real.name, self._real.digest, self._real.max_tokens
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
+        return self._real.tasks(split, seed)
+
+    def open(self, task: EnvironmentTask) -> Session:
+        self._fail_once("open", task)
+        return self._real.open(task)
+
+    def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
+        self._fail_once("grade", task)
+        return self._real.grade(task, transcript)
+
+    def _fail_once(self, where: str, task: EnvironmentTask) -> None:
+        if where == self._fails and task.task.task_id not in self._seen:
+            self._seen.add(task.task.task_id)
+            raise ValueError("the disk of the grader is full")
+
+
+def replies(client: SwarmClient, episode_ids: tuple[str, ...]) -> dict[str | None, Any]:
+    details = [client.episode(episode_id) for episode_id in episode_ids]
+    return {detail.episode.task_id: detail.turns[-1].reply["content"] for detail in details}
+
+
+@pytest.mark.parametrize("fails", ["open", "grade"])
+def test_what_the_environment_breaks_is_made_again_as_the_same_attempt(server: SwarmClient, fails: str) -> None:
+    calm = measure(server, load_environment("reverse"), episodes=6, seed=7)
+    broken = measure(server, Failing(fails), episodes=6, seed=7)
+    assert (broken.n, broken.failures, broken.broken, len(broken.repeats)) == (6, (), (), 6)
+    assert all("the disk of the grader is full" in reason for reason in broken.repeats)
+    said = replies(server, calm.episode_ids)
+    assert replies(server, broken.episode_ids) == said
+    assert replies(server, measure(server, load_environment("reverse"), episodes=6, seed=8).episode_ids) != said
+
+
+def test_a_program_is_bounded_in_training_and_in_evaluation_alike(server: SwarmClient) -> None:
+    def ask_three_times(task: Any, model: Any, session: Any) -> Any:
+        for _ in range(3):
+            reply = model.chat(session.messages)
+        return reply
+
+    reverse, greedy = load_environment("reverse"), Program("asks", ask_three_times)
+    assert measure(server, reverse, greedy, episodes=4, attempt_calls=3).broken == ()
+    bounded = measure(server, reverse, greedy, episodes=4, attempt_calls=2)
+    assert (bounded.n, bounded.mean, len(bounded.broken)) == (4, 0.0, 4)
+    assert "of its 2 model calls" in bounded.broken[0].error
+    assert [receipt.usage.calls for receipt in bounded.receipts] == [2] * 4
+    with pytest.raises(ProgramFailure, match="of its 2 model calls"):
+        train(server, reverse, JOB, greedy, attempt_calls=2)
+
+
+def test_replies_that_the_model_did_not_write_are_told_from_its_own(server: SwarmClient) -> None:
+    def answer_by_code(task: Any, model: Any, session: Any) -> str:
+        model.chat(session.messages)
+        return task.main_query.split()[-1][::-1]
+
+    reverse = load_environment("reverse")
+    shares = [
+        [receipt.model_share for receipt in measure(server, reverse, program, episodes=4).receipts]
+        for program in (PLAIN, Program("computes", answer_by_code))
+    ]
+    assert shares == [[1.0] * 4, [0.0] * 4]
+
+
+def test_an_environment_that_always_fails_leaves_no_score(server: SwarmClient) -> None:
+    class Broken(Failing):
+        def _fail_once(self, where: str, task: EnvironmentTask) -> None:
+            if where == self._fails:
+                raise EnvironmentFailure("the judge is away")
+
+    result = measure(server, Broken("grade"), episodes=2, worst=-1.0)
+    assert (result.n, result.mean, result.broken, len(result.failures)) == (0, None, (), 2)

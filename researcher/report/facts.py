@@ -43,6 +43,7 @@ from researcher.report.judged_arms import (
     find_contradicted,
     judge_arms,
     rank_arms,
+    without_words,
 )
 from researcher.report.mean_curves import with_curves
 from researcher.report.seeds_needed import SeedsNeeded, estimate_seeds
@@ -231,7 +232,8 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     findings = [item for item in store.list_findings(study_id=study_id) if item.split == charter.search_split]
     runs = _gather_runs(store, study_id, charter, search)
     arms = _gather_arms(store, study_id, charter, runs, search)
-    arms = judge_arms(arms, charter, history.analyses[-1] if history.analyses else None, findings, log.disqualified())
+    ruled_out = log.disqualified()
+    arms = judge_arms(arms, charter, history.analyses[-1] if history.analyses else None, findings, ruled_out)
     bases = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
     sealed = compare_on_sealed(store, study_id, charter, arms)
     facts = StudyFacts(
@@ -241,7 +243,10 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         frozen_at=stored.created_at,
         sealed_purpose=stored.test_opened_for,
         arms=arms,
-        hypotheses=tuple(store.list_hypotheses(study_id)),
+        hypotheses=tuple(
+            replace(item, verdict_reason=without_words(item.verdict_reason or "", ruled_out) or None)
+            for item in store.list_hypotheses(study_id)
+        ),
         decisions=tuple(store.list_decisions(study_id)),
         warnings=tuple(store.list_events(study_id, min_severity=Severity.WARNING, limit=MAX_EVENTS)),
         spent=store.sum_budget(study_id),
@@ -253,7 +258,11 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         ),
         environments=_environments(runs),
         sample_size=next((plan.sample_size for plan in history.plans if plan.sample_size is not None), None),
-        contrasts=tuple(item for analysis in history.analyses for item in analysis.contrasts),
+        contrasts=tuple(
+            replace(item, reason=without_words(item.reason, ruled_out))
+            for analysis in history.analyses
+            for item in analysis.contrasts
+        ),
         sealed=sealed,
         needed=estimate_seeds(charter, search, [arm.name for arm in arms if arm.is_open]),
         base_measured=(sum(MEASURED_ON not in item.details for item in bases), len(bases)),

@@ -18,7 +18,8 @@ from experiments_db import BudgetKind, ExperimentStatus, ExperimentStore, RunSta
 from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
 from researcher.report import ReportPaths, build_report
-from researcher.types import Budget, Charter, DecisionRule, ScoredRun
+from researcher.study.log import StudyLog, to_json
+from researcher.types import Budget, Charter, Claim, ClaimKind, DecisionRule, ScoredRun
 
 SCORES = {
     "lr=0.001": {0: 0.52, 1: 0.575, 2: 0.535},
@@ -29,10 +30,13 @@ BASELINE = "lr=0.001"
 HOSTILE = "<script>alert('x')</script> | **bold** [link](http://evil.example) $x$ `code`"
 PROGRAM = "def reward(task, transcript, grade):\n    return grade.score\n"
 PROGRAMS = {BASELINE: PROGRAM, "lr=0.003": PROGRAM.replace("grade.score", f"2 * grade.score  # {HOSTILE}")}
-INTERPRETATION = (
-    "The arm lr=0.003 reaches 0.927 and beats the baseline by 38.3%. Over 3 seeds this is clear. "
-    f"It would reach 0.99 with more steps. {HOSTILE}"
+OPINION = f"It never fails, and would reach 0.99 with more steps. {HOSTILE}"
+CLAIMS = (
+    Claim(ClaimKind.MEAN, arm="lr=0.003", number=0.927),
+    Claim(ClaimKind.BETTER, arm="lr=0.0003", other=BASELINE, number=0.383),
+    Claim(ClaimKind.OPINION, text=OPINION),
 )
+REASON = f"All arms are compared. The last one won with 0.876543. {HOSTILE}"
 
 CHARTER = Charter(
     topic=f"Which learning rate is best? {HOSTILE}",
@@ -83,8 +87,9 @@ def study_id(store: ExperimentStore) -> str:
     store.revise_experiment(rejected.id, status=ExperimentStatus.INVALID, note=f"rejected by check: {HOSTILE}")
     record_findings(store, study, run_ids)
     store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.003: keep")
-    reason = f"All arms are compared. The last one won with 0.876543. {HOSTILE}"
-    store.record_decision(study, 0, action="stop", reason=reason, details={"interpretation": INTERPRETATION})
+    store.record_decision(
+        study, 0, action="stop", reason=REASON, details={"claims": [to_json(claim) for claim in CLAIMS]}
+    )
     store.open_test_split(study, "score lr=0.003 and lr=0.001")
     for arm, lift in (("lr=0.003", -0.01), (BASELINE, 0.02)):
         for seed, run_id in run_ids[arm].items():
@@ -132,6 +137,7 @@ def record_findings(store: ExperimentStore, study: str, run_ids: dict[str, dict[
         for arm, scores in SCORES.items()
     }
     analysis = judge(CHARTER, runs, Family(0, runs, size=2))
+    StudyLog(store, study).write_analysis(0, analysis, "analyzed")
     experiments = {item.name: item.id for item in store.list_experiments(study)}
     for item in analysis.comparisons:
         store.record_finding(
@@ -240,11 +246,13 @@ def test_comparisons_equal_the_findings_and_welchs_test(database, page):
             " where x.name = ?",
             arm,
         )[0]
-        [row] = [row for row in page.rows if len(row) == 7 and row[0] == arm and "to" in row[2]]
-        assert row[1] == f"{effect:+.3f}"
-        assert row[2] == f"{ci.low:+.3f} to {ci.high:+.3f}"
-        assert row[3] == (f"{expected.pvalue:.3f}" if expected.pvalue >= 0.001 else "<0.001")
-        assert row[4] == (f"{p_adjusted:.3f}" if p_adjusted >= 0.001 else "<0.001")
+        [row] = [row for row in page.rows if len(row) == 12 and row[0] == arm and "to" in row[5]]
+        own = scores_by_sql(database, arm, "final")
+        assert row[2:4] == [f"{sum(each) / 3:.3f}" for each in (own, baseline)]
+        assert row[4] == f"{effect:+.3f}"
+        assert row[5] == f"{ci.low:+.3f} to {ci.high:+.3f}"
+        assert row[8] == (f"{expected.pvalue:.3f}" if expected.pvalue >= 0.001 else "<0.001")
+        assert row[9] == (f"{p_adjusted:.3f}" if p_adjusted >= 0.001 else "<0.001")
 
 
 def test_sealed_scores_equal_sql(database, page):
@@ -254,22 +262,24 @@ def test_sealed_scores_equal_sql(database, page):
         assert row[2:] == [f"{sum(values) / 3:.3f}", interval(values)]
 
 
-def test_the_answer_is_the_evaluator_verdict(page, report):
-    answer = "lr=0.003 is better than lr=0.001: +0.383 (95 % interval"
-    assert answer in page.text
-    assert answer in report.markdown.read_text()
+def test_the_answer_begins_with_what_is_best_below_the_question_as_it_was_asked(page, report):
+    markdown = report.markdown.read_text()
+    best = markdown.index("lr=0.003 has the best mean of 3 arms, 0.927 over 3 runs")
+    assert markdown.index("Which learning rate is best?") < markdown.index(CHARTER.question) < best
+    answer = "It is better than lr=0.001: +0.383 (95 % interval"
+    assert answer in page.text and answer in markdown
 
 
 def test_every_run_has_its_row_with_provenance(database, page, study_id):
     runs = sql(
         database, "select id, seed, attempt, status, server_url, log_path from runs where study_id = ?", study_id
     )
-    rows = {row[0]: row for row in page.rows if len(row) == 13}
+    rows = {row[0]: row for row in page.rows if len(row) == 14}
     assert len(runs) == 10
     for run_id, seed, attempt, status, server, log in runs:
         row = rows[run_id]
         assert row[2:5] == [str(seed), str(attempt), status]
-        assert row[10:12] == [server or "–", log or "–"]
+        assert row[11:13] == [server or "–", log or "–"]
 
 
 def test_every_link_leads_to_an_anchor(page, report):
@@ -298,7 +308,7 @@ def test_what_models_and_people_wrote_is_only_text(page, report):
     assert HOSTILE in rendered.text
     for line in markdown.splitlines():
         if line.startswith("|") and "alert" in line:
-            assert len(re.findall(r"(?<!\\)\|", line)) == 14
+            assert len(re.findall(r"(?<!\\)\|", line)) == 15
 
 
 def test_programs_are_shown_as_changes_of_the_baselines(page, report):
@@ -338,18 +348,18 @@ def test_figures_are_written_and_the_same_every_time(report, store, study_id, tm
     assert all(f"](figures/{path.name})" in markdown for path in report.figures)
 
 
-def test_sentences_that_the_record_does_not_bear_out_are_left_out(page):
-    assert "lr=0.003 has a mean score of 0.927 after training, over 3 seeds." in page.text
-    assert "lr=0.003 is better than lr=0.001 by 0.383 (significant" in page.text
-    assert "Over 3 seeds this is clear." not in page.text
-    assert "with more steps" not in page.text and "0.99 " not in page.text
-    assert "that the record does not bear out]" in page.text
+def test_a_false_claim_is_said_to_be_false_with_the_record_beside_it(page):
+    assert "lr=0.003 has a mean score of 0.927 after training, over 3 runs." in page.text
+    assert "False: lr=0.0003 is better than lr=0.001 by 0.383 after training." in page.text
+    assert "On record: lr=0.0003 less lr=0.001 is -0.118." in page.text
 
 
-def test_a_models_reason_to_stop_is_held_to_the_numbers_of_the_study(page, report):
-    for text in (page.text, report.markdown.read_text()):
-        assert "All arms are compared." in text
-        assert "The last one won" not in text
+def test_what_a_planner_wrote_is_printed_as_it_wrote_it_and_marked(page, report):
+    rendered = Page(MarkdownIt("commonmark").enable("table").render(report.markdown.read_text()))
+    for text in (page.text, rendered.text):
+        for words in (OPINION, REASON):
+            before, _, _ = text.partition(words)
+            assert before != text and before.rstrip().endswith("unchecked:")
 
 
 def test_what_failed_is_in_the_report(page, report):

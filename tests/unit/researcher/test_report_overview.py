@@ -1,17 +1,22 @@
-"""What a report recommends, and what it says that the study does not show."""
+"""What a report answers and recommends, and what it says that the study does not show."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from simulated_study import BASELINE, Simulation
 
+from researcher.judge import summarize_arm
 from researcher.report.facts import StudyFacts, gather
+from researcher.report.headline import answer
 from researcher.report.overview import limitations, recommendation
-from researcher.report.render import answer
-from researcher.types import JudgedBy
+from researcher.study.costs import cost_flags
+from researcher.types import ArmCost, AttemptCost, GainPart, JudgedBy, ScoredRun
+from swarm import TrainJob
 
 BEST = "lr=0.003"
 
@@ -29,13 +34,13 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> StudyFacts:
 
 
 def test_a_kept_arm_is_recommended(kept: StudyFacts) -> None:
-    assert answer(kept).startswith(f"{BEST} is better than {BASELINE}")
+    assert answer(kept).startswith(f"{BEST} has the best mean of 3 arms") and f"better than {BASELINE}" in answer(kept)
     assert recommendation(kept)[0].startswith(f"Use {BEST}: ")
 
 
 def test_an_arm_that_the_sealed_split_contradicts_is_not_recommended(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, Simulation(seeds=6, sealed_means={BEST: 0.2}))
-    assert answer(facts).startswith("No improvement is shown")
+    assert "No improvement is shown" in answer(facts)
     assert recommendation(facts)[0].startswith(f"Stay with {BASELINE} unless {BEST} is confirmed")
 
 
@@ -43,7 +48,69 @@ def test_scores_at_the_end_contradict_nothing_about_who_learns_sooner(tmp_path: 
     exact = {BASELINE: (0.5, 0.525, 0.475) * 2, BEST: (0.95, 0.975, 0.925) * 2}
     sooner = Simulation(seeds=6, exact=exact, sealed_means={BEST: 0.2}, judged_by=JudgedBy.AREA)
     facts = facts_of(tmp_path, sooner)
-    assert answer(facts).startswith(f"{BEST} is better than {BASELINE}")
+    assert f"It is better than {BASELINE}" in answer(facts)
     assert recommendation(facts)[0].startswith(f"Use {BEST}: ")
     assert any("does not confirm who learns sooner" in sentence for sentence in limitations(facts))
     assert not any("sooner" in each for each in limitations(kept))
+
+
+def with_arm(facts: StudyFacts, name: str, **changes: Any) -> StudyFacts:
+    """The facts with an arm that is otherwise."""
+    return replace(facts, arms=tuple(replace(arm, **changes) if arm.name == name else arm for arm in facts.arms))
+
+
+def cost(calls: float, model_share: float) -> ArmCost:
+    return ArmCost(evaluation=AttemptCost(40, calls, 10 * calls, calls, 0.1, (1.0,), model_share=model_share))
+
+
+def test_an_arm_that_spends_more_is_said_to(kept: StudyFacts) -> None:
+    spent = cost(8.0, 1.0)
+    facts = with_arm(kept, BEST, cost=spent, flags=cost_flags(spent, cost(1.0, 1.0)))
+    assert "at 8.0 times the calls" in answer(facts) and "at 8.0 times the calls" in recommendation(facts)[0]
+    assert "times the calls" not in answer(kept)
+
+
+def test_an_arm_whose_replies_are_not_the_models_is_not_recommended_as_better_trained(kept: StudyFacts) -> None:
+    spent = cost(1.0, 0.12)
+    facts = with_arm(kept, BEST, cost=spent, flags=cost_flags(spent, cost(1.0, 1.0)))
+    said = " ".join(recommendation(facts))
+    assert f"Use {BEST}" not in said and f"{BEST} is not recommended as better trained" in said
+    assert "do not come from the model: 12 %" in answer(facts) and "the model (12 %" in said
+
+
+def test_a_gain_that_is_the_agents_is_not_called_better_training(kept: StudyFacts) -> None:
+    best = next(arm for arm in kept.arms if arm.name == BEST)
+    assert best.comparison is not None
+    gain = best.comparison.difference
+    by_agent = replace(
+        best.comparison, agent_gain=GainPart(gain, gain, gain, 0.0), training_gain=GainPart(0.0, -0.01, 0.01, 1.0)
+    )
+    facts = with_arm(kept, BEST, comparison=by_agent)
+    parts = f"of which {gain:+.3f} by its agent on the base weights and +0.000 by training"
+    assert parts in answer(facts) and "is not shown to be better trained" in answer(facts)
+    assert "is not shown to be better trained" in recommendation(facts)[0]
+    assert "better trained" not in answer(kept) and f"and {gain:+.3f} by training" in answer(kept)
+
+
+def test_a_setting_that_one_arm_names_and_the_other_has_by_default_is_no_change(kept: StudyFacts) -> None:
+    best = next(arm for arm in kept.arms if arm.name == BEST)
+    usual = TrainJob().batch_size
+    experiment = replace(
+        best.experiment,
+        factors={**best.experiment.factors, "batch_size": usual},
+        job={**best.experiment.job, "batch_size": usual},
+    )
+    said = recommendation(with_arm(kept, BEST, experiment=experiment))[0]
+    assert "lr 0.003 in place of 0.001" in said and "batch_size" not in said
+
+
+def test_half_a_width_is_that_of_the_whole_interval(kept: StudyFacts) -> None:
+    """Two runs at the end of the range: the interval is cut to it, what is known of the mean is not."""
+    best = next(arm for arm in kept.arms if arm.name == BEST)
+    charter = replace(kept.charter, metric_range=(0.0, 1.0))
+    runs = {seed: ScoredRun(f"run-{seed}", score, 0.0) for seed, score in enumerate((0.95, 1.0))}
+    summary = summarize_arm(BEST, runs, charter)
+    assert summary.ci_high == 1.0 and summary.half_width > summary.ci_high - summary.mean
+    facts = replace(with_arm(kept, BEST, search=summary), charter=charter)
+    assert best.search.half_width < summary.half_width
+    assert any(f"known to within {summary.half_width:.3f}" in sentence for sentence in limitations(facts))

@@ -73,14 +73,13 @@ RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
 
 
 class Verdict(StrEnum):
-    """What the charter's rule says of a comparison: keep to inconclusive, or reject in studies of earlier versions; and
-    what the scores say of a hypothesis: supported, refuted or undecided."""
+    """What the charter's rule says of a comparison: keep to inconclusive; and what the scores say of a hypothesis:
+    supported, refuted or undecided."""
 
     KEEP = "keep"
     WORSE = "worse"
     NO_BETTER = "no better"
     INCONCLUSIVE = "inconclusive"
-    REJECT = "reject"
     SUPPORTED = "supported"
     REFUTED = "refuted"
     UNDECIDED = "undecided"

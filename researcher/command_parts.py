@@ -184,5 +184,7 @@ def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bo
         found = summarize(store, study.id)
         explorer = f"researcher ui{home_option(home)}{database_option(db)}"
         left_out = {"not_studied": found.not_studied} if found.not_studied else {}
-        values = left_out | {"answer": found.answer, "verdicts": list(found.verdicts)} | values | {"explorer": explorer}
+        said = {"answer": found.answer, "recommendation": list(found.recommendation)}
+        said |= {"verdicts": list(found.verdicts), "runs": found.runs}
+        values = left_out | said | values | {"explorer": explorer}
     print_values(values, as_json)

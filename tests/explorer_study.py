@@ -72,7 +72,7 @@ def add_study(store: ExperimentStore, home: Path, *, seeds: int = 3, is_finished
     _add_failed_run(store, arms[0])
     means = {arm.name: [_add_run(store, home, arm, seed) for seed in range(seeds)] for arm in arms}
     _add_analysis(store, study.id, arms, means)
-    store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.0001: reject")
+    store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.0001: worse")
     store.charge_budget(study.id, BudgetKind.RUNS, 3 * seeds, "runs")
     store.charge_budget(study.id, BudgetKind.WALL_CLOCK_S, 312.4, "session:1")
     store.record_decision(
@@ -269,8 +269,8 @@ def _add_analysis(store: ExperimentStore, study_id: str, arms: list[Experiment],
             confidence=0.95,
             p_value=0.0004,
             p_adjusted=0.0008,
-            verdict=Verdict.REJECT,
-            method="paired t interval over seeds, Holm-corrected",
+            verdict=Verdict.WORSE,
+            method="Welch's t over seeds, Holm-corrected",
             run_ids=[*run_ids[arm.id], *run_ids[arms[0].id]],
             summary=f"{arm.name} against {arms[0].name}: {effect:+.3f}",
             details={"seeds": list(range(len(scores)))},

@@ -40,7 +40,6 @@ VERDICT_COLORS: Mapping[Verdict, Color] = {
     Verdict.WORSE: "red",
     Verdict.NO_BETTER: "orange",
     Verdict.INCONCLUSIVE: "gray",
-    Verdict.REJECT: "red",
     Verdict.SUPPORTED: "green",
     Verdict.REFUTED: "red",
     Verdict.UNDECIDED: "gray",

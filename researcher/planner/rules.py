@@ -310,10 +310,8 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     more = len(_fresh_seeds(history))
     wanted = (len(open_arms) + 1) * more
     if not _has_room(charter.budget, spent + wanted):
-        return Decision(
-            Action.STOP,
-            f"Not decided: {', '.join(open_arms)}. {wanted} more runs would be needed; allow them with --max-runs.",
-        )
+        why = f"Another plan takes {wanted} runs, for which --max-runs leaves no room."
+        return Decision(Action.STOP, f"Not decided: {', '.join(open_arms)}. {why}")
     return Decision(Action.REFINE, f"Not decided: {', '.join(open_arms)}. They get {more} more seeds.")
 
 

@@ -8,7 +8,7 @@ verdicts and intervals come from the judge's newest analysis.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import nan
@@ -21,7 +21,6 @@ from experiments_db import (
     Experiment,
     ExperimentStatus,
     ExperimentStore,
-    Finding,
     Hypothesis,
     LLMUsage,
     Run,
@@ -94,7 +93,7 @@ class ArmFacts:
     batches of its runs, those included that failed by their own doing.
 
     `comparison` with the baseline is that of the newest analysis; `compared_means` are the means of the arm and of the
-    baseline over its runs, NaN if the runs have come to count otherwise since. `finding` is the same as it is stored.
+    baseline over its runs, NaN if the runs have come to count otherwise since.
     `flags` say what a reader must know of the arm's `cost`. `disqualified` is the reason for which a planner ruled it
     out; empty if none did.
     """
@@ -103,7 +102,6 @@ class ArmFacts:
     search: ArmSummary
     base: ArmSummary
     sealed: ArmSummary | None
-    finding: Finding | None
     runs: tuple[RunFacts, ...]
     curves: Mapping[str, Curve]
     held_out: Mapping[str, tuple[ScoredStep, ...]]
@@ -229,11 +227,10 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     log = StudyLog(store, study_id)
     history = log.history()
     search = read_scores(store, study_id, charter).runs
-    findings = [item for item in store.list_findings(study_id=study_id) if item.split == charter.search_split]
     runs = _gather_runs(store, study_id, charter, search)
     arms = _gather_arms(store, study_id, charter, runs, search)
     ruled_out = log.disqualified()
-    arms = judge_arms(arms, charter, history.analyses[-1] if history.analyses else None, findings, ruled_out)
+    arms = judge_arms(arms, charter, history.analyses[-1] if history.analyses else None, ruled_out)
     bases = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
     sealed = compare_on_sealed(store, study_id, charter, arms)
     facts = StudyFacts(
@@ -271,7 +268,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     earlier: dict[int, StudyFacts] = {}
     for decision in facts.decisions:
         if (analysis := log.find_analysis(decision.iteration)) is not None:
-            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search, findings)
+            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search)
     return replace(facts, at_decisions=earlier)
 
 
@@ -280,7 +277,6 @@ def _at_decision(
     decision: Decision,
     analysis: Analysis,
     scored: Mapping[str, Runs],
-    findings: Sequence[Finding],
 ) -> StudyFacts:
     """The arms, runs, scores and comparisons that were there, before the sealed split was opened."""
     seeds = {item.arm: item.scores.keys() for item in analysis.arms}
@@ -300,9 +296,8 @@ def _at_decision(
                 counts=RunCounts(list_outcomes(arm.experiment, [item.run for item in runs], search)),
             )
         )
-    known = [item for item in findings if item.iteration <= decision.iteration]
     return replace(
-        facts, arms=judge_arms(rank_arms(arms, facts.charter), facts.charter, analysis, known, {}), sealed=(),
+        facts, arms=judge_arms(rank_arms(arms, facts.charter), facts.charter, analysis, {}), sealed=(),
         contradicted=None,
     )  # fmt: skip
 
@@ -380,7 +375,6 @@ def _gather_arm(
         search=summarize_arm(experiment.name, search, charter),
         base=_summarize_base(experiment.name, search, charter),
         sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter),
-        finding=None,
         runs=runs,
         curves=_gather_curves(store, drawn, REWARD),
         held_out=_gather_held_out(store, counted, charter),

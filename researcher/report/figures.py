@@ -1,4 +1,4 @@
-"""The figures of a report: learning curves, final scores, paired differences; each for light and for dark pages.
+"""The figures of a report: learning curves, final scores, differences; each for light and for dark pages.
 
 Place in the flow: facts in, PNG bytes out. Nothing is computed here; no file, no template, no global state of
 matplotlib.
@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from researcher.report.facts import ArmFacts, Curve, StudyFacts
+from researcher.report.formats import is_known
 from researcher.report.mean_curves import is_same_reward, mean_curve
 
 DPI = 160
@@ -34,7 +35,6 @@ VERDICT_COLORS = {
     "worse": "#D55E00",
     "no better": "#E69F00",
     "inconclusive": "#8A8F98",
-    "reject": "#D55E00",
 }
 
 
@@ -70,7 +70,7 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
     """The figures that the study has numbers for; their titles, captions and data alone without `has_images`."""
     themes = (LIGHT, DARK) if has_images else ()
     measured = [arm for arm in facts.arms if arm.search.scores]
-    compared = [arm for arm in measured if arm.finding is not None and arm.finding.effect is not None]
+    compared = [arm for arm in facts.compared if arm.comparison and is_known(arm.comparison.difference)]
     pictures: list[Picture] = []
     if measured:
         height = 1.1 + 0.42 * len(measured)
@@ -90,14 +90,15 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
         height = 1.1 + 0.42 * len(compared)
         pictures.append(
             _draw(
-                "paired-differences",
+                "differences",
                 f"Difference from the baseline {facts.charter.baseline}",
-                f"Dots: one pair of runs with the same seed. Bar: mean with {_confidence(facts)} interval. Dashed: the "
-                f"smallest effect that counts, {facts.charter.rule.min_effect:g}.",
+                f"Dots: the runs of the arm, less the mean of the baseline. Bar: difference of the means with "
+                f"{_confidence(facts)} interval. Dashed: the smallest effect that counts, "
+                f"{facts.charter.rule.min_effect:g}.",
                 themes,
                 height,
                 lambda axes, theme: _draw_differences(axes, theme, facts, compared),
-                _list_differences(facts, compared),
+                _list_differences(compared),
             )
         )
     return (*pictures, *_draw_learning(facts, measured, themes))
@@ -180,15 +181,13 @@ def _list_scores(arms: list[ArmFacts]) -> list[list[Any]]:
     return [["arm", "seed", "run", "before", "after"], *rows]
 
 
-def _list_differences(facts: StudyFacts, arms: list[ArmFacts]) -> list[list[Any]]:
-    base = facts.baseline.search.scores if facts.baseline else {}
+def _list_differences(arms: list[ArmFacts]) -> list[list[Any]]:
     rows = [
-        [arm.name, facts.charter.baseline, seed, score - base[seed]]
+        [arm.name, found.baseline, found.difference, found.ci_low, found.ci_high, arm.verdict]
         for arm in arms
-        for seed, score in arm.search.scores.items()
-        if seed in base
+        if (found := arm.comparison) is not None
     ]
-    return [["arm", "baseline", "seed", "difference"], *rows]
+    return [["arm", "baseline", "difference", "low", "high", "verdict"], *rows]
 
 
 def _training_rewards(arm: ArmFacts) -> Mapping[str, Curve]:
@@ -256,19 +255,20 @@ def _draw_scores(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFact
 
 
 def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFacts]) -> None:
-    baseline = facts.baseline
-    base = baseline.search.scores if baseline else {}
     axes.axvline(0, color=theme.text, lw=0.9)
     sign = -1 if facts.charter.direction == "minimize" else 1
     axes.axvline(sign * facts.charter.rule.min_effect, color=theme.text, lw=0.8, ls="--", alpha=0.6)
     for row, arm in enumerate(arms):
-        if arm.finding is None or arm.finding.effect is None:
+        found = arm.comparison
+        if found is None:
             continue
-        color = VERDICT_COLORS[arm.finding.verdict]
-        pairs = [score - base[seed] for seed, score in arm.search.scores.items() if seed in base]
-        axes.plot(pairs, [row + o for o in _spread(len(pairs))], "o", ms=4.5, color=color, alpha=0.75)
-        _draw_interval(axes, row, arm.finding.effect, arm.finding.ci_low, arm.finding.ci_high, color, theme)
-    _label_rows(axes, [f"{_short(arm.name)}\n{arm.finding.verdict}" for arm in arms if arm.finding])
+        color = VERDICT_COLORS[found.verdict]
+        # An arm may have runs of other plans, too.
+        own = [item.value for item in arm.runs if item.value is not None and item.run.id in found.run_ids]
+        apart = [value - arm.compared_means[1] for value in own if is_known(arm.compared_means[1])]
+        axes.plot(apart, [row + o for o in _spread(len(apart))], "o", ms=4.5, color=color, alpha=0.75)
+        _draw_interval(axes, row, found.difference, found.ci_low, found.ci_high, color, theme)
+    _label_rows(axes, [f"{_short(arm.name)}\n{arm.verdict}" for arm in arms])
     axes.set_xlabel(f"difference in {facts.charter.metric}")
 
 

@@ -12,7 +12,7 @@ from math import nan
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from experiments_db import ExperimentStore, Finding, Verdict
+from experiments_db import ExperimentStore
 from researcher.judge import compare_sealed, contradicts
 from researcher.study.scores import read_sealed
 from researcher.types import Analysis, Charter, Comparison, JudgedBy
@@ -42,26 +42,20 @@ def judge_arms(
     arms: Iterable[ArmFacts],
     charter: Charter,
     analysis: Analysis | None,
-    findings: Iterable[Finding],
     ruled_out: Mapping[str, str],
 ) -> tuple[ArmFacts, ...]:
     """The arms with what an analysis says of them."""
     values = {item.run.id: item.value for arm in arms for item in arm.runs if item.value is not None}
     names = {item.run.id: arm.name for arm in arms for item in arm.runs}
     comparisons = {item.arm: item for item in (analysis.comparisons if analysis is not None else ())}
-    newest = {item.experiment_id: item for item in sorted(findings, key=lambda item: item.iteration)}
     judged: list[ArmFacts] = []
     for arm in arms:
-        found, finding = comparisons.get(arm.name), newest.get(arm.experiment.id)
-        if found is not None and finding is not None:
-            # An arm may be disqualified after the plan that compared it.
-            finding = replace(finding, verdict=Verdict(found.verdict.value))
+        found = comparisons.get(arm.name)
         judged.append(
             replace(
                 arm,
                 comparison=found,
                 compared_means=(nan, nan) if found is None else _means_of(found, values, names),
-                finding=finding,
                 disqualified=ruled_out.get(arm.name, ""),
             )
         )

@@ -89,7 +89,7 @@ def _why_not(arms: Sequence[Experiment], runs: Sequence[Run]) -> str:
     ended = [run for run in runs if run.status in (RunStatus.FAILED, RunStatus.STOPPED)]
     causes = Counter(_cause(run) for run in ended)
     rejected = [arm for arm in arms if arm.status is ExperimentStatus.INVALID]
-    counted = [f"{number} of {len(ended)} runs ended {cause}" for cause, number in causes.most_common()]
+    counted = [f"{number} of {len(ended)} trainings ended {cause}" for cause, number in causes.most_common()]
     if rejected:
         counted.append(f"{len(rejected)} of {len(arms)} arms were rejected by check")
     reasons = Counter(

@@ -88,7 +88,7 @@ def test_spent_gpu_hours_stop_the_run_under_way_which_is_no_failure_of_its_arm(s
     ended = work_on(store, study_id, tmp_path).study
     assert ended.status is StudyStatus.FAILED
     assert (ended.status_reason or "").startswith(
-        "no arm has a score: the budget is spent; 1 of 1 runs ended by the budget"
+        "no arm has a score: the budget is spent; 1 of 1 trainings ended by the budget"
     )
 
     [run] = store.list_runs(study_id=study_id)

@@ -73,10 +73,10 @@ def test_negative_findings_of_all_studies_can_be_asked_for(
     arm = store.create_experiment(elsewhere.id, "arm", factors={}, job={})
     hypothesis = store.create_hypothesis(elsewhere.id, "h", "s")
     find(store, study, experiment)
-    one = find(store, study, experiment, verdict=Verdict.REJECT, iteration=2)
-    two = find(store, elsewhere, arm, verdict=Verdict.REJECT, hypothesis_id=hypothesis.id)
-    assert store.list_findings(verdict=Verdict.REJECT) == [one, two]
-    assert store.list_findings(verdict=Verdict.REJECT, limit=1) == [one]
+    one = find(store, study, experiment, verdict=Verdict.WORSE, iteration=2)
+    two = find(store, elsewhere, arm, verdict=Verdict.WORSE, hypothesis_id=hypothesis.id)
+    assert store.list_findings(verdict=Verdict.WORSE) == [one, two]
+    assert store.list_findings(verdict=Verdict.WORSE, limit=1) == [one]
     assert store.list_findings(hypothesis_id=hypothesis.id) == [two]
     assert store.list_findings(study_id=study.id, iteration=2) == [one]
 

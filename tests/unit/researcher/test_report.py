@@ -336,7 +336,7 @@ def test_arms_that_train_on_other_rewards_are_drawn_by_what_they_solve_alone(rep
 def test_figures_are_written_and_the_same_every_time(report, store, study_id, tmp_path):
     assert [path.name for path in report.figures] == [
         "final-scores.png",
-        "paired-differences.png",
+        "differences.png",
         "success-curves.png",
     ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in report.figures)

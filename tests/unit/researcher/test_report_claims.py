@@ -45,8 +45,8 @@ def _claim(kind: str, **fields: Any) -> Claim:
 
 def _half_width(facts: StudyFacts, name: str, *, of_difference: bool) -> float:
     arm = next(arm for arm in facts.arms if arm.name == name)
-    found = arm.finding if of_difference else arm.search
-    assert found is not None and found.ci_low is not None and found.ci_high is not None
+    found = arm.comparison if of_difference else arm.search
+    assert found is not None
     return round((found.ci_high - found.ci_low) / 2, 3)
 
 

@@ -146,7 +146,7 @@ CHANGES = {
     "an analysis": Change("analyses", _document("analyses", lambda it: it["comparisons"][0].update(p=0.04))),
     "a finding's effect": Change("findings", _sql("UPDATE findings SET effect = effect + 0.05 WHERE rowid = 1")),
     "a verdict": Change("findings", _sql("UPDATE findings SET verdict = 'keep' WHERE effect < 0")),
-    "a hypothesis' verdict": Change("hypotheses", _sql("UPDATE hypotheses SET verdict = 'reject'")),
+    "a hypothesis' verdict": Change("hypotheses", _sql("UPDATE hypotheses SET verdict = 'refuted'")),
     "a finding gone": Change("findings", _sql("DELETE FROM findings WHERE rowid = 2")),
     "a point of a curve": Change("report", _sql("UPDATE metric_points SET value = 0.9 WHERE name LIKE 'batch/%'")),
     "a decision's reason": Change("report", _sql("UPDATE decisions SET reason = 'Nothing was found.'")),

@@ -79,10 +79,8 @@ def _unknown(item: Weighed) -> list[str]:
         said.append(f"{len(retried)} of {len(item.runs)} runs were trained again ({_list(retried.items())})")
     if said and item.by_test is Verdict.KEEP:
         at_worst = " and ".join(
-            [
-                *(["missing seeds at the worst value"] * bool(item.missing)),
-                *(["retried runs as failed"] * bool(retried)),
-            ]
+            (["missing seeds at the worst value"] if item.missing else [])
+            + (["as many failed trainings as these retries leave possible"] if retried else [])
         )
         said.append(f"{'kept also' if item.is_kept_at_worst else 'not kept'} with {at_worst}")
     return said

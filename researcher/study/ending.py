@@ -96,7 +96,7 @@ def _why_not(arms: Sequence[Experiment], runs: Sequence[Run]) -> str:
         [run.exit_reason for run in ended if run.exit_reason] or [arm.note for arm in rejected if arm.note]
     )
     first = [f"the most common reason: {in_one_line(reason)}" for reason, _ in reasons.most_common(1)]
-    return "; ".join([", ".join(counted) or "no run was made", *first])
+    return "; ".join([", ".join(counted) or "no other run was made", *first])
 
 
 def _cause(run: Run) -> str:

@@ -63,7 +63,7 @@ def test_raised_budget_of_runs_ends_as_if_it_had_been_there_from_the_beginning(s
 
     short = begin(store, urls, max_runs=1)
     ended = work_on(store, short, tmp_path).study
-    assert ended.status is StudyStatus.FINISHED and "the budget is spent" in (ended.status_reason or "")
+    assert ended.status is StudyStatus.FAILED and "the budget is spent" in (ended.status_reason or "")
     assert (finished(store, short), store.sum_budget(short)[BudgetKind.RUNS]) == (1, 1)
     charter = store.find_charter(short)
     assert charter is not None and charter.test_opened_at is None

@@ -35,6 +35,8 @@ from researcher.loop.nodes.report import write_report
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.loop.system_faults import examine_environment
+from researcher.loop.webhook import FAILED as NOT_TOLD
+from researcher.loop.webhook import Webhook
 from researcher.planner.base import Planner
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
@@ -46,8 +48,6 @@ from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, rules_brain, sandbox_of
-from researcher.study.webhook import FAILED as NOT_TOLD
-from researcher.study.webhook import Webhook
 from researcher.types import FrameRequest
 from swarm.errors import SwarmError
 from swarm.sandbox.sandbox import Sandbox

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from researcher.report.facts import ArmFacts
 from researcher.report.formats import format_value
+from researcher.report.numbers.facts import ArmFacts
 from swarm import SwarmError
 from swarm.job import build_job
 

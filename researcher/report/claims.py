@@ -17,7 +17,6 @@ from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 
-from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.formats import (
     LEAST,
     count,
@@ -27,6 +26,7 @@ from researcher.report.formats import (
     is_known,
     say_p,
 )
+from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.overview import say_failures
 from researcher.types import ArmSummary, Claim, ClaimKind, Comparison, Measured, Verdict
 

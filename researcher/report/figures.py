@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
-from researcher.report.facts import ArmFacts, Curve, StudyFacts
 from researcher.report.formats import is_known
-from researcher.report.mean_curves import is_same_reward, mean_curve
+from researcher.report.numbers.facts import ArmFacts, Curve, StudyFacts
+from researcher.report.numbers.mean_curves import is_same_reward, mean_curve
 
 DPI = 160
 WIDTH_IN = 7.6

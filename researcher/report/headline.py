@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.formats import (
     LEAST,
     count_kinds,
@@ -20,6 +19,7 @@ from researcher.report.formats import (
     join_names,
     say_p,
 )
+from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.study.ending import headline
 from researcher.types import Comparison, JudgedContrast, Outcome, Relation, Verdict
 

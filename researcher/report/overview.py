@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from researcher.report.changes import list_changes
-from researcher.report.counts import RunCounts, RunEnd
-from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.formats import (
     count,
     count_kinds,
@@ -23,6 +21,8 @@ from researcher.report.formats import (
     join_names,
 )
 from researcher.report.headline import is_better_trained, unseen
+from researcher.report.numbers.counts import RunCounts, RunEnd
+from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.study.costs import NOT_FROM_MODEL_BELOW
 from researcher.study.log import BUDGET_SPENT
 from researcher.types import Charter, JudgedBy

@@ -22,7 +22,6 @@ import swarm
 from experiments_db import BudgetKind
 from researcher.execution.failure_reason import in_one_line
 from researcher.report.claims import CheckedClaim, check_claims
-from researcher.report.facts import ArmFacts, StudyFacts
 from researcher.report.formats import (
     count,
     count_kinds,
@@ -37,7 +36,8 @@ from researcher.report.formats import (
     format_value,
 )
 from researcher.report.headline import answer, not_studied
-from researcher.report.learning_speed import compare_speed
+from researcher.report.numbers.facts import ArmFacts, StudyFacts
+from researcher.report.numbers.learning_speed import compare_speed
 from researcher.report.overview import FAILED_SCORES, abstract, limitations, recommendation
 from researcher.study.budget import present_budget
 from researcher.study.log import claim_from_json

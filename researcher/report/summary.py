@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
-from researcher.report.facts import ArmFacts, gather
 from researcher.report.formats import format_difference, format_interval, format_score, say_p
 from researcher.report.headline import answer, not_studied
+from researcher.report.numbers.facts import ArmFacts, gather
 from researcher.report.overview import recommendation, say_runs
 
 

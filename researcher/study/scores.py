@@ -16,7 +16,7 @@ from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore,
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.runs import Trial, TrialState, list_all_trials
 from researcher.judge import Runs, evaluation_noise, worst_score
-from researcher.learning_curves import ScoredStep, area_under, curve_of
+from researcher.judge.learning_curves import ScoredStep, area_under, curve_of
 from researcher.types import Charter, JudgedBy, Plan, ScoredRun
 
 T = TypeVar("T")

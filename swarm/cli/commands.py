@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarm import __version__
-from swarm.cli import backup, export, gc, job, scoring, skills, training
+from swarm.cli import backup, export, gc, job, scoring, skills
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import DEFAULT_URL, home_named
 from swarm.cli.tokens import token_of
+from swarm.cli.train import training
 from swarm.errors import (
     BadRequest,
 )

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from swarm.client.intervals import interval, interval_on_record
 from swarm.errors import BadRequest, EngineFailure
-from swarm.intervals import interval, interval_on_record
 
 if TYPE_CHECKING:
     from swarm.client import Evaluation

@@ -17,7 +17,7 @@ from pathlib import Path
 from swarm.errors import LedgerError, LedgerUnwritable
 from swarm.ledger import queries, writes
 from swarm.ledger.database import open_for_reading
-from swarm.ledger.opening import OpenLedger, open_ledger
+from swarm.ledger.integrity.opening import OpenLedger, open_ledger
 from swarm.ledger.rows import JobRow
 
 _DROPPED = f"""

@@ -25,7 +25,7 @@ from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 from swarm.errors import LedgerError
 from swarm.ledger import evaluations, leases, queries, transactions, writes
 from swarm.ledger.database import hold_lock, open_for_reading
-from swarm.ledger.opening import open_ledger
+from swarm.ledger.integrity.opening import open_ledger
 from swarm.ledger.rows import EventRow
 from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
 from swarm.types import StepReport, Turn

@@ -13,7 +13,7 @@ from typing import Any
 
 from swarm.errors import LedgerError, NotFound, UnknownParameter
 from swarm.ledger.blobs import unpack_floats, unpack_integers
-from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, Stored, is_intact
+from swarm.ledger.integrity.checksums import RESULT_COLUMNS, TURN_COLUMNS, Stored, is_intact
 from swarm.ledger.rows import (
     AuditRow,
     BatchRow,

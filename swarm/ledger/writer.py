@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from swarm.errors import LedgerError, LedgerUnwritable, SwarmError
-from swarm.ledger.control import SYNC_EVERY_S
-from swarm.ledger.opening import OpenLedger
+from swarm.ledger.integrity.control import SYNC_EVERY_S
+from swarm.ledger.integrity.opening import OpenLedger
 
 logger = logging.getLogger(__name__)
 

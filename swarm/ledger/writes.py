@@ -18,7 +18,7 @@ from typing import Any, Literal
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerError
 from swarm.ledger import queries
 from swarm.ledger.blobs import pack_floats, pack_integers
-from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, checksum
+from swarm.ledger.integrity.checksums import RESULT_COLUMNS, TURN_COLUMNS, checksum
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import (
     MAX_SETTINGS,

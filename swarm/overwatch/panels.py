@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 from textual.renderables.sparkline import Sparkline
 
-from swarm.intervals import interval_on_record
+from swarm.client.intervals import interval_on_record
 from swarm.overwatch.snapshot import Snapshot
 from swarm.schemas import (
     GROUPED_RULES,

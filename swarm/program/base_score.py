@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarm.client import SwarmClient
+from swarm.client.intervals import interval
 from swarm.environments import Environment
 from swarm.environments.environment_check import CheckResult, Severity
-from swarm.intervals import interval
 from swarm.program.base import PLAIN, Program
 from swarm.program.training import measure
 from swarm.tasks.base import Split

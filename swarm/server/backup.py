@@ -19,10 +19,10 @@ from pathlib import Path
 
 from swarm.errors import BadRequest, LedgerDamaged, LedgerError, NotFound, SwarmError
 from swarm.ledger import queries
-from swarm.ledger.control import ClosedFile, ControlFile, control_path, read_mark
 from swarm.ledger.database import connect_writer, hold_lock, open_for_reading
-from swarm.ledger.inspection import inspect
-from swarm.ledger.opening import CHECK_LIMIT_S, own_mark, rename
+from swarm.ledger.integrity.control import ClosedFile, ControlFile, control_path, read_mark
+from swarm.ledger.integrity.inspection import inspect
+from swarm.ledger.integrity.opening import CHECK_LIMIT_S, own_mark, rename
 from swarm.server.home import inspect_home, ledger_of, set_aside
 from swarm.trainer.run_directories import DiskUse, RunDirectory, runs_of
 

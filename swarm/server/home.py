@@ -18,9 +18,9 @@ from pathlib import Path
 
 from swarm.errors import BadRequest, LedgerDamaged, LedgerError
 from swarm.ledger import Ledger, queries
-from swarm.ledger.control import control_path
 from swarm.ledger.database import hold_lock, open_unchanged
-from swarm.ledger.inspection import NOT_ON_RECORD, Inspected, inspect
+from swarm.ledger.integrity.control import control_path
+from swarm.ledger.integrity.inspection import NOT_ON_RECORD, Inspected, inspect
 from swarm.trainer.checkpoints import step_of
 from swarm.trainer.run_directories import RunDirectory, run_directory, runs_of
 

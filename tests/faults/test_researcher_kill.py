@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from experiments_db import ExperimentStore, RunStatus, StoreError, StudyStatus, open_store
-from researcher.report.amounts import EPISODES
+from researcher.report.numbers.amounts import EPISODES
 from swarm.processes.child import process_start
 
 TOPIC = "tool use: KL or no KL?"

@@ -25,8 +25,8 @@ from simulated_study import Simulation
 
 import researcher.cli
 import swarm.cli
+from researcher.loop.webhook import NEWS, SCHEMA, News, describe
 from researcher.study.settings import check_study, read_settings
-from researcher.study.webhook import NEWS, SCHEMA, News, describe
 from swarm import SwarmClient, Task, TrainJob
 from swarm.job import build_job
 

@@ -30,8 +30,9 @@ from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 from swarm.doctor.examination import Health
 from swarm.doctor.home import check_ledger
 from swarm.errors import LedgerDamaged
-from swarm.ledger import Ledger, opening
+from swarm.ledger import Ledger
 from swarm.ledger.database import log_of
+from swarm.ledger.integrity import opening
 from swarm.server.home import open_home
 
 pytestmark = pytest.mark.timeout(600)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from experiments_db import open_store
 from researcher.base_scores import MEASURED_ON
 from researcher.cli import app
-from researcher.learning_curves import area_under, curve_of
+from researcher.judge.learning_curves import area_under, curve_of
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -11,7 +11,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import ResearchState
 from researcher.report.claims import check_claims
-from researcher.report.facts import gather
+from researcher.report.numbers.facts import gather
 from researcher.study.continuation import find_continuation
 from researcher.study.log import BUDGET_SPENT, DISQUALIFIED, to_json
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from swarm.errors import LedgerError
-from swarm.ledger import Ledger, opening
+from swarm.ledger import Ledger
+from swarm.ledger.integrity import opening
 from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 

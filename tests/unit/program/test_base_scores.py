@@ -7,8 +7,8 @@ import math
 import pytest
 from scipy.stats import binomtest
 
+from swarm.client.intervals import interval, interval_on_record
 from swarm.environments.environment_check import Severity
-from swarm.intervals import interval, interval_on_record
 from swarm.program.base_score import BaseScore, judge
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from researcher.learning_curves import ScoredStep, area_under, steps_to
-from researcher.report.learning_speed import compare_speed
+from researcher.judge.learning_curves import ScoredStep, area_under, steps_to
+from researcher.report.numbers.learning_speed import compare_speed
 
 CURVE = (ScoredStep(0, 0.2, 0.03), ScoredStep(10, 0.4, 0.03), ScoredStep(30, 0.8, 0.03))
 

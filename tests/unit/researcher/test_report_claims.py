@@ -11,7 +11,7 @@ import pytest
 from simulated_study import BASELINE, SimulatedStudy, Simulation
 
 from researcher.report.claims import check_claim
-from researcher.report.facts import StudyFacts, gather
+from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.study.log import StudyLog
 from researcher.types import Claim, ClaimKind, Measured
 

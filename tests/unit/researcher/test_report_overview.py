@@ -11,8 +11,8 @@ import pytest
 from simulated_study import BASELINE, Simulation
 
 from researcher.judge import summarize_arm
-from researcher.report.facts import StudyFacts, gather
 from researcher.report.headline import answer
+from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.report.overview import limitations, recommendation
 from researcher.study.costs import cost_flags
 from researcher.types import ArmCost, AttemptCost, GainPart, JudgedBy, ScoredRun

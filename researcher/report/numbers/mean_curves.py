@@ -17,7 +17,7 @@ from experiments_db import Experiment, RunStatus
 from researcher.execution.runs import OWN_DOING
 
 if TYPE_CHECKING:
-    from researcher.report.facts import Curve, RunFacts
+    from researcher.report.numbers.facts import Curve, RunFacts
 
 
 @dataclass(frozen=True, slots=True)

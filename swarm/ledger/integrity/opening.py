@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.errors import LedgerError
-from swarm.ledger.control import ClosedFile, ControlFile, Mark
 from swarm.ledger.database import connect_writer, log_of
-from swarm.ledger.inspection import inspect
+from swarm.ledger.integrity.control import ClosedFile, ControlFile, Mark
+from swarm.ledger.integrity.inspection import inspect
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarm.ledger.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_intact
 from swarm.ledger.database import ACKNOWLEDGED, open_unchanged
+from swarm.ledger.integrity.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_intact
 
 MAX_GAP = 10_000
 """So many row numbers without a row that can be read, and the rest of a table is given up. A broken page that points to

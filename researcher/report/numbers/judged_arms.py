@@ -18,7 +18,7 @@ from researcher.study.scores import read_sealed
 from researcher.types import Analysis, Charter, Comparison, JudgedBy
 
 if TYPE_CHECKING:
-    from researcher.report.facts import ArmFacts
+    from researcher.report.numbers.facts import ArmFacts
 
 SAME = 1e-9
 """Two ways to add the same scores differ by less than this."""

@@ -16,7 +16,7 @@ import typer
 from pydantic import ValidationError
 
 from swarm.cli.own_server import await_former_server
-from swarm.cli.training_record import TrainingRecord, differences
+from swarm.cli.train.training_record import TrainingRecord, differences
 from swarm.errors import Conflict, LedgerError, Unavailable
 
 RECORD = "training.json"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from researcher.learning_curves import ScoredStep, area_under, steps_to
+from researcher.judge.learning_curves import ScoredStep, area_under, steps_to
 
 LEVEL_SHARE = 0.9
 """The level whose steps are counted: so much of the way from the base score to the baseline's score in the end."""

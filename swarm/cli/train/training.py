@@ -34,8 +34,8 @@ from swarm.cli.tokens import token_of
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
-    from swarm.cli.training_folder import TrainingFolder
-    from swarm.cli.training_record import TrainingRecord
+    from swarm.cli.train.training_folder import TrainingFolder
+    from swarm.cli.train.training_record import TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.environments import Environment
     from swarm.job import TrainJob
@@ -94,8 +94,8 @@ def train(
     further. Anything else is another training, which --name or --fresh begins.
     """
     with failures_in_one_line():
-        from swarm.cli.training_folder import free_name, open_folder
-        from swarm.cli.training_record import new_record
+        from swarm.cli.train.training_folder import free_name, open_folder
+        from swarm.cli.train.training_record import new_record
         from swarm.environments.server import open_environment
         from swarm.program.roles import refuse_roles
 
@@ -137,7 +137,7 @@ class _Training:
 
         Raises Conflict if the folder or the server has another training.
         """
-        from swarm.cli.training_run import start_run, take_up
+        from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient
         from swarm.processes.child import own_name
         from swarm.program import train as train_program

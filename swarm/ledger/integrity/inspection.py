@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.errors import LedgerDamaged, LedgerError
-from swarm.ledger.control import ClosedFile, Mark, control_path, read_mark
 from swarm.ledger.database import ACKNOWLEDGED, APPLICATION_ID, SCHEMA_VERSION, log_of, open_unchanged, pragma
-from swarm.ledger.wholeness import OutOfTime, count_whole
+from swarm.ledger.integrity.control import ClosedFile, Mark, control_path, read_mark
+from swarm.ledger.integrity.wholeness import OutOfTime, count_whole
 
 NOT_ON_RECORD = "how many acknowledged episodes are gone is not on record"
 

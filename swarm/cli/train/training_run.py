@@ -11,8 +11,8 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from swarm.cli.training_folder import TrainingFolder
-from swarm.cli.training_record import TrainingRecord, differences
+from swarm.cli.train.training_folder import TrainingFolder
+from swarm.cli.train.training_record import TrainingRecord, differences
 from swarm.client import SwarmClient
 from swarm.client.plans import calls
 from swarm.errors import LaunchConflict

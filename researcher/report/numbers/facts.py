@@ -34,18 +34,18 @@ from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.judge import Runs, summarize_arm
-from researcher.learning_curves import ScoredStep, curve_of
-from researcher.report.amounts import Amounts, gather_amounts
-from researcher.report.counts import RunCounts, list_outcomes
-from researcher.report.judged_arms import (
+from researcher.judge.learning_curves import ScoredStep, curve_of
+from researcher.report.numbers.amounts import Amounts, gather_amounts
+from researcher.report.numbers.counts import RunCounts, list_outcomes
+from researcher.report.numbers.judged_arms import (
     compare_on_sealed,
     find_contradicted,
     judge_arms,
     rank_arms,
     without_words,
 )
-from researcher.report.mean_curves import with_curves
-from researcher.report.seeds_needed import SeedsNeeded, estimate_seeds
+from researcher.report.numbers.mean_curves import with_curves
+from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
 from researcher.study.costs import cost_flags, gather_costs
 from researcher.study.log import StudyLog, charter_from_json
 from researcher.study.scores import read_scores, read_sealed

@@ -30,7 +30,7 @@ def show_card(study: Study) -> None:
             elements.show_best_arm(contents, border=False)
             elements.show_metric("Arms", str(len(contents.experiments)), border=False)
             note = f"{finished} finished, {failed} failed"
-            elements.show_metric("Runs finished", f"{finished} / {sum(tally.values())}", border=False, help=note)
+            elements.show_metric("Trainings finished", f"{finished} / {sum(tally.values())}", border=False, help=note)
             elements.show_metric("Duration", elements.elapsed(contents), border=False)
 
 

@@ -80,7 +80,7 @@ def show_figures(contents: StudyContents) -> None:
         elements.show_baseline(contents)
         elements.show_metric("Arms", str(len(contents.experiments)))
         note = f"{failed} failed, {active} under way"
-        elements.show_metric("Runs finished", f"{finished} / {len(runs)}", help=note)
+        elements.show_metric("Trainings finished", f"{finished} / {len(runs)}", help=note)
 
 
 def show_answer(contents: StudyContents) -> None:
@@ -307,10 +307,9 @@ def show_decisions(contents: StudyContents) -> None:
                 f":small[{formats.moment(decision.created_at)}]"
             )
             st.markdown(formats.plain(decision.reason))
+            st.caption("The planner's words, unchecked.")
             if words := str(decision.details.get("interpretation") or ""):
-                is_checked = "claims" in decision.details
-                whose = "The planner's claims that the record bears out" if is_checked else "The planner, unchecked"
-                st.caption(f"{whose}: {formats.plain(words)}")
+                st.caption(f"The planner's claims that the record bears out: {formats.plain(words)}")
 
 
 def budget_text(kind: BudgetKind, amount: float) -> str:

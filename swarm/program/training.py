@@ -112,7 +112,7 @@ def _fault_of_all(errors: Sequence[Exception], server: SwarmError | None) -> Swa
     said = first.message if isinstance(first, SwarmError) else f"{type(first).__name__}: {first}"
     told = f"nearly all episodes failed; the first: {said}"
     if 2 * sum(isinstance(error, EnvironmentFailure) for error in errors) > len(errors):
-        return EnvironmentFailure(told)
+        return EnvironmentFailure(f"the environment failed: {told}")
     return ProgramFailure(told) if server is None else EngineFailure(f"{told} ({server.message})")
 
 

@@ -95,7 +95,7 @@ def test_spent_gpu_hours_stop_the_run_under_way_which_is_no_failure_of_its_arm(s
     assert run.status is RunStatus.STOPPED and run.diagnosis is not None and run.diagnosis["kind"] == "budget"
     assert "GPU-hours are used: raise --max-gpu-hours" in (run.exit_reason or "")
     report = (tmp_path / "studies" / study_id / "report" / "report.md").read_text()
-    assert "1 run had no score yet when the budget stopped it" in report
+    assert "1 without a score, stopped by the budget" in report
     assert "The budget ended the study before its last plan was done" in report
 
     pace.last_step = None

@@ -141,10 +141,11 @@ class Hosted:
     async def call(self, episode: Episode, text: str = "Hello", **body: Any) -> dict[str, Any]:
         service = self.service
         messages = [{"role": "user", "content": text}]
-        request = parse_chat_request({"model": "default", "messages": messages} | body, service.defaults())
+        running = service.episodes.authorize(episode.api_key)
+        request = parse_chat_request({"model": "default", "messages": messages} | body, service.defaults(running))
         identity = CallIdentity(uuid.uuid4().hex)
         async with asyncio.timeout(LIMIT_S):
-            call = service.call(service.episodes.authorize(episode.api_key), request.call, identity, is_streamed=False)
+            call = service.call(running, request.call, identity, is_streamed=False)
             result = CallResult(call.head(service.model_name), await call.completed())
         return render_completion(request, result, service.codec)
 

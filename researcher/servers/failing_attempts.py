@@ -10,18 +10,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
-
 from researcher.execution.early_stopping import Diagnosis
-from swarm import SwarmClient, errors
-from swarm.errors import ProgramFailure
+from researcher.execution.runs import PROGRAM
+from researcher.study.costs.attempts import error_of_program
+from swarm import SwarmClient
 from swarm.job import build_job
 from swarm.schemas import Status
 
 MAX_SHARE = 0.5
 """Of the attempts for the first batch."""
 MAX_READ = 10_000
-_OF_CLIENT = "client_error:"
 
 
 def diagnose_attempts(client: SwarmClient, status: Status, job: Mapping[str, Any]) -> Diagnosis | None:
@@ -36,20 +34,11 @@ def diagnose_attempts(client: SwarmClient, status: Status, job: Mapping[str, Any
     if sum(status.failures.values()) < needed:
         return None
     given_up = client.episodes(limit=MAX_READ, state="aborted", episode_type="train")
-    reasons = Counter(name for episode in given_up if (name := _own_error(episode.outcome)) is not None)
+    reasons = Counter(name for episode in given_up if (name := error_of_program(episode.outcome)) is not None)
     failed = reasons.total()
     made = failed + status.pool.episodes
     if failed < needed or failed <= MAX_SHARE * made:
         return None
     ((name, count),) = reasons.most_common(1)
     sentence = f"{failed} of {made} attempts of its program failed before the first step, {count} of them by {name}."
-    return Diagnosis("program", sentence, is_scored=False, is_retried=False)
-
-
-def _own_error(outcome: str | None) -> str | None:
-    """The class of what the program raised; None for what says nothing of the program."""
-    if outcome is None or not outcome.startswith(_OF_CLIENT):
-        return None
-    name = outcome.removeprefix(_OF_CLIENT)
-    is_of_system = hasattr(errors, name) or hasattr(httpx, name)
-    return None if is_of_system and name != ProgramFailure.__name__ else name
+    return Diagnosis(PROGRAM, sentence, is_scored=False, is_retried=False)

@@ -53,6 +53,8 @@ class ServerWatch:
             return error
         if episode.state is EpisodeState.ABORTED:
             return Unavailable(f"the server gave the episode up: {episode.outcome}")
+        if failed := episode.usage.system_failures:
+            return Unavailable(f"the server failed {failed} model calls of the attempt")
         return None
 
 

@@ -391,10 +391,12 @@ class Episodes:
     def running(self, episode_type: EpisodeType) -> int:
         return self._admission.running(episode_type)
 
-    def last_seen(self, episode_id: str) -> float | None:
-        """Seconds since the epoch; None if the episode does not run."""
-        episode = self._running.get(episode_id)
-        return None if episode is None else episode.last_seen_at
+    def as_present(self, row: EpisodeRow) -> EpisodeRow:
+        """Return a row with what is known of a running episode and not on record yet."""
+        episode = self._running.get(row.episode_id)
+        if episode is None:
+            return row
+        return replace(row, last_seen_at=episode.last_seen_at, use=row.use + episode.meter.unrecorded)
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until no train episode runs; False if some still do after `timeout_s` seconds."""

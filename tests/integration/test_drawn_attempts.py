@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from slow_engines import Pace
 
 from swarm import SwarmClient, TrainJob
 from swarm.environments import Environment, Session, load_environment
 from swarm.environments.base import EnvironmentTask, Grade, Transcript
-from swarm.errors import EnvironmentFailure, ProgramFailure
+from swarm.errors import EnvironmentFailure, ProgramFailure, SwarmError
 from swarm.program import Program, measure, train
 from swarm.program.base import PLAIN
+from swarm.program.evaluation import until_rest
 from swarm.tasks import Split
 
 pytestmark = pytest.mark.timeout(300)
@@ -93,6 +95,27 @@ def test_replies_that_the_model_did_not_write_are_told_from_its_own(server: Swar
         for program in (PLAIN, Program("computes", answer_by_code))
     ]
     assert shares == [[1.0] * 4, [0.0] * 4]
+
+
+def test_a_call_that_the_server_failed_is_not_put_down_to_the_program(
+    start_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace = Pace()
+    monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
+
+    def ask(task: Any, model: Any, session: Any) -> Any:
+        try:
+            return model.chat(session.messages)
+        except SwarmError as error:
+            # From the second attempt on the server answers.
+            pace.held_name = None
+            raise ValueError("what a program makes of it") from error
+
+    with SwarmClient(start_server(JOB, hold_s=0.2).url) as client:
+        until_rest(client)
+        pace.held_name = JOB.experiment_name
+        result = measure(client, load_environment("reverse"), Program("asks", ask), episodes=1)
+    assert (result.n, result.broken, result.failures, len(result.repeats)) == (1, (), (), 1)
 
 
 def test_an_environment_that_always_fails_leaves_no_score(server: SwarmClient) -> None:

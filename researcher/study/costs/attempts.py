@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import httpx
 from pydantic import TypeAdapter
 
 from experiments_db import Run
@@ -98,11 +99,19 @@ def _others(top_p: Iterable[float], top_k: Iterable[int], named: Iterable[str]) 
     return tuple(sorted({*(f"top_p={p:g}" for p in top_p), *(f"top_k={k}" for k in top_k), *named}))
 
 
+def error_of_program(outcome: str | None) -> str | None:
+    """Return the class of what a program raised in an attempt that its client gave up.
+
+    None stands for what says nothing of the program: errors of the server, the environment and the network, and
+    interruptions.
+    """
+    if outcome is None or not outcome.startswith(_CLIENT_ERROR):
+        return None
+    name = outcome.removeprefix(_CLIENT_ERROR)
+    is_of_system = hasattr(errors, name) or hasattr(httpx, name) or name in _INTERRUPTIONS
+    return None if is_of_system and name != errors.ProgramFailure.__name__ else name
+
+
 def _is_of_program(outcome: str) -> bool:
     """Whether an attempt without a reward was given up for something that its agent did."""
-    if outcome in _SILENT:
-        return True
-    name = outcome.removeprefix(_CLIENT_ERROR)
-    known = getattr(errors, name, None)
-    is_of_system = isinstance(known, type) and known is not errors.ProgramFailure
-    return outcome.startswith(_CLIENT_ERROR) and not is_of_system and name not in _INTERRUPTIONS
+    return outcome in _SILENT or error_of_program(outcome) is not None

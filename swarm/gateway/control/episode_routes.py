@@ -98,8 +98,8 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         service = served()
         if service is None:
             raise _over(await ledger.episode(episode_id))
-        last_seen_at = service.episodes.heartbeat(episode_id).last_seen_at
-        return view_episode(await ledger.episode(episode_id), last_seen_at)
+        service.episodes.heartbeat(episode_id)
+        return view_episode(service.episodes.as_present(await ledger.episode(episode_id)))
 
     @router.post("/heartbeat", summary="A sign of life for all episodes of a client", responses=errors(503))
     async def heartbeat_client(body: HeartbeatRequest) -> HeartbeatResponse:
@@ -144,12 +144,12 @@ def add_state_route(router: APIRouter, served: Served, ledger: Ledger) -> None:
         samples."""
         row = await ledger.episode(episode_id)
         service = served()
-        last_seen_at = None if service is None else service.episodes.last_seen(episode_id)
+        row = row if service is None else service.episodes.as_present(row)
         if role_of(request) not in READERS:
-            return view_state(row, last_seen_at)
+            return view_state(row)
         turns = await ledger.turns(episode_id)
         # Long episodes take long to merge and to spell out; the calls of others go on meanwhile.
-        return await asyncio.to_thread(view_detail, row, turns, _codec(served), last_seen_at)
+        return await asyncio.to_thread(view_detail, row, turns, _codec(served))
 
 
 def add_record_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:

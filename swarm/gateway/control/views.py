@@ -25,9 +25,8 @@ from swarm.tracker.merge import merge
 from swarm.types import EpisodeType, Sample, Turn
 
 
-def view_episode(row: EpisodeRow, last_seen_at: float | None = None) -> EpisodeView:
-    """`last_seen_at` of a running episode is known to the rollout alone."""
-    seen = last_seen_at or row.last_seen_at or row.ended_at or row.begun_at
+def view_episode(row: EpisodeRow) -> EpisodeView:
+    seen = row.last_seen_at or row.ended_at or row.begun_at
     view = EpisodeView.model_validate(replace(row, last_seen_at=seen), from_attributes=True)
     view.usage = view_usage(row.use, row.begun_at, row.ended_at)
     return view
@@ -73,21 +72,19 @@ def _settings(use: ModelUse) -> dict[str, Any]:
     }
 
 
-def view_detail(
-    row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None, last_seen_at: float | None
-) -> EpisodeDetail:
+def view_detail(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -> EpisodeDetail:
     """Without a codec (no model is loaded) the token texts are empty strings; everything else is the same."""
     return EpisodeDetail(
-        episode=view_episode(row, last_seen_at),
+        episode=view_episode(row),
         turns=[_view_turn(turn, codec) for turn in turns],
         samples=[_view_sample(sample, codec) for sample in merge(turns)],
         advantage=row.advantage,
     )
 
 
-def view_state(row: EpisodeRow, last_seen_at: float | None) -> EpisodeDetail:
+def view_state(row: EpisodeRow) -> EpisodeDetail:
     """What of an episode is shown to those who may not read its tokens."""
-    return EpisodeDetail(episode=view_episode(row, last_seen_at), turns=[], samples=[], advantage=row.advantage)
+    return EpisodeDetail(episode=view_episode(row), turns=[], samples=[], advantage=row.advantage)
 
 
 def view_samples(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -> EpisodeSamples:

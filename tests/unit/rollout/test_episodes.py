@@ -217,7 +217,7 @@ def test_a_server_that_stood_still_hears_its_clients_before_it_gives_them_up(tmp
         await asyncio.sleep(0.3)
         stage.episodes.heartbeat(kept.episode_id)
         await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 1, 2)
-        assert stage.episodes.last_seen(dead.episode_id) is None
+        assert [view.episode_id for view in stage.episodes.running_views()] == [kept.episode_id] != [dead.episode_id]
 
     play(scenario, tmp_path)
 

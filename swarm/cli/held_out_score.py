@@ -29,7 +29,7 @@ TOO_FEW_TASKS = 10
 @dataclass(frozen=True, slots=True)
 class HeldOutScore:
     """The mean of `n` rewards with its standard error and its 95 % interval, None where that cannot be known.
-    `failures` are attempts that are not among the `n`."""
+    `failures` are attempts that are not among the `n`; `broken` are those among them that the program broke."""
 
     mean: float | None
     stderr: float | None
@@ -37,15 +37,17 @@ class HeldOutScore:
     high: float | None
     n: int
     failures: int
+    broken: int = 0
 
     @property
     def text(self) -> str:
         """The score in one line; that there is none if nothing was scored."""
         if self.mean is None:
             return "no score"
+        counted = f"n={self.n}" + (f", {self.broken} of them broken by the program" if self.broken else "")
         if self.low is None or self.high is None:
-            return f"{self.mean:.3f} (n={self.n})"
-        return f"{self.mean:.3f} (95 % from {self.low:.3f} to {self.high:.3f}, n={self.n})"
+            return f"{self.mean:.3f} ({counted})"
+        return f"{self.mean:.3f} (95 % from {self.low:.3f} to {self.high:.3f}, {counted})"
 
     def figures(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,7 +56,8 @@ class HeldOutScore:
 def score_of(evaluation: Evaluation) -> HeldOutScore:
     rewards = [reward for each in evaluation.rewards.values() for reward in each]
     ends = _known(interval(rewards))
-    return HeldOutScore(evaluation.mean, evaluation.stderr, *ends, evaluation.n, len(evaluation.failures))
+    failures, broken = len(evaluation.failures), len(evaluation.broken)
+    return HeldOutScore(evaluation.mean, evaluation.stderr, *ends, evaluation.n, failures, broken)
 
 
 def score_on_record(view: EvaluationView) -> HeldOutScore:

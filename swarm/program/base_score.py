@@ -29,8 +29,12 @@ LEARNED_FROM = 0.95
 
 @dataclass(frozen=True, slots=True)
 class BaseScore:
-    """`rewards` of the attempts that were scored, `low` and `high` the 95 % interval of their `mean`. `first_failure`
-    is that of the `failures` attempts that could not be scored."""
+    """The score of the served weights before any training.
+
+    `rewards` are those of the attempts that were scored, `low` and `high` the 95 % interval of their `mean`. `broken`
+    of them were broken by the program and count as 0; `failures` attempts could not be scored. `first_failure` is the
+    first reason of either.
+    """
 
     rewards: tuple[float, ...]
     mean: float
@@ -39,11 +43,12 @@ class BaseScore:
     failures: int
     first_failure: str | None
     attempts_per_s: float
+    broken: int = 0
 
     def figures(self) -> dict[str, Any]:
         """As JSON values; an end of the interval that is not known is None."""
         ends = {name: end if math.isfinite(end) else None for name, end in (("low", self.low), ("high", self.high))}
-        rest = {"failures": self.failures, "attempts_per_s": self.attempts_per_s}
+        rest = {"failures": self.failures, "broken": self.broken, "attempts_per_s": self.attempts_per_s}
         return {"mean": self.mean, **ends, "n": len(self.rewards), **rest}
 
 
@@ -67,8 +72,9 @@ def measure_base_score(
         low,
         high,
         len(result.failures),
-        result.failures[0].error if result.failures else None,
+        next((failure.error for failure in (*result.broken, *result.failures)), None),
         (result.n + len(result.failures)) / seconds,
+        len(result.broken),
     )
 
 
@@ -78,10 +84,18 @@ def judge(score: BaseScore) -> CheckResult:
         return CheckResult(
             "base score", Severity.FAIL, f"no attempt could be scored; the first failure: {score.first_failure}"
         )
+    if score.broken == len(score.rewards):
+        return CheckResult(
+            "base score",
+            Severity.FAIL,
+            f"the program broke all {score.broken} attempts; the first: {score.first_failure}",
+        )
     message = (
         f"{score.mean:.3f}, 95 % from {score.low:.3f} to {score.high:.3f}, of {len(score.rewards)} attempts, "
         f"{score.attempts_per_s:.1f} a second"
     )
+    if score.broken:
+        message += f", {score.broken} of them broken by the program ({score.first_failure})"
     if score.failures:
         message += f", {score.failures} failed ({score.first_failure})"
     # Where attempts can lose, a mean near or below 0 does not say that nothing is earned.
@@ -96,4 +110,5 @@ def judge(score: BaseScore) -> CheckResult:
             Severity.WARN,
             f"{message}: nearly all earn everything, so there is little left to learn: take harder tasks",
         )
-    return CheckResult("base score", Severity.WARN if score.failures else Severity.OK, message)
+    is_whole = not score.failures and not score.broken
+    return CheckResult("base score", Severity.OK if is_whole else Severity.WARN, message)

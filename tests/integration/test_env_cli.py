@@ -116,7 +116,12 @@ def test_without_a_model_the_check_says_how_the_base_score_is_measured(own: Path
             marks=pytest.mark.slow,
         ),
         ("return best if len(task.main_query) % 2 else '?'", 0, "ok", "95 % from"),
-        ("return {}[best]", 1, "fail", "no attempt could be scored; the first failure: KeyError"),
+        (
+            "return {}[best]",
+            1,
+            "fail",
+            "the program broke all 6 attempts; the first: ProgramFailure: the program raised KeyError",
+        ),
     ],
 )
 def test_the_base_score_says_whether_a_model_can_learn(

@@ -117,7 +117,7 @@ def test_every_error_code_is_on_the_page() -> None:
     named = {value.code for value in vars(errors).values() if isinstance(value, type) and hasattr(value, "code")}
     # Never an answer: what keeps a server from starting, that none was there, what is wrong with a user's own code.
     own_code = {"environment_invalid", "environment_failure", "program_failure", "sandbox_unavailable"}
-    assert codes == named - own_code - {"ledger_in_use", "server_unreachable"}
+    assert codes == named - own_code - {"ledger_damaged", "ledger_in_use", "server_unreachable"}
 
 
 def test_every_metric_is_on_the_page(start_server: Any) -> None:

@@ -134,10 +134,11 @@ def test_resume_of_a_finished_study_changes_nothing_starts_no_server_and_ends_wi
     assert after == before
     lines = resumed.stdout.splitlines()
     assert lines[0].startswith("answer: ")
-    assert [line.partition(":")[0] for line in lines] == [
-        "answer", "verdicts", *(f"  {line}" for line in ARMS), "study", "status", "database", "report", "html",
-        "explorer",
+    assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] == [
+        "answer", "recommendation", "verdicts", "runs", "study", "status", "database", "report", "html", "explorer",
     ]  # fmt: skip
+    verdicts = lines[lines.index("verdicts:") + 1 :][: len(ARMS)]
+    assert [line.partition(":")[0] for line in verdicts] == [f"  {name}" for name in ARMS]
     assert lines[-1] == f"explorer: researcher ui --home {done.home}"
 
 
@@ -204,14 +205,15 @@ def test_last_finding_equals_what_the_evaluations_give(done: Done) -> None:
     assert set(finding.run_ids) == {run.id for run in done.store.list_runs(study_id=done.study.id)}
 
 
-def test_sealed_split_is_opened_once_for_winner_and_baseline(done: Done) -> None:
+def test_sealed_split_is_opened_once_for_winner_and_runner_up(done: Done) -> None:
     sealed = done.store.list_evaluations(study_id=done.study.id, split="test")
 
     assert {item.phase for item in sealed} == {"sealed"}
     # Every answer of the fake engine is wrong: the baseline, listed first, is the winner as well.
-    assert {item.run_id for item in sealed} == {run.id for run in done.runs("batch_size=2")}
+    both = [*done.runs("batch_size=2"), *done.runs("batch_size=3")]
+    assert sorted(item.run_id for item in sealed) == sorted(run.id for run in both)
     charter = done.store.find_charter(done.study.id)
-    assert charter is not None and charter.test_opened_for == "score batch_size=2"
+    assert charter is not None and charter.test_opened_for == "score batch_size=2 and batch_size=3"
 
 
 def test_report_is_written_and_every_step_has_an_event(done: Done) -> None:

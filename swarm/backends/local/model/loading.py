@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -70,7 +71,8 @@ def load_model(
         )
     except Exception as error:
         first_line = str(error).strip().split("\n", 1)[0]
-        raise EngineFailure(f"{directory}: cannot be loaded: {type(error).__name__}: {first_line}") from error
+        what = _find_damaged(directory) or directory
+        raise EngineFailure(f"{what}: cannot be loaded: {type(error).__name__}: {first_line}") from error
     if lora is not None:
         add_adapter(module, lora)
     module = module.to(device).eval()
@@ -87,6 +89,17 @@ def load_model(
         vocabulary=vocabulary,
         device=device,
     )
+
+
+def _find_damaged(directory: Path) -> Path | None:
+    """Return the first file of weights that cannot be opened: the library's error does not always name it."""
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError:
+            return path
+    return None
 
 
 def _context_length(supported: int, wanted: int | None) -> int:

@@ -69,6 +69,13 @@ def root(
 @app.command()
 def start(
     topic: options.TopicOption,
+    vary: options.VaryOption = None,
+    fix: options.FixOption = None,
+    baseline: options.BaselineOption = None,
+    design: options.DesignOption = None,
+    equal: options.EqualOption = None,
+    kind: options.KindOption = "compare",
+    asked: options.AskedOption = "effect",
     brain: options.BrainOption = None,
     model: options.ModelOption = None,
     env: options.EnvOption = None,
@@ -124,6 +131,7 @@ def start(
             {
                 **{name: value for name, value in given.items() if name in StudySettings.model_fields},
                 "brain": _choose_brain(brain),
+                **{name: given[name] or () for name in ("vary", "fix", "baseline")},
                 **_environment_settings(env),
                 "train_envs": [_in_full(name) for name in train_env or ()],
                 "programs": read_programs(program or (), env),
@@ -133,7 +141,8 @@ def start(
             }
         )
         settings = complete_from_topic(topic, settings)
-        check_study(topic, settings)
+        for line in check_study(topic, settings):
+            typer.echo(line, err=True)
         with open_database(home, db) as store:
             from researcher.study.requests import create_study, resume_command
 

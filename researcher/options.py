@@ -22,6 +22,38 @@ StudyArgument = Annotated[str, typer.Argument(help="Id of a study; `researcher l
 NewestStudyArgument = Annotated[str | None, typer.Argument(help="Id of a study (default: the newest).")]
 
 TopicOption = Annotated[str, typer.Option(help="What to study, in plain words.")]
+VaryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A factor and its levels, as in lr=1e-3,3e-3, or levels that set several things, as in "
+        "'short: batch_size=8,total_steps=60; long: batch_size=16'. May be given again."
+    ),
+]
+FixOption = Annotated[
+    list[str] | None, typer.Option(help="A setting of every arm, as in batch_size=8. May be given again.")
+]
+BaselineOption = Annotated[
+    list[str] | None,
+    typer.Option(help="The level that the others are compared with, as in lr=0.001 (default: the usual one)."),
+]
+DesignOption = Annotated[
+    str | None,
+    typer.Option(help="Of several factors: factorial (all combinations; default up to 12 arms) or one-at-a-time."),
+]
+EqualOption = Annotated[
+    str | None,
+    typer.Option(help="What every arm gets the same of: episodes (default), steps, tokens[=N] or time[=SECONDS]."),
+]
+KindOption = Annotated[
+    str, typer.Option(help="compare: given arms; optimize: search for the best settings, confirmed on fresh seeds.")
+]
+AskedOption = Annotated[
+    str,
+    typer.Option(
+        "--ask",
+        help="What is asked of the factors: effect, best, better, matters_more, interaction, equal, sooner, needed.",
+    ),
+]
 BrainOption = Annotated[
     str | None,
     typer.Option(

@@ -147,6 +147,83 @@ class StudiedEnvironment:
     description: str
 
 
+class StudyKind(StrEnum):
+    """COMPARE answers a question about given arms. OPTIMIZE looks for the best settings in a space: its first plans
+    make no claim, and the arm that they find is confirmed on fresh seeds."""
+
+    COMPARE = "compare"
+    OPTIMIZE = "optimize"
+
+
+class Design(StrEnum):
+    """Which levels of several factors are combined: each beside the baseline's others, or all with all."""
+
+    ONE_AT_A_TIME = "one-at-a-time"
+    FACTORIAL = "factorial"
+
+
+class Asked(StrEnum):
+    """The relation that a study asks about. EFFECT is whether the levels of a factor differ at all."""
+
+    EFFECT = "effect"
+    BEST = "best"
+    BETTER = "better"
+    MATTERS_MORE = "matters_more"
+    INTERACTION = "interaction"
+    EQUAL = "equal"
+    SOONER = "sooner"
+    NEEDED = "needed"
+    DIVERGES = "diverges"
+
+
+class ComparedAt(StrEnum):
+    """The amount that every arm gets the same of."""
+
+    EPISODES = "episodes"
+    STEPS = "steps"
+    TOKENS = "tokens"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One value of a factor: `factors` is what the study compares, `settings` what the job is given."""
+
+    name: str
+    factors: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A factor of a study with its levels.
+
+    `explicit` says that a person gave the levels, and not the table of factors. `needs` are settings without which the
+    factor has no effect; every arm has them. `compared_with` names the level of the baseline where a person said so.
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    explicit: bool = True
+    needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    compared_with: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a study asks, as data: the only thing about it that plans, verdicts and reports read.
+
+    `fixed` are the settings of every arm that a person fixed. `design` is None where there is one factor. An optimizing
+    study without factors searches the default space.
+    """
+
+    kind: StudyKind = StudyKind.COMPARE
+    asked: Asked = Asked.EFFECT
+    factors: tuple[Factor, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    design: Design | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Charter:
     """The frozen question. `metric` is always the mean reward of eval episodes that the evaluator runs itself.
@@ -162,7 +239,8 @@ class Charter:
     no score by its own doing: `base` (the score before training), `worst` (the end of the range, or the worst score
     of the study). `sample_size` is None where nobody asked for power.
     `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of one attempt, for all arms
-    alike; None means unbounded.
+    alike; None means unbounded. `asks` is the question as data, `question` the same in words.
+    `job` are the settings that all arms share before their levels are set.
     """
 
     topic: str
@@ -190,6 +268,8 @@ class Charter:
     sample_size: SampleSizeGoal | None = None
     attempt_calls: int | None = None
     attempt_tokens: int | None = None
+    asks: Question = Question()
+    job: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +538,8 @@ class FrameRequest:
     """What a planner gets to frame a study. Values a person fixed by flags are not None and must be kept.
 
     `assume` says to go on without the parts of the topic that cannot be studied, which are refused otherwise.
+    `not_studied` are those that were left out before. `question` is what flags or the topic ask; without factors the
+    planner chooses them. `equal` is what every arm gets the same amount of, and `amount` how much of it.
     """
 
     topic: str
@@ -473,6 +555,10 @@ class FrameRequest:
     is_underpowered: bool = False
     attempt_calls: int | None = None
     attempt_tokens: int | None = None
+    question: Question = Question()
+    equal: ComparedAt | None = None
+    amount: float | None = None
+    not_studied: tuple[str, ...] = ()
 
 
 class ClaimKind(StrEnum):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from experiments_db import ExperimentStore
 from researcher.execution.runs import TRAINING_SECONDS
-from researcher.planner.reading.goals import ComparedAt
-from researcher.types import Charter
+from researcher.types import Charter, ComparedAt
 
 
 def ends_at_a_share(charter: Charter) -> bool:

@@ -17,7 +17,7 @@ from researcher.planner.language_model.chat import Chat, Price
 from researcher.planner.llm import PLAIN_PROGRAM, LLMPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
-from researcher.study.settings import StudySettings, rules_brain
+from researcher.study.settings import StudySettings, complete_from_topic, rules_brain
 from researcher.types import FrameRequest
 
 
@@ -49,8 +49,14 @@ def build_language_planner(
     failures = _failures_for_rules(settings)
     if not failures:
         return planner
+    as_rules = settings.model_copy(update={"brain": "rules"})
     return FallbackPlanner(
-        planner, rules_brain(settings), request, failures=failures, plain=PLAIN_PROGRAM, say=log.warn
+        planner,
+        rules_brain(settings),
+        lambda topic: complete_from_topic(topic, as_rules).request(topic),
+        failures=failures,
+        plain=PLAIN_PROGRAM,
+        say=log.warn,
     )
 
 

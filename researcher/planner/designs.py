@@ -1,7 +1,7 @@
 """Layouts of arms: the settings every job starts from, and which arms an iteration of the `rules` planner compares.
 
-Place in the flow: rules.py calls these with the factors of a topic or with the history of the study. This module knows
-nothing of how a topic is read, of files or of servers.
+Place in the flow: rules.py calls these with the question of a charter or with the history of the study. This module
+knows nothing of how a topic is read, of files or of servers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments_db import number_as_text
-from researcher.planner.factors import EPISODES_PER_STEP, KL_COEFFICIENT, Factor, Level
-from researcher.types import Arm, History, Verdict
+from researcher.question.factors import SPECS
+from researcher.question.flags import make_factor
+from researcher.types import Arm, Design, Factor, History, Level, Question, StudyKind, Verdict
 from swarm import TrainJob
-
-LARGEST_FACTORIAL = 12
-"""Arms. Above that, two factors are varied one at a time: what a laptop trains in an hour."""
 
 BASE_JOB: Mapping[str, Any] = MappingProxyType(
     {
@@ -56,33 +54,26 @@ def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dic
     return {**job, "total_steps": steps or base.get("total_steps") or STEPS.get(task, DEFAULT_STEPS)}
 
 
-def lay_out(factors: Sequence[Factor], job: Mapping[str, Any], *, is_crossed: bool = False) -> tuple[Arm, ...]:
-    """Exactly the levels of one factor; of several, all combinations if they are few, else one factor at a time.
+def lay_out(question: Question, job: Mapping[str, Any]) -> tuple[Arm, ...]:
+    """Return the arms of a question: the levels of one factor; of several, what its design says.
 
-    `is_crossed` asks for the combinations of factors whose values the topic does not give as well.
-
-    The baseline is the arm whose levels are all those that the topic compares with, or the usual ones; else the first.
+    The baseline is the arm of the levels that the question compares with, or of the usual ones, which leave `job` as it
+    is; else the first arm. What factors need stands in every arm, unless `job` was fixed otherwise.
     """
-    job = dict(job)
-    for factor in factors:
-        job |= factor.base
-    crossed = is_crossed or all(factor.explicit or len(factor.levels) == 2 for factor in factors)
-    count = 1
-    for factor in factors:
-        count *= len(factor.levels)
-    if len(factors) == 1 or (crossed and count <= LARGEST_FACTORIAL):
+    factors = question.factors
+    needs = {name: value for factor in factors for name, value in factor.needs.items() if name not in question.fixed}
+    job = {**job, **needs}
+    usual = tuple(_usual_level(factor, job) for factor in factors)
+    if len(factors) == 1 or question.design is Design.FACTORIAL:
         choices = list(product(*(factor.levels for factor in factors)))
     else:
-        usual = tuple(_usual_level(factor, job) for factor in factors)
         choices = [usual]
         for index, factor in enumerate(factors):
             others = (level for level in factor.levels if level != usual[index])
             choices.extend((*usual[:index], level, *usual[index + 1 :]) for level in others)
-    arms = [_make_arm(levels, job) for levels in choices]
-    usual_names = {_usual_level(factor, job).name for factor in factors}
-    baseline = next(
-        (index for index, levels in enumerate(choices) if {level.name for level in levels} <= usual_names), 0
-    )
+    is_search = question.kind is StudyKind.OPTIMIZE
+    arms = [_make_arm(levels, job, usual if is_search else ()) for levels in choices]
+    baseline = choices.index(usual) if usual in choices else 0
     parent = arms[baseline].name
     return tuple(
         replace(arm, is_baseline=index == baseline, parent=None if index == baseline else parent)
@@ -90,32 +81,14 @@ def lay_out(factors: Sequence[Factor], job: Mapping[str, Any], *, is_crossed: bo
     )
 
 
-def default_arms(job: Mapping[str, Any]) -> tuple[Arm, ...]:
-    """The baseline and four single changes: a larger and a smaller learning rate, larger groups, a KL term."""
-    lr, steps_tasks = job["lr"], EPISODES_PER_STEP // 16
-    higher, lower = float(number_as_text(3 * lr)), float(number_as_text(0.3 * lr))
-    changes: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-        f"lr={number_as_text(higher)}": ({"lr": higher}, {"lr": higher}, "three times the learning rate"),
-        f"lr={number_as_text(lower)}": ({"lr": lower}, {"lr": lower}, "a third of the learning rate"),
-        "num_repeat=16": (
-            {"num_repeat": 16},
-            {"num_repeat": 16, "batch_size": steps_tasks},
-            "groups twice as large, at the same number of episodes per step",
-        ),
-        "kl": (
-            {"use_kl_loss": True},
-            {"use_kl_loss": True, "kl_loss_coef": KL_COEFFICIENT},
-            "a loss term towards the base model",
-        ),
-    }
-    usual = {"lr": lr, "num_repeat": job["num_repeat"], "use_kl_loss": False}
-    baseline = Arm(BASELINE, usual, dict(job), "the default settings", is_baseline=True)
-    return (
-        baseline,
-        *(
-            Arm(name, {**usual, **factors}, {**job, **settings}, why, parent=BASELINE)
-            for name, (factors, settings, why) in changes.items()
-        ),
+def default_space(job: Mapping[str, Any]) -> tuple[Factor, ...]:
+    """Return what a search without factors tries: two other learning rates, larger groups and a KL term."""
+    lr = job["lr"]
+    rates = [lr, *(float(number_as_text(times * lr)) for times in (3, 0.3))]
+    values = {"lr": rates, "num_repeat": [job["num_repeat"], 2 * job["num_repeat"]], "use_kl_loss": [False, True]}
+    return tuple(
+        make_factor(SPECS[name], [value for value in levels if name not in job or value is not None], explicit=False)
+        for name, levels in values.items()
     )
 
 
@@ -140,7 +113,7 @@ def combine_kept(history: History) -> tuple[Arm, ...] | None:
         {**baseline.factors, **factors},
         {**baseline.job, **changes},
         "every kept change together",
-        parent=BASELINE,
+        parent=baseline.name,
         environment=baseline.environment,
     )
     return baseline, combined
@@ -181,11 +154,11 @@ def _baseline_of(arms: tuple[Arm, ...]) -> Arm:
 
 
 def _usual_level(factor: Factor, job: Mapping[str, Any]) -> Level:
-    """The level that the topic compares with, else the one that leaves the job as it is, or the first one."""
+    """The level that the question compares with, else the one that leaves the job as it is, or the first one."""
     if factor.compared_with is not None:
-        return factor.compared_with
+        return next(level for level in factor.levels if level.name == factor.compared_with)
     for level in factor.levels:
-        if all(_present(job, key) == value for key, value in level.settings.items() if key != "kl_loss_coef" or value):
+        if all(_present(job, key) == value for key, value in level.settings.items()):
             return level
     return factor.levels[0]
 
@@ -194,11 +167,13 @@ def _present(job: Mapping[str, Any], key: str) -> Any:
     return job.get(key, TrainJob.model_fields[key].default)
 
 
-def _make_arm(levels: Sequence[Level], job: Mapping[str, Any]) -> Arm:
+def _make_arm(levels: Sequence[Level], job: Mapping[str, Any], usual: Sequence[Level]) -> Arm:
+    """The arm of these levels, named by all of them, or in a search by those that are not `usual`."""
     factors: dict[str, Any] = {}
     settings: dict[str, Any] = dict(job)
     for level in levels:
         factors |= level.factors
         settings |= level.settings
-    name = " ".join(level.name for level in levels)
-    return Arm(name, factors, settings, rationale=f"named by the topic: {name}")
+    named = [level.name for level in levels if level not in usual]
+    name = " ".join(named) or BASELINE
+    return Arm(name, factors, settings, rationale=f"named by the question: {name}")

@@ -13,9 +13,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from researcher.planner.factors import FACTORS
-from researcher.planner.reading.goals import ComparedAt
-from researcher.types import Arm
+from researcher.types import Arm, ComparedAt
 from swarm import TrainJob
 
 HELD: Mapping[ComparedAt, str] = {
@@ -35,9 +33,9 @@ MOST_STEPS_IN_TIME = 1000
 
 
 def usual_comparison(factors: Sequence[str]) -> ComparedAt:
-    """What arms that differ in these factors are compared at where the topic does not say."""
-    wanted = {spec.compared_at for spec in FACTORS if spec.name in factors}
-    return ComparedAt.STEPS if ComparedAt.STEPS in wanted else ComparedAt.EPISODES
+    """Return what arms that differ in these factors are compared at where nobody says so: equal episodes, but for the
+    number of steps, which is the amount itself."""
+    return ComparedAt.STEPS if "total_steps" in factors else ComparedAt.EPISODES
 
 
 def usual_amount(compared_at: ComparedAt, job: Mapping[str, Any], max_tokens: int) -> float:

@@ -2,8 +2,9 @@
 
 Place in the flow: one of the planners of base.py, made of two others. Each question goes to the language model first;
 what takes the rules' planner instead is a failure named beforehand: an outage, a spent budget of tokens or money, or
-both. The next question goes to the language model again. Rules answer only what they can answer soundly: they read the
-topic as `--brain rules` would, and write no program but the plain one. Where they cannot, the failure stands.
+both. The next question goes to the language model again. Rules answer only what they can answer soundly: they take the
+factors of the charter, or read the topic as `--brain rules` would, and write no program but the plain one. Where they
+cannot, the failure stands.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.job_check import contradict_name
 from researcher.planner.base import Planner
 from researcher.planner.predictions import predict
-from researcher.planner.rules import PROGRAM, RulesPlanner
+from researcher.planner.rules import RulesPlanner
+from researcher.question.factors import PROGRAM
 from researcher.types import (
     Analysis,
     Arm,
@@ -35,13 +37,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FallbackPlanner:
-    """`failures` are the errors at which `rules` answer. `plain` is what the language model's arms call a program that
-    does nothing differently. `say` gets the kind of an event and a line for people.
+    """`failures` are the errors at which `rules` answer. `read` makes a topic the request that rules frame; it raises
+    TopicInvalid. `plain` is what the language model's arms call a program that does nothing differently. `say` gets the
+    kind of an event and a line for people.
     """
 
     model: Planner
     rules: RulesPlanner
-    request: FrameRequest
+    read: Callable[[str], FrameRequest]
     _: KW_ONLY
     failures: tuple[type[ResearchError], ...]
     plain: str
@@ -52,7 +55,9 @@ class FallbackPlanner:
         return self.model.name
 
     def frame(self, request: FrameRequest) -> Charter:
-        return self._ask("frame the topic", lambda: self.model.frame(request), lambda: self.rules.frame(request))
+        return self._ask(
+            "frame the topic", lambda: self.model.frame(request), lambda: self.rules.frame(self.read(request.topic))
+        )
 
     def plan(self, charter: Charter, history: History) -> Plan:
         return self._ask(
@@ -105,19 +110,21 @@ class FallbackPlanner:
             return answer
 
     def _plan_by_rules(self, charter: Charter, history: History) -> Plan:
-        self._check_topic(charter)
-        planned = self.rules.plan(charter, history)
+        planned = self.rules.plan(self._with_question(charter), history)
         return planned if history.plans else _around_baseline(charter, planned)
 
     def _decide_by_rules(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
-        self._check_topic(charter)
-        return self.rules.decide(charter, analysis, history)
+        return self.rules.decide(self._with_question(charter), analysis, history)
 
-    def _check_topic(self, charter: Charter) -> None:
-        """Raises TopicInvalid for a topic that rules would study in part, or on another environment."""
-        read = self.rules.frame(replace(self.request, topic=charter.topic))
+    def _with_question(self, charter: Charter) -> Charter:
+        """The charter with a question as data. Raises TopicInvalid for a topic that rules cannot read, or that they
+        would study on another environment."""
+        if charter.asks.factors and charter.job:
+            return charter
+        read = self.rules.frame(self.read(charter.topic))
         if read.task != charter.task:
             raise TopicInvalid(f"rules read the topic as one on {read.task}, the study is on {charter.task}")
+        return replace(charter, asks=read.asks, job=read.job, compared_at=charter.compared_at or read.compared_at)
 
     def _write_plain(self, charter: Charter, arm: Arm) -> ArmProgram:
         """Raises PlannerError for an arm that is about another program."""

@@ -44,9 +44,9 @@ from researcher.planner.language_model.briefing import (
     show_results,
 )
 from researcher.planner.language_model.chat import Chat
-from researcher.planner.reading.goals import ComparedAt
-from researcher.planner.reading.refusal import refuse
-from researcher.planner.rules import EVAL_EPISODES, PROGRAM
+from researcher.planner.rules import EVAL_EPISODES
+from researcher.question.asking import refuse_by_name
+from researcher.question.factors import PROGRAM
 from researcher.types import (
     Action,
     Analysis,
@@ -54,6 +54,7 @@ from researcher.types import (
     ArmProgram,
     Charter,
     Claim,
+    ComparedAt,
     Contrast,
     Decision,
     DecisionRule,
@@ -137,7 +138,7 @@ class LLMPlanner:
         answer = self._chat.ask("frame", question, parse)
         if answer.infeasible and not request.assume:
             parts = [(item.what, item.why) for item in answer.infeasible]
-            raise refuse(parts, answer.nearest or DEFAULT_TOPIC, request, comparable=(*TUNABLE, PROGRAM))
+            raise refuse_by_name(parts, answer.nearest or DEFAULT_TOPIC, request)
         assert answer.question and answer.task and answer.baseline, "_parse_frame asks for all three"
         return Charter(
             topic=topic,
@@ -156,6 +157,7 @@ class LLMPlanner:
             not_studied=tuple(item.what for item in answer.infeasible),
             compared_at=answer.compared_at,
             sample_size=SampleSizeGoal(seeds=self._seeds or request.seeds, is_underpowered=request.is_underpowered),
+            asks=request.question,
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:

@@ -1,11 +1,10 @@
-"""The planner without a language model: a designed experiment from what the topic says, and from defaults elsewhere.
+"""The planner without a language model: a designed experiment from the factors of the charter.
 
-Place in the flow: one of the planners of base.py, the default where no language model is configured. topic.py reads the
-topic, designs.py lays out the arms; this module decides in which order that happens and says what it assumed.
+Place in the flow: one of the planners of base.py, the default where no language model is configured. designs.py lays
+out the arms; this module decides in which order that happens and says what it assumed.
 
-A topic that names values or a factor gets one iteration with exactly those arms. A topic that names nothing at all gets
-three: one factor at a time, then the kept changes combined, then the best arm confirmed on fresh seeds. A topic with
-parts that nothing stands for is refused by name, unless a person says to go on without them.
+A study that compares gets one iteration with exactly the arms of its factors. One that optimizes gets three: one change
+at a time, then the kept changes combined, then the best arm confirmed on fresh seeds.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from researcher.errors import PlannerError, TopicInvalid
 from researcher.planner.designs import (
     combine_kept,
     confirm_best,
-    default_arms,
     default_job,
+    default_space,
     is_confirmation,
     lay_out,
     repeat_inconclusive,
@@ -34,13 +33,9 @@ from researcher.planner.equal_amounts import (
     usual_amount,
     usual_comparison,
 )
-from researcher.planner.factors import DEFAULT_MAX_TOKENS, Factor, Level
 from researcher.planner.predictions import predict
-from researcher.planner.reading.asked import fit_levels, needs_combinations, state_question
-from researcher.planner.reading.flags import RESPONSE_LENGTH, TOTAL_STEPS, Flags
-from researcher.planner.reading.goals import ComparedAt
-from researcher.planner.reading.refusal import nearest_topic, refuse
-from researcher.planner.topic import ParsedTopic, parse_topic
+from researcher.question.factors import PROGRAM, TRAIN_ENV
+from researcher.question.wording import state_question, title_of, title_of_environment
 from researcher.types import (
     Action,
     Analysis,
@@ -50,21 +45,26 @@ from researcher.types import (
     Charter,
     Claim,
     ClaimKind,
+    ComparedAt,
     Decision,
     DecisionRule,
     FrameRequest,
     History,
     Plan,
     Problem,
+    Question,
     SampleSizeGoal,
+    StudyKind,
     Verdict,
 )
 from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
-PROGRAM, ENVIRONMENT = "program", "train_env"
-"""Names of the factors whose levels are programs, and environments to train on."""
+RESPONSE_LENGTH = "max_response_length"
+"""The factor whose levels are limits on a reply, which a program asks the model for."""
+DEFAULT_MAX_TOKENS = 256
+"""The bound on a reply of an environment that sets none, and of a job."""
 EVAL_EPISODES = 400
 """Standard error at most 0.025 per run; on the bundled model they take two seconds, where a run takes thirty."""
 
@@ -75,71 +75,61 @@ the default design half of it finds changes, the rest is for their combination a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesPlanner:
-    """`seeds` and `steps` are what a person fixed by flags; None leaves them to the topic, then to the defaults.
-
-    `base_job` are settings of every job: engine `fake` tries the whole loop without a model. `programs` are compared
-    by name with the first of them as the baseline; one alone is what every arm runs. `train_envs` likewise, by what
-    they are called: the environments to train on. `gpus` is how many there are; None where that cannot be told here.
+    """`programs` are the code of the program of each level, by name; one alone is what every arm runs. `train_envs` are
+    the references of the environments to train on, likewise. Everything else of a study stands in its charter.
     """
 
     name = "rules"
 
-    seeds: int | None = None
-    steps: int | None = None
-    base_job: Mapping[str, Any] = field(default_factory=dict[str, Any])
     programs: Mapping[str, str] = field(default_factory=dict[str, str])
     train_envs: Mapping[str, str] = field(default_factory=dict[str, str])
-    gpus: int | None = None
 
     def frame(self, request: FrameRequest) -> Charter:
-        topic = self._read(request.topic)
-        task = request.environment.name if request.environment else self._choose_task(topic, request.task)
-        flags = Flags(self.base_job, self.steps, len(self.programs), len(self.train_envs), self.gpus)
-        flags.refuse_contradictions(topic, request)
-        missing = flags.find_missing(topic, request)
-        if missing and not request.assume:
-            parts = [(part.text, part.remedy) for part in missing]
-            raise refuse(parts, nearest_topic(topic, topic.factors, task), request)
-        topic = self._restrict(topic, task)
-        compared_at, amount = self._share(topic, task)
-        arms = self._first_arms(topic, task, compared_at, amount)
-        for arm in arms:
-            _check_job(arm)
-        baseline = next(arm.name for arm in arms if arm.is_baseline)
-        seeds = self._count_seeds(topic)
-        return Charter(
-            topic=topic.text,
-            question=state_question(topic.factors, topic.goals, task),
+        task = request.environment.name if request.environment else _choose_task(request.task)
+        question = self._fill(request.question, task, request.steps)
+        job = default_job(task, steps=request.steps, base=question.fixed)
+        compared_at = request.equal or usual_comparison([factor.name for factor in question.factors])
+        usual = usual_amount(compared_at, job, _longest_reply(task))
+        amount = (request.amount or usual) if usual else 0.0
+        charter = Charter(
+            topic=request.topic,
+            question=state_question(question, task),
             task=task,
             metric="mean reward of held-out episodes",
             direction="maximize",
-            baseline=baseline,
+            baseline="",
             search_split="validation",
             sealed_split="test",
-            eval_episodes=request.eval_episodes or topic.eval_episodes or EVAL_EPISODES,
-            rule=DecisionRule(shares=_shares(topic, request.budget)),
+            eval_episodes=request.eval_episodes or EVAL_EPISODES,
+            rule=DecisionRule(shares=_shares(question, request.budget)),
             budget=request.budget,
             brain=self.name,
-            assumptions=(*self._assumptions(topic, task, request, seeds), *say_inequality(arms, compared_at)),
-            sample_size=SampleSizeGoal(seeds=seeds, is_underpowered=request.is_underpowered),
-            not_studied=tuple(dict.fromkeys(part.text for part in missing)),
+            sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
+            not_studied=request.not_studied,
             compared_at=compared_at.value,
             amount=amount,
+            asks=question,
+            job=job,
         )
+        arms = self._first_arms(charter)
+        for arm in arms:
+            _check_job(arm)
+        baseline = next(arm.name for arm in arms if arm.is_baseline)
+        assumptions = (*_assumptions(charter, request), *say_inequality(arms, compared_at))
+        return replace(charter, baseline=baseline, assumptions=assumptions)
 
     def plan(self, charter: Charter, history: History) -> Plan:
-        topic = self._restrict(self._read(charter.topic), charter.task)
+        question = charter.asks
         if not history.plans:
-            seeds = tuple(range(self._count_seeds(topic) or SampleSizeGoal().pilot_seeds))
-            # Studies of older versions trained every arm for the same number of steps.
-            compared_at = ComparedAt(charter.compared_at or ComparedAt.STEPS)
-            arms = self._first_arms(topic, charter.task, compared_at, charter.amount)
-            return Plan(0, predict(arms, charter), arms, seeds, _rationale(topic))
+            goal = charter.sample_size or SampleSizeGoal()
+            seeds = tuple(range(goal.seeds or goal.pilot_seeds))
+            arms = self._first_arms(charter)
+            return Plan(0, predict(arms, charter), arms, seeds, _rationale(question))
         iteration, seeds = len(history.plans), _fresh_seeds(history)
-        if topic.factors and (arms := self._unseen_arms(topic, charter, history)):
-            why = "The arms that the topic names and no plan has compared yet, beside the baseline on fresh seeds."
+        if question.kind is StudyKind.COMPARE and (arms := self._unseen_arms(charter, history)):
+            why = "The arms that the question names and no plan has compared yet, beside the baseline on fresh seeds."
             return Plan(iteration, predict(arms, charter), arms, seeds, why)
-        if topic.factors:
+        if question.kind is StudyKind.COMPARE:
             arms = repeat_inconclusive(history)
             why = "Inconclusive arms get as many runs again, on fresh seeds."
             return Plan(iteration, predict(arms, charter), arms, seeds, why, pools_runs=True)
@@ -152,12 +142,11 @@ class RulesPlanner:
         why = "The best arm is repeated on fresh seeds, which alone confirm it."
         return Plan(iteration, predict(arms, charter), arms, seeds, why)
 
-    def _unseen_arms(self, topic: ParsedTopic, charter: Charter, history: History) -> tuple[Arm, ...]:
+    def _unseen_arms(self, charter: Charter, history: History) -> tuple[Arm, ...]:
         """The baseline and those arms that no plan has had, as in a study that was forked to ask for more; empty if
         there are none."""
         known = {arm.name for plan in history.plans for arm in plan.arms}
-        compared_at = ComparedAt(charter.compared_at or ComparedAt.STEPS)
-        arms = self._first_arms(topic, charter.task, compared_at, charter.amount)
+        arms = self._first_arms(charter)
         unseen = tuple(arm for arm in arms if arm.name not in known)
         return (*(arm for arm in arms if arm.name == charter.baseline), *unseen) if unseen else ()
 
@@ -196,10 +185,9 @@ class RulesPlanner:
         )
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
-        topic = self._restrict(self._read(charter.topic), charter.task)
         iteration = len(history.plans) - 1
         kept = [comparison.arm for comparison in analysis.comparisons if comparison.verdict is Verdict.KEEP]
-        if topic.factors:
+        if charter.asks.kind is StudyKind.COMPARE:
             return _decide_named(charter, analysis, history)
         if is_confirmation(history):
             (arm,) = (item.name for item in history.plans[-1].arms if item.name != charter.baseline)
@@ -212,85 +200,55 @@ class RulesPlanner:
         best = next(arm for arm in analysis.ranking if arm in kept)
         return Decision(Action.REFINE, f"{best} is the best that was kept: it is confirmed on fresh seeds.")
 
-    def _read(self, text: str) -> ParsedTopic:
-        """The topic, with programs and environments to train on as its first factors where there are several."""
-        topic = parse_topic(text)
-        named = {PROGRAM: self.programs, ENVIRONMENT: self.train_envs}
-        factors = tuple(
-            Factor(factor, tuple(Level(name, {factor: name}, {}) for name in names), explicit=True)
-            for factor, names in named.items()
-            if len(names) > 1
-        )
-        factors = fit_levels((*factors, *_apart(topic.factors)), topic.goals)
-        return replace(topic, factors=factors)
+    def _fill(self, question: Question, task: str, steps: int | None) -> Question:
+        """The question with the space that a search without factors goes through."""
+        if question.kind is StudyKind.COMPARE and not question.factors:
+            raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
+        if self.programs and any(factor.name == RESPONSE_LENGTH for factor in question.factors):
+            raise TopicInvalid(
+                f"--vary: programs of your own say how long a reply may be, so {RESPONSE_LENGTH} changes nothing: "
+                "compare two of them with --program"
+            )
+        if question.factors:
+            return question
+        return replace(question, factors=default_space(default_job(task, steps=steps, base=question.fixed)))
 
-    def _restrict(self, topic: ParsedTopic, task: str) -> ParsedTopic:
-        """The topic with what can be studied of it on this environment with these programs."""
-        factors = (factor for factor in topic.factors if not (self.programs and factor.name == RESPONSE_LENGTH))
-        return replace(topic, factors=tuple(_fit_to_replies(factor, task) for factor in factors))
-
-    def _choose_task(self, topic: ParsedTopic, fixed: str | None) -> str:
-        if fixed is not None and fixed not in TASK_FAMILIES:
-            raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
-        return fixed or topic.task or DEFAULT_TASK
-
-    def _share(self, topic: ParsedTopic, task: str) -> tuple[ComparedAt, float]:
-        """At what the arms are compared, and how much of it ends a run, if not its steps."""
-        names = [factor.name for factor in topic.factors]
-        compared_at = usual_comparison(names)
-        if topic.compared_at is not None and TOTAL_STEPS not in names:
-            compared_at = topic.compared_at
-        usual = usual_amount(compared_at, self._job(topic, task), _longest_reply(task))
-        return compared_at, topic.amount or usual if usual else 0.0
-
-    def _job(self, topic: ParsedTopic, task: str) -> dict[str, Any]:
-        base = self.base_job if topic.model is None else {"model": topic.model, **self.base_job}
-        return default_job(task, steps=self.steps or topic.steps, base=base)
-
-    def _first_arms(self, topic: ParsedTopic, task: str, compared_at: ComparedAt, amount: float) -> tuple[Arm, ...]:
-        job = self._job(topic, task)
-        if topic.algorithm is not None:
-            job |= topic.algorithm.settings
-        is_crossed = needs_combinations(topic.factors, topic.goals)
-        arms = lay_out(topic.factors, job, is_crossed=is_crossed) if topic.factors else default_arms(job)
-        arms = hold_equal(arms, compared_at, amount)
+    def _first_arms(self, charter: Charter) -> tuple[Arm, ...]:
+        arms = lay_out(charter.asks, charter.job)
+        arms = hold_equal(arms, ComparedAt(charter.compared_at), charter.amount)
         return tuple(replace(arm, environment=self._environment_of(arm)) for arm in arms)
 
     def _environment_of(self, arm: Arm) -> str | None:
         """What an arm trains on; None for what it is judged on."""
         alone = next(iter(self.train_envs)) if len(self.train_envs) == 1 else None
-        name = arm.factors.get(ENVIRONMENT, alone)
+        name = arm.factors.get(TRAIN_ENV, alone)
         return None if name is None else self.train_envs[str(name)]
 
-    def _count_seeds(self, topic: ParsedTopic) -> int | None:
-        """What a person said; None leaves it to the design."""
-        return self.seeds or topic.seeds
 
-    def _assumptions(self, topic: ParsedTopic, task: str, request: FrameRequest, seeds: int | None) -> tuple[str, ...]:
-        said: list[str] = []
-        is_free = request.task is None and request.environment is None
-        if is_free and topic.task is None:
-            said.append(f"The topic names no known task: {task} is used (others: {', '.join(TASK_FAMILIES)}).")
-        if not is_free and topic.task not in (None, task):
-            said.append(f"The topic names {topic.task}, a flag names {task}: this study is on {task}.")
-        if not topic.factors:
-            said.append(
-                "The topic names no setting: the default design is used, which varies learning rate, group size "
-                "and KL one at a time, then combines what helped, then confirms it."
-            )
-        said.extend(f"{factor.name}: {factor.note}." for factor in topic.factors if factor.note)
-        said.extend(
-            f"{factor.name}: the topic gives no values, so these are compared: "
-            f"{', '.join(level.name for level in factor.levels)}."
-            for factor in topic.factors
-            if not factor.explicit
-        )
-        said.append(say_what_is_equal(*self._share(topic, task)))
-        if seeds is not None and seeds < DecisionRule().min_seeds:
-            said.append(f"With {seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
-        if topic.factors and request.budget.max_runs is None:
-            said.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
-        return tuple(said)
+def _choose_task(fixed: str | None) -> str:
+    if fixed is not None and fixed not in TASK_FAMILIES:
+        raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    return fixed or DEFAULT_TASK
+
+
+def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
+    said: list[str] = []
+    if request.task is None and request.environment is None:
+        place = title_of_environment(charter.task)
+        said.append(f"No environment is named: {place} is used (others: {', '.join(TASK_FAMILIES)}).")
+    for factor in charter.asks.factors:
+        if not factor.explicit:
+            names = ", ".join(level.name for level in factor.levels)
+            said.append(f"{title_of(factor.name)}: no values are given, so these are compared: {names}.")
+        if factor.needs:
+            needs = ", ".join(f"{name}={charter.job.get(name)}" for name in factor.needs)
+            said.append(f"{title_of(factor.name)}: every arm has {needs}, without which it has no effect.")
+    said.append(say_what_is_equal(ComparedAt(charter.compared_at), charter.amount))
+    if request.seeds is not None and request.seeds < DecisionRule().min_seeds:
+        said.append(f"With {request.seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
+    if charter.asks.kind is StudyKind.COMPARE and request.budget.max_runs is None:
+        said.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
+    return tuple(said)
 
 
 _PHRASES: Mapping[Verdict, str] = {
@@ -302,10 +260,10 @@ _PHRASES: Mapping[Verdict, str] = {
 
 
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
-    """Stop after the arms a topic named, or add seeds once, where the budget of runs has room for them."""
+    """Stop after the arms that the question names, or add seeds once, where the budget of runs has room for them."""
     open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]
     if not open_arms or len(history.plans) > 1:
-        return Decision(Action.STOP, "The arms that the topic names have been compared.")
+        return Decision(Action.STOP, "The arms that the question names have been compared.")
     spent = history.planned_runs
     more = len(_fresh_seeds(history))
     wanted = (len(open_arms) + 1) * more
@@ -324,42 +282,14 @@ def _longest_reply(task: str) -> int:
     return TASK_FAMILIES[task].max_tokens if task in TASK_FAMILIES else DEFAULT_MAX_TOKENS
 
 
-def _fit_to_replies(factor: Factor, task: str) -> Factor:
-    """Limits on a reply that the topic does not give: half of what the environment allows, that, and twice that."""
-    if factor.name != RESPONSE_LENGTH or factor.explicit:
-        return factor
-    usual = _longest_reply(task)
-    setting = {RESPONSE_LENGTH: usual}
-    levels = [
-        Level(f"{factor.name}={limit}", {factor.name: limit}, {factor.name: limit})
-        for limit in (max(1, usual // 2), usual, 2 * usual)
-    ]
-    return replace(factor, levels=tuple(levels), base={**factor.base, **setting})
+def _rationale(question: Question) -> str:
+    if question.kind is StudyKind.OPTIMIZE:
+        return "The baseline, and one change at a time."
+    return "The arms that the question names."
 
 
-def _apart(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
-    """Where the batch size is compared as well, a group size says nothing of it."""
-    if not any(factor.name == "batch_size" for factor in factors):
-        return factors
-    return tuple(
-        factor
-        if factor.name != "num_repeat"
-        else replace(
-            factor, levels=tuple(replace(level, settings=dict(level.factors)) for level in factor.levels), note=""
-        )
-        for factor in factors
-    )
-
-
-def _rationale(topic: ParsedTopic) -> str:
-    if not topic.factors:
-        return "Default design: the baseline, and one change at a time."
-    notes = [factor.note for factor in topic.factors if factor.note]
-    return "; ".join(["The arms that the topic names", *notes]) + "."
-
-
-def _shares(topic: ParsedTopic, budget: Budget) -> tuple[float, ...]:
-    if not topic.factors:
+def _shares(question: Question, budget: Budget) -> tuple[float, ...]:
+    if question.kind is StudyKind.OPTIMIZE:
         return SHARES_OF_DEFAULT
     return SHARES_OF_NAMED if budget.max_runs is None else SHARES_OF_REPEATED
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.planner.rules import RulesPlanner
-from researcher.planner.topic import parse_topic
+from researcher.question.asking import QuestionFlags, build_question, check_title, flags_of, refuse
+from researcher.question.reader import Reading, read_topic
+from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
 from researcher.study.budget import present_budget
-from researcher.types import Budget, FrameRequest, JudgedBy
+from researcher.types import Asked, Budget, ComparedAt, Design, FrameRequest, JudgedBy, Question, StudyKind
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
 from swarm.doctor.verl import check_sampler, check_trainer
@@ -68,7 +71,9 @@ class ProgramSetting(BaseModel):
 class StudySettings(BaseModel):
     """How a study was started; stored with it, so that `resume` needs nothing but its id.
 
-    `task` is a bundled environment, `env` any other one; `train_envs` are those to train on where they are others.
+    `kind` to `equal` are the question, as flags say it or as the topic was read; `not_studied` are the words of the
+    topic that `assume` left out. `task` is a bundled environment, `env` any other one; `train_envs` are those to train
+    on where they are others.
     `job` holds the settings that every arm starts from. `attempt_calls` and `attempt_tokens` bound the inference of
     each attempt of all arms alike; None leaves it unbounded. Elsewhere None leaves a choice to the topic and the
     planner. `servers` empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and
@@ -81,6 +86,14 @@ class StudySettings(BaseModel):
 
     brain: Literal["rules", "llm", "hybrid"] = "rules"
     model: str | None = None
+    kind: StudyKind = StudyKind.COMPARE
+    asked: Asked = Asked.EFFECT
+    vary: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
+    design: Design | None = None
+    equal: str | None = Field(default=None, pattern=r"^(episodes|steps|(tokens|time)(=\d+(\.\d+)?)?)$")
+    not_studied: tuple[str, ...] = ()
     task: str | None = None
     env: str | None = None
     train_envs: tuple[str, ...] = ()
@@ -155,7 +168,28 @@ class StudySettings(BaseModel):
         given = {"engine": self.engine, "model": model, "n_gpu": self.n_gpu}
         return {**self.job, **{name: value for name, value in given.items() if value is not None}}
 
+    def flags(self) -> QuestionFlags:
+        """The question as flags say it."""
+        job = self.base_job()
+        return QuestionFlags(
+            kind=self.kind,
+            asked=self.asked,
+            vary=self.vary,
+            fix=self.fix,
+            design=self.design,
+            baseline=self.baseline,
+            programs=[program.name for program in self.programs],
+            train_envs=list(name_environments(self.train_envs)),
+            job=job if self.steps is None else {**job, "total_steps": self.steps},
+        )
+
+    def question(self) -> Question:
+        """What is asked, as data. Raises TopicInvalid; with a language model there may be no factors."""
+        flags = self.flags()
+        return build_question(flags) if self.brain == "rules" or flags.name_factors else Question(kind=self.kind)
+
     def request(self, topic: str) -> FrameRequest:
+        unit, _, amount = (self.equal or "").partition("=")
         return FrameRequest(
             topic=topic,
             task=self.task,
@@ -170,6 +204,10 @@ class StudySettings(BaseModel):
             is_underpowered=self.underpowered,
             attempt_calls=self.attempt_calls,
             attempt_tokens=self.attempt_tokens,
+            question=self.question(),
+            equal=ComparedAt(unit) if unit else None,
+            amount=float(amount) if amount else None,
+            not_studied=self.not_studied,
         )
 
 
@@ -212,25 +250,40 @@ def read_job(path: Path) -> dict[str, Any]:
 
 
 def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
-    """The settings with what the topic says of machines, budget and environment and no flag says otherwise.
+    """Return the settings with what the topic says and no flag says otherwise.
 
-    Only the `rules` planner reads topics by itself; a language model is asked later. Raises TopicInvalid.
+    Only the `rules` planner reads topics by itself; a language model is asked later. Where flags name what is compared
+    the topic is a title: it may use any words, and no setting that no flag varies or fixes. Raises TopicNotUnderstood
+    for a topic with words that nothing stands for, TopicInvalid for one that contradicts a flag.
     """
     if settings.brain != "rules" or not topic.strip():
         return settings
-    said = parse_topic(topic)
-    found: dict[str, Any] = {"max_hours": said.max_hours, "max_runs": said.max_runs}
-    here = _count_gpus(settings)
-    if said.n_gpu is not None and "n_gpu" not in settings.job and (here is None or said.n_gpu <= here):
-        found["n_gpu"] = said.n_gpu
-        if settings.engine is None and "engine" not in settings.job:
-            found["engine"] = "auto"
-    if said.environment is not None and settings.task is None and settings.env is None:
-        source, mark, options = said.environment.partition("?")
+    reading = read_topic(topic)
+    given = settings.model_dump(exclude_defaults=True)
+    if settings.flags().name_factors or settings.kind is StudyKind.OPTIMIZE:
+        check_title(reading, settings.question())
+        return settings
+    unread = reading.unread + _too_many_gpus(reading, settings)
+    if unread and not settings.assume:
+        raise refuse(replace(reading, unread=unread), given)
+    said = flags_of(reading)
+    if "task" in given or "env" in given:
+        said = {name: value for name, value in said.items() if name not in ("task", "env")}
+    if "env" in said:
+        source, mark, options = str(said["env"]).partition("?")
         path = Path(source).expanduser()
-        found["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else said.environment
-    missing = {name: value for name, value in found.items() if value is not None and getattr(settings, name) is None}
-    return read_settings(settings.model_dump() | missing) if missing else settings
+        said["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else said["env"]
+    if "n_gpu" in said and settings.engine is None and "engine" not in settings.job:
+        said["engine"] = "auto"
+    # A list of fixed settings is added to, anything else that a flag says stands.
+    fix = (*settings.fix, *said.pop("fix", ()))
+    return read_settings({**settings.model_dump(), **said, **given, "fix": fix, "not_studied": unread})
+
+
+def _too_many_gpus(reading: Reading, settings: StudySettings) -> tuple[str, ...]:
+    wanted, here = reading.counts.get("n_gpu"), _count_gpus(settings)
+    is_here = wanted is None or here is None or wanted <= here or "n_gpu" in settings.job
+    return () if is_here else (f"{wanted:g} GPUs",)
 
 
 def _count_gpus(settings: StudySettings) -> int | None:
@@ -241,10 +294,11 @@ def _count_gpus(settings: StudySettings) -> int | None:
     return sum(1 for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdigit())
 
 
-def check_study(topic: str, settings: StudySettings) -> None:
-    """Everything that can be checked without a run, before anything is stored.
+def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
+    """Check everything that can be checked without a run, before anything is stored; return what was understood.
 
-    Raises TopicInvalid, ServerProblem or SandboxUnavailable.
+    The lines are empty with a language model, which reads the topic later. Raises TopicInvalid, ServerProblem or
+    SandboxUnavailable.
     """
     if not topic.strip():
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
@@ -260,8 +314,9 @@ def check_study(topic: str, settings: StudySettings) -> None:
         _check_engine(settings.base_job())
     for name in settings.train_envs:
         look_at(name, "--train-env")
+    understood: tuple[str, ...] = ()
     if settings.brain == "rules":
-        rules_brain(settings).frame(settings.request(topic))
+        understood = tuple(describe_question(rules_brain(settings).frame(settings.request(topic))))
     else:
         if settings.env is not None:
             look_at(settings.env)
@@ -269,6 +324,7 @@ def check_study(topic: str, settings: StudySettings) -> None:
     sandbox_of(settings)
     _check_programs(settings)
     check_servers(settings.servers)
+    return understood
 
 
 def _check_scores(settings: StudySettings) -> None:
@@ -323,14 +379,7 @@ def sandbox_of(settings: StudySettings) -> Sandbox | None:
 
 def rules_brain(settings: StudySettings) -> RulesPlanner:
     programs = {program.name: program.code for program in settings.programs}
-    return RulesPlanner(
-        seeds=settings.seeds,
-        steps=settings.steps,
-        base_job=settings.base_job(),
-        programs=programs,
-        train_envs=name_environments(settings.train_envs),
-        gpus=_count_gpus(settings),
-    )
+    return RulesPlanner(programs=programs, train_envs=name_environments(settings.train_envs))
 
 
 def _check_language_model(settings: StudySettings) -> None:

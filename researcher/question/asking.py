@@ -1,0 +1,225 @@
+"""Flags and topics made into one question: what a person asks, however it was said.
+
+Place in the flow: the settings of a study call `flags_of` for a topic that is read, and `build_question` for what they
+hold then. What cannot be asked is refused here, before anything starts. This module opens no environment and knows
+nothing of arms.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from researcher.errors import TopicInvalid, TopicNotUnderstood
+from researcher.question.factors import PROGRAM, TRAIN_ENV
+from researcher.question.flags import read_factors, read_fixed, value_as_text
+from researcher.question.reader import Reading
+from researcher.question.wording import title_of, title_of_environment
+from researcher.types import Asked, Design, Factor, FrameRequest, Level, Question, StudyKind
+from swarm.tasks import TASK_FAMILIES
+
+LARGEST_FACTORIAL = 12
+"""Arms: what a laptop trains in an hour. A larger one is built where --design factorial asks for it."""
+_COMMAND_FLAGS = (
+    *("equal", "design", "judged_by", "eval_every", "seeds", "steps", "max_runs", "max_hours", "eval_episodes"),
+)
+MID_TRAINING_SCORES = 5
+"""Steps between the scores of a topic that asks what learns sooner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionFlags:
+    """What a person says of a question by flags, as written. `programs` and `train_envs` are the names of several."""
+
+    kind: StudyKind = StudyKind.COMPARE
+    asked: Asked = Asked.EFFECT
+    vary: Sequence[str] = ()
+    fix: Sequence[str] = ()
+    design: Design | None = None
+    baseline: Sequence[str] = ()
+    programs: Sequence[str] = ()
+    train_envs: Sequence[str] = ()
+    job: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def name_factors(self) -> bool:
+        """Whether they say what is compared, so that the topic is a title."""
+        return bool(self.vary) or len(self.programs) > 1 or len(self.train_envs) > 1
+
+
+def build_question(flags: QuestionFlags) -> Question:
+    """Return the question that flags ask. Raises TopicInvalid, which names the flag that is wrong."""
+    named = {PROGRAM: flags.programs, TRAIN_ENV: flags.train_envs}
+    factors = tuple(
+        Factor(factor, tuple(Level(name, {factor: name}, {}) for name in names))
+        for factor, names in named.items()
+        if len(names) > 1
+    )
+    factors = (*factors, *read_factors(flags.vary))
+    fixed = read_fixed(flags.fix)
+    if twice := fixed.keys() & flags.job.keys():
+        raise TopicInvalid(f"--fix: {', '.join(sorted(twice))} is set by another flag as well: leave one of them out")
+    fixed = {**flags.job, **fixed}
+    for factor in factors:
+        for name in sorted({name for level in factor.levels for name in level.settings} & fixed.keys()):
+            raise TopicInvalid(f"--vary: {factor.name} varies {name}, which another flag fixes: leave one of both out")
+    factors = _with_baseline(factors, flags.baseline)
+    if flags.kind is StudyKind.COMPARE and not factors:
+        raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
+    return Question(
+        kind=flags.kind,
+        asked=flags.asked,
+        factors=factors,
+        fixed=fixed,
+        design=_choose_design(factors, flags),
+    )
+
+
+def flags_of(reading: Reading) -> dict[str, Any]:
+    """Return what a topic says as the flags that say it, by the names of the settings of a study."""
+    vary = [f"{factor.name}={','.join(_values(factor))}" for factor in reading.factors]
+    said: dict[str, Any] = {
+        "kind": reading.kind,
+        "asked": reading.asked,
+        "vary": vary,
+        "fix": [f"{name}={value_as_text(value)}" for name, value in reading.fixed.items()],
+        "baseline": [factor.compared_with for factor in reading.factors if factor.compared_with],
+        "equal": reading.compared_at,
+        **{name: _count(name, value) for name, value in reading.counts.items()},
+    }
+    if reading.environment in TASK_FAMILIES:
+        said["task"] = reading.environment
+    elif reading.environment is not None:
+        said["env"] = reading.environment
+    if reading.asked is Asked.SOONER:
+        said |= {"judged_by": "area", "eval_every": MID_TRAINING_SCORES}
+    if len(vary) > 1 and not any(factor.explicit for factor in reading.factors) and reading.asked is Asked.MATTERS_MORE:
+        said["design"] = Design.ONE_AT_A_TIME
+    return {name: value for name, value in said.items() if value not in (None, [], {})}
+
+
+def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
+    """Return the error of a topic with words that nothing stands for, in four lines. `given` are the flags so far."""
+    understood = ", ".join(_understood(reading)) or "nothing"
+    return TopicNotUnderstood(
+        "\n".join(
+            [
+                f"the topic has words that nothing stands for: {', '.join(map(repr, reading.unread))}",
+                f"understood: {understood}",
+                f"say it in flags: {_command(reading, given)}",
+                "the words that are known and the table of settings: docs/topics.md; without these parts: --assume",
+            ]
+        ),
+        reading.unread,
+    )
+
+
+def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: FrameRequest) -> TopicNotUnderstood:
+    """Return the error of a topic whose `parts` a language model found impossible, each with the reason. `nearest` is
+    a topic that can be studied."""
+    environment = request.environment.reference if request.environment else request.task
+    words = ["researcher", "start", "--topic", nearest, *(["--env", environment] if environment else [])]
+    named = list(dict(parts))
+    return TopicNotUnderstood(
+        "\n".join(
+            [
+                f"the topic asks for what cannot be studied: {', '.join(map(repr, named))}",
+                *(f"  {name}: {reason}" for name, reason in dict(parts).items()),
+                f"nearest study: {shlex.join(words)}",
+                "the table of settings: docs/topics.md; to study the topic without these parts: --assume",
+            ]
+        ),
+        tuple(named),
+    )
+
+
+def _understood(reading: Reading) -> Iterator[str]:
+    for factor in reading.factors:
+        yield f"{title_of(factor.name)} {', '.join(_values(factor))}"
+    for name, value in reading.fixed.items():
+        yield f"{title_of(name)} fixed at {value_as_text(value)}"
+    if reading.environment is not None:
+        yield f"on {title_of_environment(reading.environment)}"
+
+
+def _command(reading: Reading, given: Mapping[str, Any]) -> str:
+    said = {**flags_of(reading), **given}
+    words = ["researcher", "start", "--topic", reading.text]
+    words += ["--env", str(said.get("env") or said.get("task") or "reverse")]
+    if reading.kind is StudyKind.OPTIMIZE:
+        words += ["--kind", str(StudyKind.OPTIMIZE)]
+    elif not said.get("vary"):
+        # Nobody knows what else was meant: the first setting of the table shows the form.
+        said["vary"] = ["lr=1e-3,3e-3"]
+    for name in ("vary", "fix", "baseline"):
+        for text in said.get(name, ()):
+            words += [f"--{name}", text]
+    for name in (
+        "equal",
+        "design",
+        "judged_by",
+        "eval_every",
+        "seeds",
+        "steps",
+        "max_runs",
+        "max_hours",
+        "eval_episodes",
+    ):
+        if said.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(said[name])]
+    return shlex.join(words)
+
+
+def check_title(reading: Reading, question: Question) -> None:
+    """Refuse a topic that names a setting which no flag varies or fixes, where flags say what is compared.
+
+    Raises TopicInvalid: otherwise the study would be about something else than its title.
+    """
+    set_by_flags = {name for factor in question.factors for level in factor.levels for name in level.settings}
+    known = {*(factor.name for factor in question.factors), *set_by_flags, *question.fixed}
+    for name in sorted(reading.names - known):
+        raise TopicInvalid(
+            f"the topic names {title_of(name)}, which no flag varies or fixes: add --vary {name}=VALUE,VALUE or "
+            f"--fix {name}=VALUE, or leave it out of the topic"
+        )
+
+
+def _values(factor: Factor) -> list[str]:
+    return [value_as_text(level.factors[factor.name]) for level in factor.levels]
+
+
+def _count(name: str, value: float) -> float | int:
+    return value if name == "max_hours" else int(value)
+
+
+def _with_baseline(factors: tuple[Factor, ...], names: Sequence[str]) -> tuple[Factor, ...]:
+    """The factors with the levels that a person compares the others with."""
+    left = dict.fromkeys(names)
+    found: list[Factor] = []
+    for factor in factors:
+        level = next((item.name for item in factor.levels if item.name in left), factor.compared_with)
+        if level is not None:
+            left.pop(level, None)
+        found.append(replace(factor, compared_with=level))
+    if left:
+        known = ", ".join(level.name for factor in factors for level in factor.levels)
+        raise TopicInvalid(f"--baseline: there is no level {next(iter(left))!r}: choose from {known}")
+    return tuple(found)
+
+
+def _choose_design(factors: Sequence[Factor], flags: QuestionFlags) -> Design | None:
+    if len(factors) < 2:
+        return None
+    if flags.kind is StudyKind.OPTIMIZE:
+        return flags.design or Design.ONE_AT_A_TIME
+    if flags.asked is Asked.INTERACTION and flags.design is Design.ONE_AT_A_TIME:
+        raise TopicInvalid("--design: one-at-a-time shows no interaction: leave it out")
+    arms = prod(len(factor.levels) for factor in factors)
+    if flags.design is None and flags.asked is Asked.INTERACTION and arms > LARGEST_FACTORIAL:
+        raise TopicInvalid(
+            f"an interaction takes all {arms} combinations: give fewer values, or say --design factorial"
+        )
+    return flags.design or (Design.FACTORIAL if arms <= LARGEST_FACTORIAL else Design.ONE_AT_A_TIME)

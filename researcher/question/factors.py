@@ -1,0 +1,229 @@
+"""The table of factors: every setting of a job, what people call it, its usual levels, or why it is no factor.
+
+Place in the flow: flags, the reader of topics, planners, docs and refusals all look here. Types, ranges and meanings
+come from TrainJob; this table adds names, usual levels and what a setting needs to have an effect. It knows nothing of
+arms, designs or scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from swarm import TrainJob
+
+PROGRAM, TRAIN_ENV = "program", "train_env"
+"""Factors beside the settings of a job: what an arm trains with, and the environment that it trains on."""
+
+KL_COEFFICIENT = 0.05
+"""For "KL or no KL": large enough to hold a model of half a million parameters back visibly within thirty steps."""
+MINIBATCHES_FOR_CLIPPING = 4
+"""Ratios are clipped only from the second minibatch of a step on; with one, no clip setting has any effect."""
+
+_CLIPPING = {"mini_batch_num": MINIBATCHES_FOR_CLIPPING}
+_KL = {"use_kl_loss": True, "kl_loss_coef": KL_COEFFICIENT}
+_LORA = {"lora_rank": 8}
+_CRITIC = {"algorithm": "gae"}
+_BYPASS = {"policy_loss": "bypass_mode"}
+_CORRECTED = {"rollout_is": "token"}
+
+
+@dataclass(frozen=True, slots=True)
+class FactorSpec:
+    """A setting that arms may differ in.
+
+    `name` is the field of TrainJob and `title` what people read. `aliases` are further words for the setting, in the
+    singular and in lower case. `usual` are the levels of a topic that gives no values, `off` the value at which the
+    setting does nothing. `needs` are settings that every arm gets unless a person fixes them, since the factor has no
+    effect without them. `values` maps words for a value to the value. `ladder` are the values that a search for where
+    training diverges climbs.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    usual: tuple[Any, ...] = ()
+    off: Any = None
+    needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ladder: tuple[float, ...] = ()
+
+    @property
+    def description(self) -> str:
+        return str(TrainJob.model_fields[self.name].description or "")
+
+    @property
+    def default(self) -> Any:
+        return TrainJob.model_fields[self.name].get_default(call_default_factory=True)
+
+
+_NAMES_RUN = "it names the run, and changes nothing that is learned"
+_HOW_LONG = "it bounds how long something is waited for; what is learned depends on it only where something hangs"
+_KEPT = "it says which checkpoints are kept, not what is learned: --keep-checkpoints"
+_MEASURED = "the evaluator measures all arms alike: --eval-every and --eval-episodes"
+_COMPUTED = "it says how the same numbers are computed: memory and time change, what is learned does not"
+_CARRIED_OUT = "one study runs on one kind of server: begin a study for each, with --engine or --n-gpu"
+
+_NO_FACTORS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("project_name", "experiment_name"), _NAMES_RUN),
+        "seed": "a seed is a repetition of an arm: --seeds says how many there are",
+        **dict.fromkeys(("engine", "n_gpu", "sampler"), _CARRIED_OUT),
+        **dict.fromkeys(
+            (
+                "drain_timeout_s",
+                "batch_timeout_s",
+                "group_timeout_s",
+                "stall_timeout_s",
+                "episode_timeout_s",
+                "eval_timeout_s",
+            ),
+            _HOW_LONG,
+        ),
+        **dict.fromkeys(("save_freq", "keep_last", "keep_best", "keep_best_metric"), _KEPT),
+        **dict.fromkeys(("eval_every", "eval_episodes", "eval_env"), _MEASURED),
+        **dict.fromkeys(("ppo_max_token_len", "share_prefixes", "enable_gradient_checkpointing"), _COMPUTED),
+        "vllm": "these are options of the sampler's own process: begin a study for each, with --job",
+    }
+)
+
+ALGORITHMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "grpo": {"algorithm": "grpo"},
+        # Dr.GRPO (arXiv 2503.20783): no division by the group's deviation, none by the length of the answer.
+        "dr.grpo": {"norm_adv_by_std_in_grpo": False, "loss_agg_mode": "seq-mean-token-sum-norm"},
+        "reinforce++": {"algorithm": "reinforce_plus_plus"},
+        "reinforce++-baseline": {"algorithm": "reinforce_plus_plus_baseline"},
+        # GSPO (arXiv 2507.18071) weighs whole sequences.
+        "gspo": {"policy_loss": "gspo", "loss_agg_mode": "seq-mean-token-mean"},
+        "cispo": {"policy_loss": "cispo"},
+        # Clip-higher and one mean over all tokens; DAPO (arXiv 2503.14476) samples dynamically as well.
+        "dapo": {"clip_ratio_high": 0.28, "loss_agg_mode": "token-mean", "stop_rule": "enough_non_constant_tasks"},
+        "sapo": {"policy_loss": "sapo"},
+        "dppo": {"policy_loss": "dppo_tv"},
+        "rloo": {"algorithm": "rloo"},
+        "opo": {"algorithm": "opo"},
+        "gpg": {"algorithm": "gpg", "policy_loss": "gpg"},
+        "gae": {"algorithm": "gae"},
+        "remax": {"algorithm": "remax"},
+    }
+)
+"""Algorithms by the names of their papers, as settings of a job."""
+
+
+def _spec(name: str, title: str, *aliases: str, **more: Any) -> FactorSpec:
+    return FactorSpec(name, title, aliases, **more)
+
+
+_ON_OFF = {"on": True, "off": False}
+
+_SPECS: tuple[FactorSpec, ...] = (
+    _spec("lr", "learning rate", "step size", usual=(3e-4, 1e-3, 3e-3), ladder=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1)),
+    _spec(
+        "num_repeat",
+        "group size",
+        "rollout size", "rollouts per prompt", "rollouts per task", "episodes per task", "samples per prompt",
+        "completions per prompt", "answers per question", "number of rollouts", "num generations",
+        usual=(4, 8, 16),
+    ),
+    _spec("batch_size", "batch size", "train batch size", "tasks per step", "prompts per batch", "tasks per batch",
+          usual=(8, 16, 32)),
+    _spec("mini_batch_num", "minibatches per step", "minibatch", "mini-batch", "number of minibatches",
+          usual=(1, 2, 4)),
+    _spec("ppo_epochs", "epochs per batch", "epoch", "ppo epoch", usual=(1, 2, 4)),
+    _spec("total_steps", "number of training steps", "training step", "total steps", "number of steps",
+          usual=(15, 30, 60)),
+    _spec("temperature", "sampling temperature", "temperature", usual=(0.7, 1.0, 1.3)),
+    _spec("max_response_length", "response length", "reply length", "answer length", "max tokens", "token limit",
+          usual=(128, 256, 512)),
+    _spec("max_model_len", "context length", "max model len", usual=(512, 1024)),
+    _spec("model", "model", "model size", "base model", usual=("nano", "micro"),
+          values={"nano": "nano", "micro": "micro"}),
+    _spec("dtype", "number format", "dtype", "precision", usual=("float32", "bfloat16"),
+          values={"float32": "float32", "bfloat16": "bfloat16", "fp32": "float32", "bf16": "bfloat16"}),
+    _spec("algorithm", "algorithm", "advantage estimator", "estimator", usual=("grpo", "rloo", "reinforce++"),
+          values={name: name for name in ALGORITHMS}),
+    _spec("policy_loss", "policy loss", usual=("vanilla", "gspo", "cispo", "sapo"), values={"vanilla": "vanilla"}),
+    _spec("loss_agg_mode", "loss aggregation", "aggregation of the loss",
+          usual=("token-mean", "seq-mean-token-mean"),
+          values={mode: mode for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum",
+                                          "seq-mean-token-sum-norm", "token-sum")}),
+    _spec("norm_adv_by_std_in_grpo", "advantages divided by their deviation", "std normalization",
+          "advantage normalization", "normalization by the standard deviation", usual=(True, False), off=False,
+          values=_ON_OFF),
+    _spec("use_kl_loss", "KL term", "kl", "kl loss", "kl penalty", "kl regularization", usual=(False, True), off=False,
+          needs={"kl_loss_coef": KL_COEFFICIENT}, values=_ON_OFF),
+    _spec("kl_loss_coef", "KL coefficient", "kl loss coefficient", "kl weight", "kl beta", "kl coef",
+          usual=(0.0, 0.01, 0.1), off=0.0, needs={"use_kl_loss": True}),
+    _spec("kl_loss_type", "KL estimator", "kl loss type", "kl type", usual=("k1", "k2", "k3"), needs=_KL,
+          values={kind: kind for kind in ("k1", "k2", "k3", "abs", "mse", "low_var_kl")}),
+    _spec("entropy_coeff", "entropy bonus", "entropy coefficient", "entropy weight", "entropy", usual=(0.0, 0.01),
+          off=0.0),
+    _spec("clip_ratio", "clip ratio", "clip range", "clipping", "ppo clipping", "clip epsilon",
+          usual=(0.1, 0.2, 0.3), off=1000.0, needs=_CLIPPING),
+    _spec("clip_ratio_low", "lower clip ratio", "clip low", usual=(0.1, 0.2), needs=_CLIPPING),
+    _spec("clip_ratio_high", "upper clip ratio", "clip-higher", "clip higher", "clip high", usual=(0.2, 0.28),
+          needs=_CLIPPING),
+    _spec("clip_ratio_c", "dual-clip bound", "dual clip", usual=(3.0, 10.0), needs=_CLIPPING),
+    _spec("grad_clip", "gradient clipping", "gradient norm", "max grad norm", "gradient clip", usual=(0.3, 1.0, 3.0),
+          off=1e6),
+    _spec("weight_decay", "weight decay", usual=(0.0, 0.01, 0.1), off=0.0),
+    _spec("betas", "AdamW's decay rates", "adam betas", usual=([0.9, 0.95], [0.9, 0.999])),
+    _spec("lr_warmup_steps", "learning-rate warm-up", "warm-up", "warmup", "warmup steps", "learning rate warmup",
+          usual=(0, 5, 10), off=0),
+    _spec("lr_scheduler_type", "learning-rate schedule", "learning rate schedule", "lr schedule", "scheduler",
+          usual=("constant", "linear", "cosine"), off="constant",
+          values={"constant": "constant", "linear": "linear", "cosine": "cosine"}),
+    _spec("min_lr_ratio", "floor of the learning rate", "min lr ratio", usual=(0.0, 0.1),
+          needs={"lr_scheduler_type": "cosine"}),
+    _spec("lora_rank", "LoRA rank", "lora", "adapter rank", usual=(4, 8, 16), off=0,
+          values={"full fine-tuning": 0, "full finetuning": 0, "full parameters": 0, "full-parameter training": 0}),
+    _spec("lora_alpha", "LoRA alpha", usual=(8, 16, 32), needs=_LORA),
+    _spec("lora_target_modules", "LoRA's modules", "lora modules", usual=("all-linear", ["q_proj", "v_proj"]),
+          needs=_LORA),
+    _spec("stop_rule", "rule that completes a batch", "stop rule", usual=("enough_tasks", "enough_non_constant_tasks"),
+          values={"dynamic sampling": "enough_non_constant_tasks"}),
+    _spec("min_group", "smallest group", "min group", usual=(2, 4)),
+    _spec("max_staleness", "staleness", "off-policy steps", usual=(0, 1, 2), off=0),
+    _spec("mixture", "mixture of data", "task mixture"),
+    _spec("rollout_is", "importance-sampling correction", "importance sampling", usual=("off", "token", "sequence"),
+          off="off"),
+    _spec("rollout_is_threshold", "bound of the correction", usual=(2.0, 5.0), needs=_CORRECTED),
+    _spec("rollout_is_batch_normalize", "normalized correction", usual=(False, True),
+          needs={**_BYPASS, **_CORRECTED, "loss_type": "reinforce"}, values=_ON_OFF),
+    _spec("rollout_rs", "rejection criteria", usual=("token_k1", "seq_mean_k1"),
+          needs={**_BYPASS, "rollout_rs_threshold": 2.0}),
+    _spec("rollout_rs_threshold", "bound of the rejection", usual=(2.0, 5.0),
+          needs={**_BYPASS, "rollout_rs": "token_k1"}),
+    _spec("loss_type", "loss of bypass mode", usual=("ppo_clip", "reinforce"), needs=_BYPASS),
+    _spec("loss_scale_factor", "divisor of summed losses", usual=(128, 256),
+          needs={"loss_agg_mode": "seq-mean-token-sum-norm"}),
+    _spec("dro_beta", "weight of DRO's penalty", usual=(0.05, 0.1), needs={"policy_loss": "dro"}),
+    _spec("gamma", "discount", "gamma", "discount factor", usual=(1.0, 0.99), needs=_CRITIC),
+    _spec("lam", "lambda of GAE", "lambda", "gae lambda", usual=(1.0, 0.95), needs=_CRITIC),
+    _spec("critic_lr", "critic's learning rate", "critic learning rate", usual=(1e-3, 3e-3), needs=_CRITIC),
+    _spec("critic_warmup", "critic's warm-up", "critic warmup", usual=(0, 5), needs=_CRITIC),
+    _spec("cliprange_value", "critic's clip range", usual=(0.2, 0.5), needs=_CRITIC),
+    _spec("gdpo_reward_keys", "rewards of GDPO", needs={"algorithm": "gdpo"}),
+    _spec("gdpo_reward_weights", "weights of GDPO's rewards", needs={"algorithm": "gdpo"}),
+    _spec("tool_parser", "tool parser", usual=("hermes", "llama3_json")),
+    _spec("reasoning_parser", "reasoning parser", usual=("none", "think")),
+    _spec("verl", "settings of verl"),
+)  # fmt: skip
+
+SPECS: Mapping[str, FactorSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+"""Every factor, in the order in which docs and refusals show them."""
+
+
+def why_no_factor(name: str) -> str | None:
+    """Return why a setting of a job is no factor; None if it is one, or no setting at all."""
+    return _NO_FACTORS.get(name)
+
+
+def settings_of(spec: FactorSpec, value: Any) -> Mapping[str, Any]:
+    """Return the settings of a job that a level stands for: the field itself, or those of a named algorithm."""
+    if spec.name == "algorithm" and str(value) in ALGORITHMS:
+        return ALGORITHMS[str(value)]
+    return {spec.name: value}

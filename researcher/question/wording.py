@@ -1,0 +1,96 @@
+"""A question in words: the titles of its factors and environment, the question itself, and what was understood.
+
+Place in the flow: frame states the question of the charter by it, the command line prints what was understood before
+anything starts, and the report shows both. This module decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from researcher.question.factors import PROGRAM, SPECS, TRAIN_ENV
+from researcher.question.flags import value_as_text
+from researcher.types import Asked, Charter, Factor, Question, StudyKind
+
+_TITLES: Mapping[str, str] = MappingProxyType({PROGRAM: "program", TRAIN_ENV: "training environment"})
+_ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "reverse": "word reversal",
+        "copy": "copying",
+        "sort": "sorting letters",
+        "add": "adding numbers",
+        "count": "counting letters",
+        "calc": "calculator use",
+        "guess": "the guessing game",
+        "chain": "running totals",
+    }
+)
+
+
+def title_of(factor: str) -> str:
+    """Return what people call a factor: "learning rate" for lr."""
+    return _TITLES.get(factor) or (SPECS[factor].title if factor in SPECS else factor)
+
+
+def title_of_environment(task: str) -> str:
+    """Return what people call a bundled environment; any other keeps its name."""
+    return _ENVIRONMENTS.get(task, task)
+
+
+def state_question(question: Question, task: str) -> str:
+    """Return the question of a charter as one sentence."""
+    place = title_of_environment(task)
+    if question.kind is StudyKind.OPTIMIZE:
+        space = f" of {_listed([title_of(factor.name) for factor in question.factors])}" if question.factors else ""
+        return f"Which settings{space} train {place} best?"
+    titles = [title_of(factor.name) for factor in question.factors]
+    names, several = _listed(titles), len(titles) > 1
+    match question.asked:
+        case Asked.BEST:
+            return f"Which {'setting of ' if several else ''}{names} is best for {place}?"
+        case Asked.MATTERS_MORE if several:
+            return f"Which matters more for {place}: {' or '.join(titles)}?"
+        case Asked.INTERACTION if several:
+            return f"Do {names} interact in {place}?"
+        case Asked.BETTER | Asked.EQUAL if not several:
+            level = question.factors[0].compared_with
+            others = [item.name for item in question.factors[0].levels if item.name != level]
+            relation = "better than" if question.asked is Asked.BETTER else "as good as"
+            return (
+                f"Is {' or '.join(others)} {relation} {level} for {place}?" if level else _effect(names, place, several)
+            )
+        case Asked.NEEDED if not several:
+            return f"Is {names} needed for {place}?"
+        case Asked.DIVERGES if not several:
+            return f"At which {names} does training on {place} diverge?"
+        case Asked.SOONER:
+            return f"Which {'setting of ' if several else ''}{names} learns {place} sooner?"
+        case _:
+            return _effect(names, place, several)
+
+
+def describe_question(charter: Charter) -> Iterator[str]:
+    """Yield what was understood, line by line: the kind of study, its factors, what is fixed and what is equal."""
+    asks = charter.asks
+    yield f"{asks.kind} on {title_of_environment(charter.task)}: {charter.question}"
+    for factor in asks.factors:
+        source = "" if factor.explicit else " (usual values)"
+        yield f"  {title_of(factor.name)}: {', '.join(_shown(factor))}{source}"
+    if asks.fixed:
+        fixed = (f"{title_of(name)} {value_as_text(value)}" for name, value in asks.fixed.items())
+        yield f"  fixed: {', '.join(fixed)}"
+    design = f"; {asks.design}" if asks.design else ""
+    yield f"  baseline {charter.baseline}{design}; at equal {charter.compared_at or 'steps'}; by {charter.metric}"
+
+
+def _shown(factor: Factor) -> Sequence[str]:
+    return [level.name.removeprefix(f"{factor.name}=") for level in factor.levels]
+
+
+def _effect(names: str, place: str, several: bool) -> str:
+    return f"How {'do' if several else 'does'} {names} change what is learned in {place}?"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

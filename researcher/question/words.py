@@ -1,0 +1,230 @@
+"""The words that a topic may use beside the names of settings and values. docs/topics.md shows these tables.
+
+Place in the flow: reader.py alone reads them. A word is here only if leaving it out changes nothing that is asked:
+negations, multiples and restrictions ("not", "twice", "except") are not here, so that a topic with them is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from researcher.types import Asked, ComparedAt
+
+JOINTS = frozenset({"or", "and", "vs", "versus", "to", "against", "than"})
+"""What joins values of a list."""
+LINKS = frozenset({"of", "at", "is", "are", "be", "to", "from", "between", "with", "a", "an", "the", "value", "values",
+                   "equal", "set", "either", "beat", "beats", "than"})  # fmt: skip
+"""What may stand between a setting and its values."""
+HARMLESS = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "which",
+        "what",
+        "how",
+        "does",
+        "do",
+        "did",
+        "is",
+        "are",
+        "was",
+        "will",
+        "would",
+        "should",
+        "can",
+        "could",
+        "we",
+        "i",
+        "you",
+        "it",
+        "its",
+        "this",
+        "that",
+        "these",
+        "those",
+        "my",
+        "our",
+        "on",
+        "in",
+        "for",
+        "of",
+        "at",
+        "with",
+        "by",
+        "as",
+        "if",
+        "when",
+        "train",
+        "trains",
+        "trained",
+        "training",
+        "learn",
+        "learns",
+        "learned",
+        "learning",
+        "study",
+        "studying",
+        "compare",
+        "compares",
+        "comparing",
+        "comparison",
+        "test",
+        "testing",
+        "investigate",
+        "examine",
+        "measure",
+        "try",
+        "show",
+        "tell",
+        "me",
+        "us",
+        "please",
+        "between",
+        "from",
+        "using",
+        "under",
+        "given",
+        "either",
+        "and",
+        "or",
+        "vs",
+        "versus",
+        "to",
+        "against",
+        "than",
+        "without",
+        "no",
+        "there",
+        "any",
+        "work",
+        "works",
+        "change",
+        "changes",
+        "changing",
+        "make",
+        "makes",
+        "use",
+        "uses",
+        "used",
+        "get",
+        "gets",
+        "model's",
+        "agent",
+        "agents",
+        "result",
+        "results",
+        "score",
+        "scores",
+        "setting",
+        "settings",
+        "value",
+        "values",
+        "choice",
+        "choose",
+        "task",
+        "tasks",
+        "environment",
+        "environments",
+        "run",
+        "runs",
+        "reward",
+        "rewards",
+        "much",
+        "large",
+        "small",
+        "high",
+        "low",
+        "big",
+        "long",
+        "many",
+        "good",
+        "well",
+        "strongly",
+        "influence",
+        "influences",
+        "affect",
+        "affects",
+        "impact",
+        "effect",
+        "difference",
+        "differ",
+        "differs",
+        "help",
+        "helps",
+        "hurt",
+        "hurts",
+        "depend",
+        "depends",
+    ]
+)
+NUMBERS: Mapping[str, float] = MappingProxyType({})
+ASKED: Mapping[str, Asked] = MappingProxyType(
+    {
+        **dict.fromkeys(("matter", "matters", "important", "make a difference", "makes a difference"), Asked.EFFECT),
+        **dict.fromkeys(("best", "optimal", "the right", "ideal", "how large should", "how high should"), Asked.BEST),
+        **dict.fromkeys(("better", "beat", "beats", "outperform", "outperforms", "improve", "improves", "instead of",
+                         "worse", "win", "wins"), Asked.BETTER),
+        **dict.fromkeys(("matter more", "matters more", "matter most", "matters most", "more important"),
+                        Asked.MATTERS_MORE),
+        **dict.fromkeys(("interact", "interacts", "interaction", "interaction of", "depend on", "depends on"),
+                        Asked.INTERACTION),
+        **dict.fromkeys(("as good as", "equivalent", "equally good", "the same result"), Asked.EQUAL),
+        **dict.fromkeys(("sooner", "faster", "fastest", "quicker", "learn faster", "learns faster"), Asked.SOONER),
+        **dict.fromkeys(("needed", "necessary", "need", "do we need", "required"), Asked.NEEDED),
+        **dict.fromkeys(("diverge", "diverges", "unstable", "become unstable", "blow up", "blows up", "collapse"),
+                        Asked.DIVERGES),
+    }
+)  # fmt: skip
+OPTIMIZES = (
+    "find the best settings", "find the best setting", "find the best recipe", "find the best hyperparameters",
+    "which settings", "what settings", "best settings", "best recipe", "best hyperparameters", "tune the settings",
+    "tune all settings", "optimize", "optimise", "optimize the settings",
+)  # fmt: skip
+_UNITS = {
+    ComparedAt.EPISODES: ("episodes", "rollouts", "samples", "data"),
+    ComparedAt.STEPS: ("steps", "training steps", "updates"),
+    ComparedAt.TOKENS: ("tokens", "sampled tokens"),
+    ComparedAt.TIME: ("time", "training time", "wall clock time", "seconds", "compute"),
+}
+EQUAL: Mapping[str, ComparedAt] = MappingProxyType(
+    {
+        f"{place} {same} {unit}": meaning
+        for meaning, units in _UNITS.items()
+        for unit in units
+        for place in ("at", "with", "for", "under")
+        for same in (
+            "equal",
+            "the same",
+            "the same number of",
+            "an equal number of",
+            "the same amount of",
+            "equal numbers of",
+        )
+    }
+)
+COUNTED: Mapping[str, str] = MappingProxyType(
+    {
+        "seeds": "seeds", "seed": "seeds", "random seeds": "seeds",
+        "steps": "steps", "step": "steps", "training steps": "steps",
+        "runs": "max_runs", "runs at most": "max_runs", "runs in all": "max_runs",
+        "hours": "max_hours", "hour": "max_hours",
+        "gpus": "n_gpu", "gpu": "n_gpu",
+        "held-out episodes": "eval_episodes", "held-out tasks": "eval_episodes",
+    }
+)  # fmt: skip
+NAMES_OF_ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("reverse", "word reversal", "reversal", "string reversal", "reversing words"), "reverse"),
+        **dict.fromkeys(("copying", "copying words"), "copy"),
+        **dict.fromkeys(("sorting", "sorting letters", "letter sorting"), "sort"),
+        **dict.fromkeys(("addition", "adding numbers", "adding two numbers"), "add"),
+        **dict.fromkeys(("counting", "counting letters", "letter counting"), "count"),
+        **dict.fromkeys(("calc", "calculator", "the calculator", "tool use", "calculator use"), "calc"),
+        **dict.fromkeys(("guessing", "guessing game", "number guessing", "guessing numbers"), "guess"),
+        **dict.fromkeys(("running totals", "running total", "chained sums"), "chain"),
+    }
+)
+VERBS_OF_ENVIRONMENTS = ("copy", "sort", "add", "count", "guess", "chain")
+"""Names of environments that are words of their own: they are read after "on" or "for" alone."""

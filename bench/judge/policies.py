@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from researcher.planner.base import Planner
 from researcher.planner.rules import RulesPlanner
+from researcher.study.settings import StudySettings, read_request
 from researcher.types import (
     Action,
     Analysis,
@@ -49,7 +50,7 @@ class OneMoreTry:
         self._arms, self._seeds, self._plans, self._repeats = arms, seeds, plans, repeats
 
     def frame(self, request: FrameRequest) -> Charter:
-        charter = RulesPlanner().frame(request)
+        charter = RulesPlanner().frame(read_request(request.topic, StudySettings()))
         return replace(charter, baseline="baseline", rule=DecisionRule(), sample_size=None)
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -87,7 +88,7 @@ def policies() -> Mapping[str, Policy]:
     return {
         "fixed": _of_rules(FIVE_RATES),
         "top-up": _of_rules(FIVE_RATES, Budget(max_runs=200)),
-        "default design": _of_rules("What makes agents learn fast?"),
+        "default design": _of_rules("Which settings train word reversal best?"),
         "new arms": _of_one_more_try(**new),
         "same arms": _of_one_more_try(**same),
     }
@@ -100,7 +101,7 @@ def fixed_seeds(arms: int, seeds: int) -> Policy:
 
 
 def _of_rules(topic: str, budget: Budget | None = None) -> Policy:
-    request = FrameRequest(topic, budget=budget or Budget())
+    request = replace(read_request(topic, StudySettings()), budget=budget or Budget())
     charter = replace(RulesPlanner().frame(request), metric_range=(0.0, 1.0))
     # The refusal of a study with little power is switched off, so that each simulated study ends in verdicts.
     assert charter.sample_size is not None, "the rules planner asks for power"
@@ -111,5 +112,5 @@ def _of_one_more_try(*, arms: int, seeds: int, plans: int, repeats: bool) -> Pol
     def make() -> OneMoreTry:
         return OneMoreTry(arms=arms, seeds=seeds, plans=plans, repeats=repeats)
 
-    charter = make().frame(FrameRequest("What makes agents learn fast?"))
+    charter = make().frame(FrameRequest("Which settings train word reversal best?"))
     return Policy(replace(charter, metric_range=(0.0, 1.0)), make)

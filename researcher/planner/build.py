@@ -17,7 +17,7 @@ from researcher.planner.language_model.chat import Chat, Price
 from researcher.planner.llm import PLAIN_PROGRAM, LLMPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
-from researcher.study.settings import StudySettings, complete_from_topic, rules_brain
+from researcher.study.settings import StudySettings, read_request, rules_brain
 from researcher.types import FrameRequest
 
 
@@ -53,7 +53,7 @@ def build_language_planner(
     return FallbackPlanner(
         planner,
         rules_brain(settings),
-        lambda topic: complete_from_topic(topic, as_rules).request(topic),
+        lambda topic: read_request(topic, as_rules),
         failures=failures,
         plain=PLAIN_PROGRAM,
         say=log.warn,

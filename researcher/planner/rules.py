@@ -34,7 +34,7 @@ from researcher.planner.equal_amounts import (
     usual_comparison,
 )
 from researcher.planner.predictions import predict
-from researcher.question.factors import PROGRAM, TRAIN_ENV
+from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
 from researcher.types import (
     Action,
@@ -61,8 +61,6 @@ from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
-RESPONSE_LENGTH = "max_response_length"
-"""The factor whose levels are limits on a reply, which a program asks the model for."""
 DEFAULT_MAX_TOKENS = 256
 """The bound on a reply of an environment that sets none, and of a job."""
 EVAL_EPISODES = 400

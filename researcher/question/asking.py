@@ -11,18 +11,22 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from researcher.errors import TopicInvalid, TopicNotUnderstood
-from researcher.question.factors import PROGRAM, TRAIN_ENV
-from researcher.question.flags import read_factors, read_fixed, value_as_text
-from researcher.question.reader import Reading
+from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_ENV
+from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
+from researcher.question.reader import Reading, read_topic
 from researcher.question.wording import title_of, title_of_environment
 from researcher.types import Asked, Design, Factor, FrameRequest, Level, Question, StudyKind
 from swarm.tasks import TASK_FAMILIES
 
 LARGEST_FACTORIAL = 12
 """Arms: what a laptop trains in an hour. A larger one is built where --design factorial asks for it."""
+_FLAGS_OF_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {"total_steps": "--steps", "model": "--train-model", "n_gpu": "--n-gpu", "engine": "--engine"}
+)
 _COMMAND_FLAGS = (
     *("equal", "design", "judged_by", "eval_every", "seeds", "steps", "max_runs", "max_hours", "eval_episodes"),
 )
@@ -65,7 +69,8 @@ def build_question(flags: QuestionFlags) -> Question:
     fixed = {**flags.job, **fixed}
     for factor in factors:
         for name in sorted({name for level in factor.levels for name in level.settings} & fixed.keys()):
-            raise TopicInvalid(f"--vary: {factor.name} varies {name}, which another flag fixes: leave one of both out")
+            flag = "--fix" if name in read_fixed(flags.fix) else _FLAGS_OF_SETTINGS.get(name, "--job")
+            raise TopicInvalid(f"--vary: {factor.name} varies {name}, which {flag} fixes: leave one of both out")
     factors = _with_baseline(factors, flags.baseline)
     if flags.kind is StudyKind.COMPARE and not factors:
         raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
@@ -80,13 +85,14 @@ def build_question(flags: QuestionFlags) -> Question:
 
 def flags_of(reading: Reading) -> dict[str, Any]:
     """Return what a topic says as the flags that say it, by the names of the settings of a study."""
-    vary = [f"{factor.name}={','.join(_values(factor))}" for factor in reading.factors]
+    factors = tuple(_fit_to_replies(factor, reading.environment) for factor in reading.factors)
+    vary = [f"{factor.name}={','.join(_values(factor))}" for factor in factors]
     said: dict[str, Any] = {
         "kind": reading.kind,
         "asked": reading.asked,
         "vary": vary,
         "fix": [f"{name}={value_as_text(value)}" for name, value in reading.fixed.items()],
-        "baseline": [factor.compared_with for factor in reading.factors if factor.compared_with],
+        "baseline": [factor.compared_with for factor in factors if factor.compared_with],
         "equal": reading.compared_at,
         **{name: _count(name, value) for name, value in reading.counts.items()},
     }
@@ -101,15 +107,27 @@ def flags_of(reading: Reading) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value not in (None, [], {})}
 
 
+def _fit_to_replies(factor: Factor, task: str | None) -> Factor:
+    """Limits on a reply that the topic does not give: half of what the environment allows, that, and twice that."""
+    if factor.name != RESPONSE_LENGTH or factor.explicit or task not in TASK_FAMILIES:
+        return factor
+    usual = TASK_FAMILIES[task].max_tokens
+    spec = SPECS[RESPONSE_LENGTH]
+    fitted = make_factor(spec, [max(1, usual // 2), usual, 2 * usual], explicit=False)
+    return replace(fitted, compared_with=make_level(spec, usual).name)
+
+
 def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
     """Return the error of a topic with words that nothing stands for, in four lines. `given` are the flags so far."""
     understood = ", ".join(_understood(reading)) or "nothing"
+    proposed = read_topic(reading.text, is_strict=False)
+    is_known = bool(proposed.factors) or reading.kind is StudyKind.OPTIMIZE
     return TopicNotUnderstood(
         "\n".join(
             [
                 f"the topic has words that nothing stands for: {', '.join(map(repr, reading.unread))}",
                 f"understood: {understood}",
-                f"say it in flags: {_command(reading, given)}",
+                f"{'say it in flags' if is_known else 'name what varies, as in'}: {_command(proposed, given)}",
                 "the words that are known and the table of settings: docs/topics.md; without these parts: --assume",
             ]
         ),
@@ -154,6 +172,7 @@ def _command(reading: Reading, given: Mapping[str, Any]) -> str:
     elif not said.get("vary"):
         # Nobody knows what else was meant: the first setting of the table shows the form.
         said["vary"] = ["lr=1e-3,3e-3"]
+        said["fix"] = [text for text in said.get("fix", ()) if not text.startswith("lr=")]
     for name in ("vary", "fix", "baseline"):
         for text in said.get(name, ()):
             words += [f"--{name}", text]

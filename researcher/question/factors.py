@@ -17,6 +17,8 @@ from swarm import TrainJob
 PROGRAM, TRAIN_ENV = "program", "train_env"
 """Factors beside the settings of a job: what an arm trains with, and the environment that it trains on."""
 
+RESPONSE_LENGTH = "max_response_length"
+"""The factor whose levels are limits on a reply, which a program asks the model for."""
 KL_COEFFICIENT = 0.05
 """For "KL or no KL": large enough to hold a model of half a million parameters back visibly within thirty steps."""
 MINIBATCHES_FOR_CLIPPING = 4
@@ -53,6 +55,11 @@ class FactorSpec:
     @property
     def description(self) -> str:
         return str(TrainJob.model_fields[self.name].description or "")
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether a number of a topic can be its value."""
+        return any(isinstance(value, int | float) and not isinstance(value, bool) for value in self.usual)
 
     @property
     def default(self) -> Any:

@@ -35,13 +35,17 @@ from swarm.environments.registry import LIBRARIES
 LONGEST_TOPIC = 4000
 """Characters; a topic is a question, not a document."""
 
-_NUMBER = r"[-−]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-−+]?\d+)?|10\^-?\d+"
+_NUMBER = r"10\^-?\d+|[-−]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-−+]?\d+)?"
+_AMBIGUOUS = r"(?<![\w.])\d+(?:,\d+)+(?![\w.]*[eE.]\d)"
+"""8,16 may be two numbers, and in some languages one."""
 _TOKEN = re.compile(
     rf"(?P<reference>(?:{'|'.join(LIBRARIES)}):[\w./@-]*\w(?:\?[\w=&.,-]*\w)?)"
     r"|(?P<path>(?:~|\.{1,2})?/[\w./@-]*\w(?:\?[\w=&.,-]*\w)?)"
+    rf"|(?P<ambiguous>{_AMBIGUOUS})"
     rf"|(?P<number>(?<![\w.])(?:{_NUMBER})(?![\w]|\.\d|%))"
     r"|(?P<word>[^\W_][^\s,;:!?()\"“”]*)",
 )
+_VERB = "environment verb"
 _BASELINE = frozenset({"than", "beat", "beats", "from", "over", "to", "against"})
 
 
@@ -62,14 +66,19 @@ class Reading:
     names: frozenset[str] = frozenset()
 
 
-def read_topic(text: str) -> Reading:
-    """Read a topic. Raises TopicInvalid for an empty or overlong one."""
+def read_topic(text: str, *, is_strict: bool = True, has_environment: bool = False) -> Reading:
+    """Read a topic. Raises TopicInvalid for an empty or overlong one.
+
+    A strict reading leaves out what may mean something else: a setting beside an unknown word, and one value of a
+    setting beside other settings. One that is not strict is good for a proposal alone. Where a flag names the
+    environment (`has_environment`), the topic may call it what it likes: "... on our support tickets?".
+    """
     text = " ".join(text.split())
     if not text:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
     if len(text) > LONGEST_TOPIC:
         raise TopicInvalid(f"the topic has {len(text)} characters, at most {LONGEST_TOPIC} are read: shorten it")
-    return _Reader(text).read()
+    return _Reader(text, is_strict, has_environment).read()
 
 
 @dataclass(slots=True)
@@ -94,8 +103,10 @@ class _Mention:
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, is_strict: bool, has_environment: bool) -> None:
         self._text = text
+        self._is_strict = is_strict
+        self._has_environment = has_environment
         self._unread: list[str] = []
         self._mentions: dict[str, _Mention] = {}
         self._tokens = _merge(_tokenize(text))
@@ -103,12 +114,14 @@ class _Reader:
     def read(self) -> Reading:
         counts = self._read_counts()
         environment = self._read_environment()
+        if self._has_environment:
+            self._read_own_name()
         asked, kind = self._read_question()
         compared_at = next((token.meaning for token in self._tokens if token.kind == "equal"), None)
         self._read_settings()
         self._read_numbers()
         factors, fixed = self._sort_out(asked)
-        self._unread += [token.text for token in self._tokens if token.kind in ("word", "number", "path")]
+        self._unread += _unread_parts(self._tokens)
         if kind is StudyKind.COMPARE and not factors and not self._unread:
             self._unread.append(self._text)
         return Reading(
@@ -132,7 +145,8 @@ class _Reader:
                 continue
             before = self._tokens[index - 1] if index else None
             if before is None or before.kind != "number" or _is_listed(self._tokens, index - 1):
-                token.kind = "word"
+                is_factor = token.meaning == "steps" and before is not None and before.kind == "number"
+                token.kind, token.meaning = ("setting", "total_steps") if is_factor else ("word", None)
                 continue
             before.kind = "read"
             counts[token.meaning] = _number(before.text)
@@ -147,6 +161,16 @@ class _Reader:
         self._unread += [str(name) for name in known[1:]]
         return known[0] if known else None
 
+    def _read_own_name(self) -> None:
+        """Take the words after the last "on" or "for" of a topic for the name of the environment."""
+        place = len(self._tokens)
+        while place and self._tokens[place - 1].kind == "word":
+            place -= 1
+        leading = [_key(token.text) for token in self._tokens[max(0, place - 2) : place]]
+        if {"on", "for"} & set(leading):
+            for token in self._tokens[place:]:
+                token.kind = "read"
+
     def _read_question(self) -> tuple[Asked, StudyKind]:
         found = [token.meaning for token in self._tokens if token.kind == "asked"]
         # "Which matters more, and which is best?" is answered by the more particular of both.
@@ -155,6 +179,8 @@ class _Reader:
         return (Asked.BEST, StudyKind.OPTIMIZE) if is_search else (asked, StudyKind.COMPARE)
 
     def _read_settings(self) -> None:
+        if self._is_strict:
+            self._take_out_compounds()
         for index, token in enumerate(self._tokens):
             if token.kind not in ("setting", "value"):
                 continue
@@ -166,16 +192,25 @@ class _Reader:
             if token.kind == "value":
                 self._add(mention, value, is_baseline=bool(_BASELINE & leading))
 
+    def _take_out_compounds(self) -> None:
+        """A setting beside an unknown word is another thing: "LoRA dropout" is no LoRA rank."""
+        known = list(self._tokens)
+        for index, token in enumerate(known):
+            beside = [known[place] for place in (index - 1, index + 1) if 0 <= place < len(known)]
+            if token.kind in ("setting", "value") and any(item.kind == "word" for item in beside):
+                token.kind = "word"
+
     def _read_numbers(self) -> None:
         """A list of numbers belongs to the setting directly before it, directly after it, or the only one there is."""
         for start, end in _lists(self._tokens):
             before, after = _setting_before(self._tokens, start), _setting_after(self._tokens, end)
-            only = next(iter(self._mentions)) if len(self._mentions) == 1 else None
+            is_clear = len(self._mentions) == 1 and all(token.kind != "word" for token in self._tokens)
+            only = next(iter(self._mentions)) if is_clear else None
             owner = before or after or only
-            if owner is None:
+            if owner is None or not SPECS[owner].is_numeric:
                 continue
             mention = self._mentions[owner]
-            leading = _words_before(self._tokens, start)
+            is_baseline = bool(_BASELINE & _words_before(self._tokens, start))
             for token in self._tokens[start:end]:
                 if token.kind != "number":
                     continue
@@ -184,7 +219,8 @@ class _Reader:
                 except TopicInvalid:
                     continue
                 token.kind = "read"
-                self._add(mention, value, is_baseline=bool(_BASELINE & leading))
+                self._add(mention, value, is_baseline=is_baseline)
+                is_baseline = False
 
     def _add(self, mention: _Mention, value: Any, *, is_baseline: bool) -> None:
         if value not in mention.values:
@@ -201,14 +237,21 @@ class _Reader:
             spec, values = mention.spec, mention.values
             if len(values) > 1:
                 factor = make_factor(spec, values)
-            elif values and mention.is_given and not is_alone:
+            elif values and not is_alone and (mention.is_given or not self._is_strict):
                 fixed[name] = values[0]
                 continue
             elif values and is_alone and (usual := _usual(spec)) is not None and values[0] != usual:
                 factor = make_factor(spec, (usual, values[0]))
-            elif not values and (levels := _levels(mention, asked)) and (is_alone or not mention.is_given):
+            elif (
+                not values
+                and (levels := _levels(mention, asked))
+                and (is_alone or mention.is_without or not mention.is_given)
+            ):
                 factor = make_factor(spec, levels, explicit=mention.is_without or asked is Asked.NEEDED)
             else:
+                if not self._is_strict and values and len(spec.usual) > 1:
+                    factors.append(make_factor(spec, (values[0], *spec.usual)))
+                    continue
                 self._unread.append(" ".join([spec.title, *map(value_as_text, values)]))
                 continue
             factors.append(_with_baseline(factor, mention))
@@ -231,7 +274,9 @@ def _levels(mention: _Mention, asked: Asked) -> tuple[Any, ...]:
         present = next(
             (value for value in (_usual(spec), *spec.usual) if value is not None and value != spec.off), None
         )
-        return () if spec.off is None or present is None else (present, spec.off)
+        if spec.off is None or present is None:
+            return ()
+        return (spec.off, present) if spec.off == _usual(spec) else (present, spec.off)
     return spec.usual
 
 
@@ -249,7 +294,7 @@ STUDY_DEFAULTS: Mapping[str, Any] = {"lr": 1e-3, "mini_batch_num": 4, "total_ste
 def _tokenize(text: str) -> list[_Token]:
     found: list[_Token] = []
     for match in _TOKEN.finditer(text):
-        kind = str(match.lastgroup)
+        kind = "word" if match.lastgroup == "ambiguous" else str(match.lastgroup)
         word = match.group().rstrip(".'’").removesuffix("'s") if kind == "word" else match.group()
         found.append(_Token(word, kind))
     return found
@@ -271,7 +316,8 @@ def _merge(tokens: Sequence[_Token]) -> list[_Token]:
                 continue
             words = " ".join(item.text for item in run)
             if (known := _lexicon().get(_key(words))) is not None and _stands_here(known, merged):
-                merged.append(_Token(words, *known))
+                kind, meaning = known
+                merged.append(_Token(words, "environment" if kind == _VERB else kind, meaning))
                 position += length
                 break
         else:
@@ -282,7 +328,7 @@ def _merge(tokens: Sequence[_Token]) -> list[_Token]:
 
 def _stands_here(known: tuple[str, Any], before: Sequence[_Token]) -> bool:
     """Whether a word may stand for this here: "add" is an environment after "on" and a verb elsewhere."""
-    if known[0] != "environment verb":
+    if known[0] != _VERB:
         return True
     return bool(before) and _key(before[-1].text) in ("on", "for", "train", "trains", "training", "environment")
 
@@ -299,10 +345,11 @@ def _lexicon() -> Mapping[str, tuple[str, Any]]:
     found |= {_key(phrase): ("equal", unit) for phrase, unit in EQUAL.items()}
     found |= {_key(phrase): ("count", name) for phrase, name in COUNTED.items()}
     found |= {_key(phrase): ("environment", name) for phrase, name in NAMES_OF_ENVIRONMENTS.items()}
-    found |= {_key(name): ("environment verb", name) for name in VERBS_OF_ENVIRONMENTS}
+    found |= {_key(name): (_VERB, name) for name in VERBS_OF_ENVIRONMENTS}
     for spec in SPECS.values():
         for phrase in (spec.name, spec.name.replace("_", " "), spec.title, *spec.aliases):
-            found[_key(phrase)] = found[_key(_plural(phrase))] = ("setting", spec.name)
+            for form in (phrase, f"{phrase}s", f"{phrase}es"):
+                found[_key(form)] = ("setting", spec.name)
         for phrase, value in spec.values.items():
             if phrase not in ("on", "off"):
                 found[_key(phrase)] = ("value", (spec.name, value))
@@ -314,16 +361,24 @@ def _longest() -> int:
     return max(key.count(" ") + 1 for key in _lexicon())
 
 
+def _unread_parts(tokens: Sequence[_Token]) -> list[str]:
+    """The words that nothing stands for; words side by side are one part."""
+    parts: list[list[str]] = [[]]
+    for token in tokens:
+        if token.kind in ("word", "number", "path"):
+            parts[-1].append(token.text)
+        elif parts[-1]:
+            parts.append([])
+    return [" ".join(part) for part in parts if part]
+
+
 def _key(phrase: str) -> str:
-    return re.sub(r"[\s_-]+", " ", phrase.lower().replace("’", "'")).strip()
-
-
-def _plural(phrase: str) -> str:
-    return f"{phrase}es" if phrase.endswith(("s", "x")) else f"{phrase}s"
+    plain = phrase.lower().replace("’", "'").replace("'s ", " ")
+    return re.sub(r"[\s_-]+", " ", plain).strip()
 
 
 def _plain(text: str) -> str:
-    return text.replace("−", "-").replace(",", "").replace("10^", "1e")
+    return text.replace("−", "-").replace("10^", "1e")
 
 
 def _number(text: str) -> float:

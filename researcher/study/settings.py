@@ -258,7 +258,7 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     """
     if settings.brain != "rules" or not topic.strip():
         return settings
-    reading = read_topic(topic)
+    reading = read_topic(topic, has_environment=settings.task is not None or settings.env is not None)
     given = settings.model_dump(exclude_defaults=True)
     if settings.flags().name_factors or settings.kind is StudyKind.OPTIMIZE:
         check_title(reading, settings.question())
@@ -278,6 +278,11 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     # A list of fixed settings is added to, anything else that a flag says stands.
     fix = (*settings.fix, *said.pop("fix", ()))
     return read_settings({**settings.model_dump(), **said, **given, "fix": fix, "not_studied": unread})
+
+
+def read_request(topic: str, settings: StudySettings) -> FrameRequest:
+    """Return what the `rules` planner frames: the topic as it was read, and the flags. Raises TopicInvalid."""
+    return complete_from_topic(topic, settings).request(topic)
 
 
 def _too_many_gpus(reading: Reading, settings: StudySettings) -> tuple[str, ...]:
@@ -331,6 +336,10 @@ def _check_scores(settings: StudySettings) -> None:
     """What a study scores itself, its job must not ask for. Raises TopicInvalid."""
     if settings.judged_by is JudgedBy.AREA and settings.eval_every is None:
         raise TopicInvalid("--judged-by area needs scores in mid-training: give --eval-every N")
+    if settings.eval_every is not None and (settings.equal or "").startswith(("tokens", "time")):
+        raise TopicInvalid(
+            f"--eval-every needs runs of known steps, and --equal {settings.equal} ends them: leave one of both out"
+        )
     if settings.eval_every is not None and "save_freq" in settings.job:
         raise TopicInvalid("--eval-every says which checkpoints are kept: leave save_freq out of the job")
     for name in ("eval_every", "eval_env"):

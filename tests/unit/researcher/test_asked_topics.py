@@ -1,4 +1,4 @@
-"""Topics that people type: each is answered as asked, or refused with the parts named that cannot be studied."""
+"""Topics that people type: each is answered exactly as asked, or refused with a command that asks it in flags."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from researcher.errors import TopicNotUnderstood
+from researcher import cli
+from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.planner.rules import RulesPlanner
-from researcher.types import FrameRequest, History
+from researcher.study.settings import StudySettings, read_request
+from researcher.types import Charter, History
 
 TOPICS = Path(__file__).parents[2] / "topics"
 
@@ -21,42 +24,62 @@ def _read(name: str) -> list[Any]:
     return [pytest.param(topic, id=topic["text"][:60]) for topic in topics]
 
 
-@pytest.mark.parametrize("topic", [*_read("known"), *_read("held_out")])
+def _frame(text: str) -> Charter:
+    return RulesPlanner().frame(read_request(text, StudySettings(n_gpu=0)))
+
+
+def _check_answer(topic: dict[str, Any], charter: Charter) -> None:
+    assert charter.task == topic.get("environment", "reverse")
+    found = {factor.name: [level.factors[factor.name] for level in factor.levels] for factor in charter.asks.factors}
+    assert found.keys() == topic["asks"].keys()
+    for name, levels in topic["asks"].items():
+        assert sorted(map(str, found[name])) == sorted(map(str, levels)) or (not levels and len(found[name]) > 1)
+    assert dict(charter.asks.fixed) == {**topic.get("fixed", {}), "n_gpu": 0}
+    assert charter.baseline == topic.get("baseline", charter.baseline)
+
+
+@pytest.mark.parametrize("topic", [*_read("natural"), *_read("documented")])
 def test_topic_is_answered_as_asked_or_refused_by_name(topic: dict[str, Any]) -> None:
-    planner = RulesPlanner(gpus=0)
-    if topic["outcome"] == "refused":
-        with pytest.raises(TopicNotUnderstood) as refusal:
-            planner.frame(FrameRequest(topic["text"]))
-        assert set(topic["not_understood"]) <= set(refusal.value.parts)
+    try:
+        charter = _frame(topic["text"])
+    except TopicNotUnderstood as refusal:
+        assert refusal.parts and len(str(refusal).splitlines()) <= 4
+    else:
+        _check_answer(topic, charter)
+
+
+@pytest.mark.parametrize("topic", _read("natural"))
+def test_the_command_of_a_refusal_asks_in_flags_and_nothing_else(topic: dict[str, Any]) -> None:
+    try:
+        _frame(topic["text"])
+    except TopicNotUnderstood as refusal:
+        [line] = [line for line in str(refusal).splitlines() if "researcher start" in line]
+    else:
         return
+    asked: list[Charter] = []
 
-    charter = planner.frame(FrameRequest(topic["text"]))
-    plan = planner.plan(charter, History())
+    def check(topic: str, settings: StudySettings) -> tuple[str, ...]:
+        asked.append(RulesPlanner().frame(settings.request(topic)))
+        raise TopicInvalid("this is as far as it goes")
 
-    assert charter.task == topic["environment"]
-    assert charter.not_studied == ()
-    assert charter.compared_at == topic.get("compared_at", charter.compared_at)
-    assert len(plan.seeds) == topic.get("seeds", len(plan.seeds))
-    for name, levels in topic["factors"].items():
-        found = list(dict.fromkeys(arm.factors[name] for arm in plan.arms))
-        assert found == levels or (not levels and len(found) > 1)
-    assert {name for arm in plan.arms for name in arm.factors} == set(topic["factors"])
-
-
-@pytest.mark.parametrize("topic", [topic for topic in _read("known") if topic.values[0]["outcome"] == "refused"])
-def test_nearest_study_of_a_refusal_can_be_done(topic: dict[str, Any]) -> None:
-    with pytest.raises(TopicNotUnderstood) as refusal:
-        RulesPlanner(gpus=0).frame(FrameRequest(topic["text"]))
-
-    [line] = [line for line in str(refusal.value).splitlines() if line.startswith("nearest study: ")]
-    words = shlex.split(line.removeprefix("nearest study: "))
-
-    assert words[:3] == ["researcher", "start", "--topic"]
-    assert RulesPlanner(gpus=0).frame(FrameRequest(words[3])).not_studied == ()
+    words = shlex.split(line[line.index("researcher start") :])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("researcher.study.settings.check_study", check)
+        patch.delenv("OPENAI_API_KEY", raising=False)
+        done = CliRunner().invoke(cli.app, words[1:])
+    assert done.exit_code == 2 and "this is as far as it goes" in done.stderr, done.stderr
+    [charter] = asked
+    assert charter.topic == topic["text"]
+    arms = RulesPlanner().plan(charter, History()).arms
+    assert {name for arm in arms for name in arm.factors} == {factor.name for factor in charter.asks.factors}
 
 
-@pytest.mark.parametrize("topic", [topic for topic in _read("known") if topic.values[0]["outcome"] == "refused"])
-def test_with_assume_the_charter_says_what_is_left_out(topic: dict[str, Any]) -> None:
-    charter = RulesPlanner(gpus=0).frame(FrameRequest(topic["text"], assume=True))
-
-    assert set(topic["not_understood"]) <= set(charter.not_studied)
+def test_documented_topics_are_answered() -> None:
+    answered = 0
+    for topic in _read("documented"):
+        try:
+            _frame(topic.values[0]["text"])
+        except TopicNotUnderstood:
+            continue
+        answered += 1
+    assert answered >= 28

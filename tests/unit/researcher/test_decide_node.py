@@ -21,7 +21,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Action, Analysis, Budget, Charter, Decision, FrameRequest, History, Verdict
+from researcher.study.settings import StudySettings, read_request
+from researcher.types import Action, Analysis, Budget, Charter, Decision, History, Verdict
 
 
 @pytest.fixture
@@ -58,8 +59,8 @@ def store_run(store: ExperimentStore, experiment: str, seed: int, score: float) 
 
 
 def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: ExperimentStore, tmp_path: Path) -> None:
-    study, rules = store.create_study("t", brain="scripted").id, RulesPlanner(seeds=3)
-    charter = rules.frame(FrameRequest("batch size 2, 3 or 4 on reversal"))
+    study, rules = store.create_study("t", brain="scripted").id, RulesPlanner()
+    charter = rules.frame(read_request("batch size 2, 3 or 4 on reversal", StudySettings(seeds=3)))
     store.freeze_charter(study, to_json(charter))
     plan = replace(rules.plan(charter, History()), seeds=(0, 1, 2))
     names = [arm.name for arm in plan.arms]
@@ -95,7 +96,7 @@ def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: Ex
 def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:
     study = store.create_study("t", brain="scripted")
     log, rules = StudyLog(store, study.id), RulesPlanner()
-    charter = rules.frame(FrameRequest("batch size 2 or 3 on reversal"))
+    charter = rules.frame(read_request("batch size 2 or 3 on reversal", StudySettings()))
     store.freeze_charter(study.id, to_json(charter))
     log.write_plan(rules.plan(charter, History()), "plan")
     log.write_analysis(0, Analysis(arms=(), comparisons=(), ranking=(), failed={}), "analysis")

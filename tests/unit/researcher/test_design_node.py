@@ -24,8 +24,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.study.settings import read_settings
-from researcher.types import Budget, Charter, FrameRequest, JudgedBy, SampleSizeGoal
+from researcher.study.settings import StudySettings, read_request, read_settings
+from researcher.types import Charter, JudgedBy, SampleSizeGoal
 
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
 CALM, WILD = (0.50, 0.51, 0.52), (0.1, 0.5, 0.9)
@@ -41,8 +41,8 @@ def begin(
     store: ExperimentStore, tmp_path: Path, measured: Mapping[str, Any] = MappingProxyType({}), **flags: object
 ) -> Deps:
     """A study whose first plan is made and whose arms passed the check; `measured` is how its charter differs."""
-    planner = RulesPlanner(seeds=flags.get("seeds"))  # pyright: ignore[reportArgumentType]
-    charter = planner.frame(FrameRequest(TOPIC, **flags))  # pyright: ignore[reportArgumentType]
+    planner = RulesPlanner()
+    charter = planner.frame(read_request(TOPIC, read_settings(flags)))
     charter = replace(charter, metric_range=(0.0, 1.0), environment_digest="d", **measured)
     study = store.create_study(TOPIC, brain="rules").id
     store.freeze_charter(study, to_json(charter))
@@ -117,14 +117,14 @@ def test_study_that_would_find_little_stops_and_says_what_it_needs(store: Experi
 
 def test_acceptance_of_little_power_reaches_the_charter_and_its_refusal_has_an_exit_code() -> None:
     settings = read_settings({"brain": "rules", "underpowered": True})
-    charter = RulesPlanner().frame(settings.request(TOPIC))
+    charter = RulesPlanner().frame(read_request(TOPIC, settings))
 
     assert charter.sample_size is not None and charter.sample_size.is_underpowered
     assert Underpowered.exit_code == 9
 
 
 def test_study_with_little_power_goes_on_where_a_person_accepts_it(store: ExperimentStore, tmp_path: Path) -> None:
-    deps = begin(store, tmp_path, is_underpowered=True)
+    deps = begin(store, tmp_path, underpowered=True)
     run_pilot(deps, WILD)
     design(deps, first_state(deps.study_id))
 
@@ -134,7 +134,7 @@ def test_study_with_little_power_goes_on_where_a_person_accepts_it(store: Experi
 
 
 def test_budget_of_runs_bounds_their_number_and_its_power_is_refused(store: ExperimentStore, tmp_path: Path) -> None:
-    deps = begin(store, tmp_path, budget=Budget(max_runs=8))
+    deps = begin(store, tmp_path, max_runs=8)
     run_pilot(deps, CALM)
 
     with pytest.raises(Underpowered, match="2 runs per arm"):
@@ -192,7 +192,7 @@ def test_pilot_without_scores_leaves_the_assumption(store: ExperimentStore, tmp_
 
 def test_power_is_that_of_welchs_test_where_the_variance_is_known() -> None:
     # Two-sided level 0.05, two arms of 17, an effect of one standard deviation: 0.8070 by the tables of Cohen (1988).
-    charter = RulesPlanner().frame(FrameRequest("KL or no KL for sorting?"))
+    charter = RulesPlanner().frame(read_request("KL or no KL for sorting?", StudySettings()))
     known = Spread(0.0, 1.0, 1.0, "known")
     assert power_of(charter, known, 1, 17, 1.0) == pytest.approx(0.807, abs=0.005)
     assert power_of(charter, known, 4, 17, 1.0) < power_of(charter, known, 1, 17, 1.0)
@@ -211,4 +211,4 @@ def test_size_is_the_smallest_that_reaches_the_goal_and_its_time_is_that_of_the_
 
 
 def framed() -> Charter:
-    return replace(RulesPlanner().frame(FrameRequest(TOPIC)), metric_range=(0.0, 1.0))
+    return replace(RulesPlanner().frame(read_request(TOPIC, StudySettings())), metric_range=(0.0, 1.0))

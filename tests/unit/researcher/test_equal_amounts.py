@@ -7,12 +7,13 @@ import pytest
 from researcher.errors import TopicInvalid
 from researcher.planner.equal_amounts import count_episodes
 from researcher.planner.rules import RulesPlanner
-from researcher.types import Charter, FrameRequest, History, Plan
+from researcher.study.settings import check_study, read_request, read_settings
+from researcher.types import Charter, History, Plan
 
 
-def _begin(topic: str, **flags: int) -> tuple[Charter, Plan]:
-    planner = RulesPlanner(steps=flags.get("steps"), gpus=0)
-    charter = planner.frame(FrameRequest(topic, eval_every=flags.get("eval_every")))
+def _begin(topic: str, **flags: object) -> tuple[Charter, Plan]:
+    planner = RulesPlanner()
+    charter = planner.frame(read_request(topic, read_settings(flags)))
     return charter, planner.plan(charter, History())
 
 
@@ -47,7 +48,7 @@ def test_at_equal_steps_every_arm_has_the_same_steps() -> None:
 
 
 def test_limits_on_a_reply_are_those_of_the_environment() -> None:
-    charter, plan = _begin("Do shorter answers hurt on tool use?")
+    charter, plan = _begin("Does the reply length matter for tool use?")
 
     assert [arm.factors["max_response_length"] for arm in plan.arms] == [24, 48, 96]
     assert charter.baseline == "max_response_length=48"
@@ -63,9 +64,7 @@ def test_number_of_steps_is_compared_as_it_is() -> None:
     ("topic", "compared_at", "amount"),
     [
         ("nano or micro on copying at the same number of tokens", "tokens", 10 * 128 * 12 / 2),
-        ("nano or micro on copying with 9,000 tokens each", "tokens", 9000),
         ("nano or micro on copying at equal time", "time", 20),
-        ("nano or micro on copying, 3 minutes per run", "time", 180),
     ],
 )
 def test_share_of_a_run_is_in_the_charter_and_its_steps_cannot_end_it_first(
@@ -80,6 +79,15 @@ def test_share_of_a_run_is_in_the_charter_and_its_steps_cannot_end_it_first(
     assert [arm.factors["model"] for arm in plan.arms] == ["nano", "micro"]
 
 
+@pytest.mark.parametrize(
+    ("equal", "compared_at", "amount"), [("tokens=9000", "tokens", 9000), ("time=180", "time", 180)]
+)
+def test_share_of_a_run_is_said_by_a_flag(equal: str, compared_at: str, amount: float) -> None:
+    charter, _ = _begin("Which model?", vary=["model=nano,micro"], task="copy", equal=equal)
+
+    assert (charter.compared_at, charter.amount) == (compared_at, amount)
+
+
 def test_whole_steps_that_leave_a_difference_are_said() -> None:
     charter, _ = _begin("batch size 2 or 3 on sorting", steps=2)
 
@@ -88,4 +96,4 @@ def test_whole_steps_that_leave_a_difference_are_said() -> None:
 
 def test_scores_at_steps_and_a_share_contradict_each_other() -> None:
     with pytest.raises(TopicInvalid, match="--eval-every"):
-        _begin("nano or micro at equal time", eval_every=5)
+        check_study("nano or micro", read_settings({"vary": ["model=nano,micro"], "equal": "time", "eval_every": 5}))

@@ -9,11 +9,11 @@ import pytest
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.judge.contrasts import is_complete
 from researcher.planner.rules import RulesPlanner
+from researcher.study.settings import read_request, read_settings
 from researcher.types import (
     Action,
     Analysis,
     ArmSummary,
-    Budget,
     Charter,
     ClaimKind,
     Comparison,
@@ -28,9 +28,13 @@ from swarm import TrainJob
 from swarm.program import is_program
 
 
+def _request(topic: str, **flags: object) -> FrameRequest:
+    return read_request(topic, read_settings(flags))
+
+
 def _begin(topic: str, **flags: object) -> tuple[RulesPlanner, Charter, Plan]:
-    brain = RulesPlanner(seeds=flags.pop("seeds", None), steps=flags.pop("steps", None))  # pyright: ignore[reportArgumentType]
-    charter = brain.frame(FrameRequest(topic, **flags))  # pyright: ignore[reportArgumentType]
+    brain = RulesPlanner()
+    charter = brain.frame(_request(topic, **flags))
     return brain, charter, brain.plan(charter, History())
 
 
@@ -59,20 +63,19 @@ def test_named_values_become_exactly_those_arms() -> None:
     assert plan.seeds == (0, 1, 2)
 
 
-def test_group_sizes_are_compared_at_equal_episodes_per_step() -> None:
+def test_group_sizes_are_compared_at_equal_episodes() -> None:
     _, charter, plan = _begin("Does group size matter for the guessing game?")
 
-    assert [arm.job["num_repeat"] for arm in plan.arms] == [2, 4, 8, 16]
-    assert {arm.job["num_repeat"] * arm.job["batch_size"] for arm in plan.arms} == {128}
+    assert [arm.job["num_repeat"] for arm in plan.arms] == [4, 8, 16]
+    assert len({arm.job["num_repeat"] * arm.job["batch_size"] * arm.job["total_steps"] for arm in plan.arms}) == 1
     assert charter.baseline == "num_repeat=8"
-    assert any("128 episodes per step" in assumption for assumption in charter.assumptions)
 
 
 def test_or_no_gives_two_arms() -> None:
-    _, charter, plan = _begin("tool use: KL or no KL?")
+    _, charter, plan = _begin("KL or no KL for tool use?")
 
     assert [arm.job["use_kl_loss"] for arm in plan.arms] == [False, True]
-    assert (charter.task, charter.baseline) == ("calc", "no-kl")
+    assert (charter.task, charter.baseline) == ("calc", "use_kl_loss=false")
 
 
 def test_two_named_factors_are_crossed() -> None:
@@ -87,7 +90,7 @@ def test_two_named_factors_are_crossed() -> None:
 
 
 def test_two_factors_without_values_are_varied_one_at_a_time() -> None:
-    _, charter, plan = _begin("minibatches or epochs: which matters more for sorting?")
+    _, charter, plan = _begin("Which matters more for sorting, minibatches or epochs?")
 
     assert len(plan.arms) == 5
     baseline = next(arm for arm in plan.arms if arm.name == charter.baseline)
@@ -95,13 +98,16 @@ def test_two_factors_without_values_are_varied_one_at_a_time() -> None:
         assert sum(arm.factors[name] != baseline.factors[name] for name in baseline.factors) <= 1
 
 
-def test_unknown_topic_gets_the_default_design_and_says_so() -> None:
-    _, charter, plan = _begin("What makes agents learn fast?")
+SEARCH = "Which settings train agents best?"
 
-    assert charter.task == "reverse"
-    assert [arm.name for arm in plan.arms] == ["baseline", "lr=0.003", "lr=0.0003", "num_repeat=16", "kl"]
-    assert any("default design" in assumption for assumption in charter.assumptions)
-    assert any("no known task" in assumption for assumption in charter.assumptions)
+
+def test_search_without_factors_goes_through_the_default_space() -> None:
+    _, charter, plan = _begin(SEARCH)
+
+    assert (charter.asks.kind, charter.task) == ("optimize", "reverse")
+    names = ["baseline", "lr=0.003", "lr=0.0003", "num_repeat=16", "use_kl_loss=true"]
+    assert [arm.name for arm in plan.arms] == names
+    assert any("No environment is named" in assumption for assumption in charter.assumptions)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +116,7 @@ def test_unknown_topic_gets_the_default_design_and_says_so() -> None:
         "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?",
         "Does group size matter for the guessing game?",
         "GRPO, Dr.GRPO, RLOO, reinforce++, GSPO, CISPO, OPO, GPG, DAPO, SAPO or DPPO on addition?",
-        "What makes agents learn fast?",
+        SEARCH,
         "loss aggregation for tool use",
         "KL estimator k1, k2 or k3",
     ],
@@ -129,7 +135,7 @@ def test_every_arm_is_a_job_that_the_service_accepts(topic: str) -> None:
 )
 def test_value_out_of_range_is_refused_by_name(topic: str, setting: str) -> None:
     with pytest.raises(TopicInvalid, match=setting):
-        RulesPlanner().frame(FrameRequest(topic))
+        _begin(topic)
 
 
 def test_flags_win_over_the_topic() -> None:
@@ -147,18 +153,18 @@ def test_flags_win_over_the_topic() -> None:
 
 def test_unknown_task_lists_the_known_ones() -> None:
     with pytest.raises(TopicInvalid, match=r"juggle.*reverse.*guess"):
-        RulesPlanner().frame(FrameRequest("x", task="juggle"))
+        _begin("x", vary=["lr=1,2"], task="juggle")
 
 
 def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
-    brain, charter, first = _begin("What makes agents learn fast?")
+    brain, charter, first = _begin(SEARCH)
     kept = _analysis(
         charter,
         {
             "lr=0.003": (0.2, Verdict.KEEP),
             "lr=0.0003": (-0.1, Verdict.WORSE),
             "num_repeat=16": (0.1, Verdict.KEEP),
-            "kl": (0.0, Verdict.INCONCLUSIVE),
+            "use_kl_loss=true": (0.0, Verdict.INCONCLUSIVE),
         },
     )
     history = History(plans=(first,), analyses=(kept,))
@@ -167,7 +173,6 @@ def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
     second = brain.plan(charter, history)
     assert [arm.name for arm in second.arms] == ["baseline", "lr=0.003+num_repeat=16"]
     assert second.arms[1].job["lr"] == 0.003 and second.arms[1].job["num_repeat"] == 16
-    assert second.arms[1].job["batch_size"] * 16 == 128
 
     best = _analysis(charter, {"lr=0.003+num_repeat=16": (0.3, Verdict.KEEP)})
     history = History(plans=(first, second), analyses=(kept, best))
@@ -184,8 +189,8 @@ def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
 
 
 def test_default_design_skips_combining_a_single_kept_change() -> None:
-    brain, charter, first = _begin("What makes agents learn fast?")
-    kept = _analysis(charter, {"lr=0.003": (0.2, Verdict.KEEP), "kl": (0.0, Verdict.WORSE)})
+    brain, charter, first = _begin(SEARCH)
+    kept = _analysis(charter, {"lr=0.003": (0.2, Verdict.KEEP), "use_kl_loss=true": (0.0, Verdict.WORSE)})
     history = History(plans=(first,), analyses=(kept,))
 
     assert brain.decide(charter, kept, history).action is Action.REFINE
@@ -198,16 +203,16 @@ def test_default_design_skips_combining_a_single_kept_change() -> None:
 
 
 def test_default_design_stops_where_nothing_was_kept() -> None:
-    brain, charter, first = _begin("What makes agents learn fast?")
-    nothing = _analysis(charter, {"kl": (0.0, Verdict.WORSE)})
+    brain, charter, first = _begin(SEARCH)
+    nothing = _analysis(charter, {"use_kl_loss=true": (0.0, Verdict.WORSE)})
 
     assert brain.decide(charter, nothing, History((first,), (nothing,))).action is Action.STOP
 
 
 @pytest.mark.parametrize(("max_runs", "action"), [(None, Action.STOP), (11, Action.STOP), (12, Action.REFINE)])
 def test_open_comparison_gets_more_seeds_only_if_the_budget_has_room(max_runs: int | None, action: Action) -> None:
-    brain, charter, first = _begin("tool use: KL or no KL?", budget=Budget(max_runs=max_runs))
-    open_result = _analysis(charter, {"kl": (0.05, Verdict.INCONCLUSIVE)})
+    brain, charter, first = _begin("KL or no KL for tool use?", max_runs=max_runs)
+    open_result = _analysis(charter, {"use_kl_loss=true": (0.05, Verdict.INCONCLUSIVE)})
     history = History((first,), (open_result,))
 
     assert brain.decide(charter, open_result, history).action is action
@@ -218,8 +223,8 @@ def test_open_comparison_gets_more_seeds_only_if_the_budget_has_room(max_runs: i
 
 def test_alpha_is_shared_among_the_plans_that_there_may_be() -> None:
     shares = {
-        topic: RulesPlanner().frame(FrameRequest(topic, budget=Budget(max_runs=most))).rule.shares
-        for topic, most in (("KL or no KL?", None), ("KL or no KL for sorting?", 20), ("What makes agents learn?", 20))
+        topic: _begin(topic, max_runs=most)[1].rule.shares
+        for topic, most in (("KL or no KL?", None), ("KL or no KL for sorting?", 20), (SEARCH, 20))
     }
 
     assert list(shares.values()) == [(1.0,), (0.5, 0.5), (0.5, 0.25, 0.25)]
@@ -259,7 +264,7 @@ def test_interpretation_claims_the_best_arm_and_each_difference() -> None:
 
 
 def test_program_is_the_plain_one_unless_others_are_named() -> None:
-    brain, charter, plan = _begin("tool use: KL or no KL?")
+    brain, charter, plan = _begin("KL or no KL for tool use?")
 
     program = brain.write_program(charter, plan.arms[0], None)
 

@@ -11,9 +11,12 @@ import pytest
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
 from researcher.planner.rules import RulesPlanner
 from researcher.study.scores import choose_for_plan, read_scores, read_sealed
-from researcher.types import Charter, FrameRequest, History, ScoredRun
+from researcher.study.settings import StudySettings, read_request
+from researcher.types import Charter, History, ScoredRun
 
-CHARTER = replace(RulesPlanner().frame(FrameRequest("KL or no KL for sorting?")), metric_range=(0.0, 1.0))
+CHARTER = replace(
+    RulesPlanner().frame(read_request("KL or no KL for sorting?", StudySettings(seeds=2))), metric_range=(0.0, 1.0)
+)
 
 
 @pytest.fixture
@@ -165,7 +168,7 @@ def test_sealed_scores_are_read_by_arm_and_seed(store: ExperimentStore, study: s
 
 
 def test_later_plan_is_judged_by_its_fresh_runs_unless_it_pools_them() -> None:
-    first = RulesPlanner(seeds=2).plan(CHARTER, History())
+    first = RulesPlanner().plan(CHARTER, History())
     later = replace(first, iteration=1, seeds=(0, 1, 2, 3))
     runs = {arm.name: {seed: ScoredRun(f"{seed}", 0.5, 0.0) for seed in range(5)} for arm in first.arms}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from experiments_db import number_as_text
-from researcher.planner.designs import default_arms, default_job
-from researcher.planner.topic import parse_topic
+from researcher.planner.designs import default_job, default_space
+from researcher.question.reader import read_topic
 from researcher.report.render import format_value
 from ui import formats
 
@@ -19,12 +19,12 @@ def test_report_explorer_and_names_of_arms_write_a_setting_the_same_way(value: f
 
 
 def test_two_close_learning_rates_are_two_arms_by_their_names() -> None:
-    parsed = parse_topic("lr 0.00016612 or 0.00016615 for reverse")
+    parsed = read_topic("lr 0.00016612 or 0.00016615 for reverse")
     [factor] = parsed.factors
     assert [level.name for level in factor.levels] == ["lr=0.00016612", "lr=0.00016615"]
 
 
 def test_multiples_of_a_learning_rate_are_decimal_numbers() -> None:
     job = default_job("reverse", steps=None, base={}) | {"lr": 0.003}
-    names = {arm.name: arm.job["lr"] for arm in default_arms(job)}
-    assert (names["lr=0.009"], names["lr=0.0009"]) == (0.009, 0.0009)
+    rates = {level.name: level.settings["lr"] for level in default_space(job)[0].levels}
+    assert rates == {"lr=0.003": 0.003, "lr=0.009": 0.009, "lr=0.0009": 0.0009}

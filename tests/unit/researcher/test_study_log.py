@@ -20,10 +20,11 @@ from researcher.study.log import (
     plan_from_json,
     to_json,
 )
-from researcher.types import Analysis, ArmSummary, Budget, Comparison, FrameRequest, History, Verdict
+from researcher.study.settings import StudySettings, read_request
+from researcher.types import Analysis, ArmSummary, Comparison, History, Verdict
 
 BRAIN = RulesPlanner()
-CHARTER = BRAIN.frame(FrameRequest("What makes agents learn fast?", budget=Budget(max_runs=7)))
+CHARTER = BRAIN.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))
 PLAN = BRAIN.plan(CHARTER, History())
 ANALYSIS = Analysis(
     arms=(ArmSummary("a", {0: 0.5, 3: 0.6}, {0: 0.1}, 0.55, math.nan, 0.7, ("run-1",)),),
@@ -44,12 +45,6 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 def test_charter_and_plan_come_back_equal_from_json_text() -> None:
     assert charter_from_json(json.loads(json.dumps(to_json(CHARTER)))) == CHARTER
     assert plan_from_json(json.loads(json.dumps(to_json(PLAN)))) == PLAN
-
-
-def test_charter_that_says_what_its_study_asks_as_earlier_ones_do_is_read() -> None:
-    earlier = to_json(CHARTER) | {"asks": ["best"]}
-
-    assert charter_from_json(json.loads(json.dumps(earlier))) == CHARTER
 
 
 def test_analysis_comes_back_with_its_missing_numbers() -> None:

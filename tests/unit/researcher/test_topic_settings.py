@@ -1,4 +1,4 @@
-"""What a topic says of machines, budgets and environments becomes settings of the study, unless flags say otherwise."""
+"""What a topic says becomes settings of a study, unless flags say otherwise; beside flags for factors it is a title."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from researcher.errors import TopicNotUnderstood
-from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import StudySettings, complete_from_topic
-from researcher.types import FrameRequest, History
+from researcher.errors import TopicInvalid, TopicNotUnderstood
+from researcher.study import settings as study_settings
+from researcher.study.settings import StudySettings, complete_from_topic, read_settings
+from researcher.types import Asked, ComparedAt, StudyKind
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 
 
 def test_budgets_of_the_topic_are_those_of_the_study() -> None:
-    settings = complete_from_topic("lr on sorting within 2 hours and at most 30 runs", StudySettings())
+    settings = complete_from_topic("lr on sorting with 2 hours and 30 runs", StudySettings())
 
     assert (settings.max_hours, settings.max_runs) == (2, 30)
-    fixed = complete_from_topic("lr on sorting within 2 hours", StudySettings(max_hours=1))
+    fixed = complete_from_topic("lr on sorting with 2 hours", StudySettings(max_hours=1))
     assert fixed.max_hours == 1
 
 
@@ -30,16 +30,18 @@ def test_gpus_of_the_topic_are_asked_of_servers_elsewhere() -> None:
     assert fixed.n_gpu == 2
 
 
-@pytest.mark.parametrize("here", [0, 1, 7])
-def test_more_gpus_than_there_are_are_refused_by_name(here: int) -> None:
+@pytest.mark.parametrize(("here", "is_enough"), [(0, False), (7, False), (8, True)])
+def test_more_gpus_than_there_are_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, here: int, is_enough: bool
+) -> None:
+    monkeypatch.setattr(study_settings, "_count_gpus", lambda _: here)
+    if is_enough:
+        assert complete_from_topic("lr on sorting with 8 GPUs", StudySettings()).n_gpu == 8
+        return
     with pytest.raises(TopicNotUnderstood) as refusal:
-        RulesPlanner(gpus=here).frame(FrameRequest("lr on sorting with 8 GPUs"))
+        complete_from_topic("lr on sorting with 8 GPUs", StudySettings())
 
-    assert refusal.value.parts == ("8 GPUs",) and f"there are {here} GPUs here" in str(refusal.value)
-
-
-def test_as_many_gpus_as_there_are_are_understood() -> None:
-    assert RulesPlanner(gpus=8).frame(FrameRequest("lr on sorting with 8 GPUs")).not_studied == ()
+    assert refusal.value.parts == ("8 GPUs",)
 
 
 def test_environment_of_the_topic_is_that_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,13 +64,48 @@ def test_language_model_reads_its_topic_itself() -> None:
     assert complete_from_topic("lr on sorting within 2 hours", settings) == settings
 
 
-def test_limit_of_a_reply_that_own_programs_decide_is_refused_or_left_out() -> None:
-    planner = RulesPlanner(programs={"plain": "a", "other": "b"}, gpus=0)
-    topic = "Do shorter answers or lr 1e-3 or 1e-2 matter on sorting?"
+def test_topic_is_stored_as_the_flags_that_say_it() -> None:
+    settings = complete_from_topic(
+        "Is a learning rate of 3e-3 better than 1e-3 for sorting, at equal tokens, with 3 seeds?", StudySettings()
+    )
 
-    with pytest.raises(TopicNotUnderstood, match="compare two of them with --program"):
-        planner.frame(FrameRequest(topic))
-    charter = planner.frame(FrameRequest(topic, assume=True))
+    assert (settings.vary, settings.baseline, settings.asked) == (("lr=0.003,0.001",), ("lr=0.001",), Asked.BETTER)
+    assert (settings.task, settings.equal, settings.seeds) == ("sort", ComparedAt.TOKENS, 3)
 
-    assert charter.not_studied == ("max_response_length",)
-    assert {name for arm in planner.plan(charter, History()).arms for name in arm.factors} == {"program", "lr"}
+
+def test_one_value_beside_a_varied_setting_is_fixed() -> None:
+    settings = complete_from_topic("group size 4 or 8 at a learning rate of 3e-3 on sorting", StudySettings())
+
+    assert (settings.vary, settings.fix) == (("num_repeat=4,8",), ("lr=0.003",))
+
+
+def test_what_learns_sooner_is_judged_over_all_steps() -> None:
+    settings = complete_from_topic("Which group size learns sorting faster?", StudySettings())
+
+    assert (settings.judged_by, settings.eval_every, settings.asked) == ("area", 5, Asked.SOONER)
+
+
+def test_topic_beside_flags_that_name_factors_is_a_title() -> None:
+    given = read_settings({"vary": ["lr=1e-3,3e-3"], "task": "reverse"})
+
+    assert complete_from_topic("Ein Titel, den niemand liest", given) == given
+    with pytest.raises(TopicInvalid, match="names group size, which no flag varies"):
+        complete_from_topic("Does the group size matter?", given)
+
+
+def test_words_that_assume_leaves_out_are_on_record() -> None:
+    settings = complete_from_topic("Does lr 1e-3 or 3e-3 matter for my boss?", StudySettings(assume=True))
+
+    assert (settings.vary, settings.not_studied) == (("lr=0.001,0.003",), ("boss",))
+
+
+def test_assume_gives_no_number_to_another_setting() -> None:
+    with pytest.raises(TopicInvalid):
+        complete_from_topic("lora dropout 32 on sorting", StudySettings(assume=True)).question()
+
+
+def test_a_search_is_asked_by_its_words_or_by_a_flag() -> None:
+    by_words = complete_from_topic("Find the best settings for sorting", StudySettings())
+    by_flag = complete_from_topic("Anything", StudySettings(kind=StudyKind.OPTIMIZE))
+
+    assert by_words.kind is by_flag.kind is StudyKind.OPTIMIZE

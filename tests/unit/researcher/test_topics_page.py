@@ -1,4 +1,4 @@
-"""docs/topics.md says what the planner understands: its table is that of the code, and its examples are read so."""
+"""docs/topics.md says what can be asked: its tables are those of the code, and its words are read so."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from researcher.planner.factors import ALGORITHMS, FACTORS, FactorSpec
-from researcher.planner.topic import parse_topic
+from researcher.question.factors import ALGORITHMS, SPECS, FactorSpec, why_no_factor
+from researcher.question.flags import make_factor
+from researcher.question.reader import read_topic
+from swarm import TrainJob
 
 PAGE = (Path(__file__).parents[3] / "docs" / "topics.md").read_text(encoding="utf-8")
 ROWS = {
@@ -18,19 +20,26 @@ ROWS = {
 }
 
 
-def test_page_lists_every_setting_and_no_other() -> None:
-    assert list(ROWS) == [spec.name for spec in FACTORS]
-    assert all(f"`{name}`" in PAGE for name, _ in ALGORITHMS)
+def test_every_setting_of_a_job_is_a_factor_or_has_a_reason() -> None:
+    reasons = {name: why_no_factor(name) for name in TrainJob.model_fields}
+
+    assert {name for name, reason in reasons.items() if reason is None} == set(SPECS)
 
 
-@pytest.mark.parametrize("spec", FACTORS, ids=lambda spec: spec.name)
-def test_row_of_a_setting_is_what_the_planner_does(spec: FactorSpec) -> None:
-    words, levels, compared_at = ROWS[spec.name]
+def test_page_lists_every_factor_and_why_the_others_are_none() -> None:
+    assert list(ROWS) == list(SPECS)
+    assert all(f"`{name}`" in PAGE for name in ALGORITHMS)
+    assert all(f"`{name}`" in PAGE for name in TrainJob.model_fields if why_no_factor(name))
 
-    assert compared_at == spec.compared_at
-    assert re.findall(r"`([^`]+)`", levels) == [level.name.removeprefix(f"{spec.name}=") for level in spec.grid]
-    names = [] if spec.name == "model" else [spec.name]
-    for phrase in [*names, *re.findall(r"“([^”]+)”", words)]:
-        read = parse_topic(f"Compare {phrase} on sorting")
-        assert [factor.name for factor in read.factors] == [spec.name], phrase
-        assert read.not_understood == (), phrase
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.name)
+def test_row_of_a_factor_is_what_is_read(spec: FactorSpec) -> None:
+    words, levels, needs = ROWS[spec.name]
+
+    factor = make_factor(spec, spec.usual)
+    assert re.findall(r"`([^`]+)`", levels) == [level.name.removeprefix(f"{spec.name}=") for level in factor.levels]
+    assert re.findall(r"`([^`]+)`", needs) == list(spec.needs)
+    for phrase in [spec.name, *re.findall(r"“([^”]+)”", words)]:
+        read = read_topic(f"Does {phrase} matter on sorting?")
+        assert read.names == {spec.name}, phrase
+        assert read.unread == () or not spec.usual, phrase

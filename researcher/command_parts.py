@@ -19,7 +19,7 @@ from researcher.home import DATABASE, home_option
 from researcher.terminal import log_to
 from swarm.processes.imports import collector_paused
 
-EXAMPLE = "learning rate 1e-3 or 3e-3 for word copying"
+EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
 """A topic that any home can be begun with."""
 
 

@@ -43,7 +43,14 @@ from researcher.study.continuation import (
     runs_per_arm,
 )
 from researcher.study.log import DIAGNOSED, StudyLog, to_json
-from researcher.study.settings import ForkOrigin, StudySettings, read_settings, rules_brain
+from researcher.study.settings import (
+    ForkOrigin,
+    StudySettings,
+    complete_from_topic,
+    read_settings,
+    rules_brain,
+    without_question,
+)
 from researcher.types import Charter, History
 
 COPIED_FROM = "copied_from"
@@ -150,9 +157,11 @@ def carry_out_fork(store: ExperimentStore, location: str, fork: Fork) -> Study:
 def _settings(parent: Study, decision: int, changes: Changes) -> StudySettings:
     given = {"seeds": changes.seeds, "max_runs": changes.max_runs, "max_hours": changes.max_hours}
     origin = ForkOrigin(study=parent.id, decision=decision).model_dump()
-    return read_settings(
-        {**parent.settings, **{name: value for name, value in given.items() if value is not None}, "parent": origin}
+    kept = parent.settings if changes.topic is None else without_question(parent.settings)
+    settings = read_settings(
+        {**kept, **{name: value for name, value in given.items() if value is not None}, "parent": origin}
     )
+    return settings if changes.topic is None else complete_from_topic(changes.topic, settings)
 
 
 def _until(history: History, decision: int) -> History:
@@ -189,6 +198,8 @@ def _charter(
         charter,
         topic=framed.topic,
         question=framed.question,
+        asks=framed.asks,
+        job=framed.job,
         not_studied=framed.not_studied,
         assumptions=(*framed.assumptions, said),
         rule=replace(known.rule, shares=(*before, *framed.rule.shares), plans_of_parent=decision),

@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 from experiments_db import ExperimentStore, NotFound, Study, StudyStatus, StudyWork, find_work
 from researcher.errors import ResearchError, StudyNotFound
 from researcher.home import DATABASE, DEFAULT_HOME, home_option
-from researcher.study.settings import StudySettings
+from researcher.study.settings import StudySettings, complete_from_topic
 from swarm.processes.child import is_dead
 
 
 def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:
-    """Store a study that `check_study` has passed."""
+    """Store a study that `check_study` has passed, with the flags that its topic stands for. Raises TopicInvalid."""
+    settings = complete_from_topic(topic, settings)
     return store.create_study(topic.strip(), brain=settings.brain, settings=settings.model_dump(mode="json"))
 
 

@@ -211,6 +211,12 @@ class StudySettings(BaseModel):
         )
 
 
+def without_question(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored settings without what they say of the question."""
+    asked = {"kind", "asked", "vary", "fix", "baseline", "design", "equal", "not_studied"}
+    return {name: value for name, value in values.items() if name not in asked}
+
+
 def read_settings(values: Mapping[str, Any]) -> StudySettings:
     """Raises TopicInvalid naming the first setting that cannot be."""
     try:

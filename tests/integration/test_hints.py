@@ -15,7 +15,8 @@ import pytest
 from experiments_db import StudyStatus, lease_name, open_store
 from researcher.command_parts import EXAMPLE
 from researcher.study.lease import TTL_S
-from researcher.study.settings import StudySettings, check_study
+from researcher.study.requests import create_study
+from researcher.study.settings import StudySettings, check_study, complete_from_topic
 from swarm import SwarmClient, TrainJob
 
 pytestmark = pytest.mark.timeout(500)
@@ -78,7 +79,7 @@ def test_hints_of_an_environment_that_fails_show_what_fails_and_go_on_where_it_f
 def test_the_command_that_goes_on_with_a_killed_study_finishes_it(shell: Shell) -> None:
     with open_store(shell.place / "my runs" / "research.db") as store:
         settings = StudySettings(engine="fake", steps=1, seeds=1, eval_episodes=4, parallel=1, underpowered=True)
-        study = store.create_study(TOPIC, brain="rules", settings=settings.model_dump(mode="json"))
+        study = create_study(store, TOPIC, settings)
         # No process has the number 0.
         store.acquire_lease(lease_name(study.id), f"{os.uname().nodename}:0:1", TTL_S)
 
@@ -107,7 +108,7 @@ def test_hints_for_a_study_that_there_is_not_list_and_begin_one(shell: Shell) ->
 
     assert code == 3 and listed[0] == 0 and known in listed[1]
     assert hints(none) == [f"researcher start --topic '{EXAMPLE}'"]
-    check_study(EXAMPLE, StudySettings())
+    check_study(EXAMPLE, complete_from_topic(EXAMPLE, StudySettings()))
 
 
 def test_a_server_that_is_busy_with_something_else_is_freed_by_the_command_that_is_named(

@@ -256,9 +256,10 @@ class BadArms(RulesPlanner):
 def test_bad_clients_cost_their_arm_and_not_the_study(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    small = {"seeds": 1, "steps": 2, "job": {"batch_size": 2}}
     unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
     programs = {**unchecked, "num_repeat=3": FAILING}
-    planner = BadArms(seeds=1, steps=2, base_job={"engine": "fake", "batch_size": 2}, written=programs)
+    planner = BadArms(written=programs)
     monkeypatch.setattr(worker_module, "_build_planner", lambda *_: planner)
 
     def check_the_others(script: ArmProgram, *given: Any, **named: Any) -> Any:
@@ -266,7 +267,7 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
 
     monkeypatch.setattr("researcher.loop.nodes.check.check_program", check_the_others)
 
-    done = _carry_out(store, tmp_path, "group size 2, 3, 4, 8 or 16", settings, limits=Limits(stall_s=20))
+    done = _carry_out(store, tmp_path, "group size 2, 3, 4, 8 or 16", settings.model_copy(update=small), limits=Limits(stall_s=20))
 
     assert done.study.status is StudyStatus.FINISHED
     # The last attempt: on a busy machine a run of the honest client may stall as well, and is then repeated.

@@ -17,7 +17,7 @@ from researcher.cli import app
 from researcher.loop.session import ServerPool, work_on
 from researcher.planner.rules import RulesPlanner
 from researcher.study.requests import create_study
-from researcher.study.settings import StudySettings
+from researcher.study.settings import ProgramSetting, StudySettings
 from researcher.types import Arm, ArmProgram, Charter, History, Plan
 
 pytestmark = pytest.mark.timeout(400)
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_report_and_summary_say_first_what_was_not_studied(home: Path, start_server: Callable[..., Any]) -> None:
-    topic = "Does dropout matter more than the batch size, 2 or 4, on copying?"
+    topic = "Does dropout matter more than the batch size, with batch size 2 or 4 on copying?"
 
     done = CliRunner().invoke(
         app, ["start", "--topic", topic, "--assume", "--steps", "2", "--servers", start_server().url, *SMALL]
@@ -64,9 +64,9 @@ def test_report_and_summary_say_first_what_was_not_studied(home: Path, start_ser
 
 @pytest.mark.slow
 def test_runs_at_equal_tokens_end_with_the_step_that_reaches_them(home: Path) -> None:
-    topic = "batch size 2 or 4 on copying with 300 tokens each"
+    topic = "batch size 2 or 4 on copying"
 
-    done = CliRunner().invoke(app, ["start", "--topic", topic, *SMALL, "--json"])
+    done = CliRunner().invoke(app, ["start", "--topic", topic, "--equal", "tokens=300", *SMALL, "--json"])
 
     assert done.exit_code == 0, done.stderr
     with open_store(home / "research.db") as store:
@@ -104,11 +104,14 @@ def test_arm_whose_program_is_to_differ_and_does_not_is_never_run(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = {"plain": PLAIN, "two-agents": f"{PLAIN}# another\n"}
-    planner = Unchanged(seeds=1, steps=2, base_job={"engine": "fake"}, programs=programs)
+    planner = Unchanged(programs=programs)
     monkeypatch.setattr("researcher.loop.session._build_planner", lambda *_: planner)
     with open_store(tmp_path / "research.db") as store:
-        settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1)
-        study = create_study(store, "Do two agents with lr 1e-3 or 3e-3 help on copying?", settings)
+        settings = StudySettings(
+            engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1, task="copy", vary=("lr=1e-3,3e-3",),
+            programs=tuple(ProgramSetting(name=name, code=code) for name, code in programs.items()),
+        )  # fmt: skip
+        study = create_study(store, "Do two agents help, at one lr or the other?", settings)
 
         work_on(store, study.id, home)
 

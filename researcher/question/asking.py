@@ -17,7 +17,7 @@ from typing import Any
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_ENV
 from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
-from researcher.question.reader import Reading, read_topic
+from researcher.question.reader import Reading, propose
 from researcher.question.wording import title_of, title_of_environment
 from researcher.types import Asked, Design, Factor, FrameRequest, Level, Question, StudyKind
 from swarm.tasks import TASK_FAMILIES
@@ -118,17 +118,15 @@ def _fit_to_replies(factor: Factor, task: str | None) -> Factor:
 
 
 def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
-    """Return the error of a topic with words that nothing stands for, in four lines. `given` are the flags so far."""
+    """Return the error of a topic that is not read in full, in four lines. `given` are the flags so far."""
     understood = ", ".join(_understood(reading)) or "nothing"
-    proposed = read_topic(reading.text, is_strict=False)
-    is_known = bool(proposed.factors) or reading.kind is StudyKind.OPTIMIZE
     return TopicNotUnderstood(
         "\n".join(
             [
-                f"the topic has words that nothing stands for: {', '.join(map(repr, reading.unread))}",
+                f"the topic has parts that cannot be read: {', '.join(map(repr, reading.unread))}",
                 f"understood: {understood}",
-                f"{'say it in flags' if is_known else 'name what varies, as in'}: {_command(proposed, given)}",
-                "the words that are known and the table of settings: docs/topics.md; without these parts: --assume",
+                f"say it in flags, such as: {_command(reading, given)}",
+                "what can be read, and every setting: docs/topics.md; without these parts: --assume",
             ]
         ),
         reading.unread,
@@ -164,45 +162,58 @@ def _understood(reading: Reading) -> Iterator[str]:
 
 
 def _command(reading: Reading, given: Mapping[str, Any]) -> str:
+    """The question in flags as far as its settings are known, which asks it once its values are those meant."""
     said = {**flags_of(reading), **given}
     words = ["researcher", "start", "--topic", reading.text]
     words += ["--env", str(said.get("env") or said.get("task") or "reverse")]
     if reading.kind is StudyKind.OPTIMIZE:
         words += ["--kind", str(StudyKind.OPTIMIZE)]
-    elif not said.get("vary"):
-        # Nobody knows what else was meant: the first setting of the table shows the form.
-        said["vary"] = ["lr=1e-3,3e-3"]
-        said["fix"] = [text for text in said.get("fix", ()) if not text.startswith("lr=")]
-    for name in ("vary", "fix", "baseline"):
-        for text in said.get(name, ()):
+    proposed = dict(propose(reading.text))
+    vary = [f"{name}={','.join(map(value_as_text, values))}" for name, values in proposed.items() if len(values) > 1]
+    fix = [f"{name}={value_as_text(values[0])}" for name, values in proposed.items() if len(values) == 1]
+    if not vary and reading.kind is StudyKind.COMPARE:
+        vary = [_as_levels(proposed) or "SETTING=VALUE,VALUE"]
+        fix = [text for text in fix if text.partition("=")[0] != vary[0].partition("=")[0]]
+    for name, texts in (("vary", vary), ("fix", fix)):
+        for text in texts:
             words += [f"--{name}", text]
-    for name in (
-        "equal",
-        "design",
-        "judged_by",
-        "eval_every",
-        "seeds",
-        "steps",
-        "max_runs",
-        "max_hours",
-        "eval_episodes",
-    ):
+    for name in _COMMAND_FLAGS:
         if said.get(name) is not None:
             words += [f"--{name.replace('_', '-')}", str(said[name])]
     return shlex.join(words)
 
 
-def check_title(reading: Reading, question: Question) -> None:
-    """Refuse a topic that names a setting which no flag varies or fixes, where flags say what is compared.
+def _as_levels(proposed: Mapping[str, tuple[Any, ...]]) -> str:
+    """The first setting with its one value and its usual ones as levels; nothing where there is none."""
+    for name, values in proposed.items():
+        levels = dict.fromkeys((*values, *SPECS[name].usual))
+        if len(levels) > 1:
+            return f"{name}={','.join(map(value_as_text, levels))}"
+    return ""
+
+
+def check_title(reading: Reading, question: Question, environment: str | None) -> None:
+    """Refuse a topic that names another environment, or a setting which no flag varies or fixes, where flags say what
+    is compared.
 
     Raises TopicInvalid: otherwise the study would be about something else than its title.
     """
+    check_environment(reading, environment)
     set_by_flags = {name for factor in question.factors for level in factor.levels for name in level.settings}
     known = {*(factor.name for factor in question.factors), *set_by_flags, *question.fixed}
     for name in sorted(reading.names - known):
         raise TopicInvalid(
             f"the topic names {title_of(name)}, which no flag varies or fixes: add --vary {name}=VALUE,VALUE or "
             f"--fix {name}=VALUE, or leave it out of the topic"
+        )
+
+
+def check_environment(reading: Reading, environment: str | None) -> None:
+    """Raises TopicInvalid where the topic names another environment than a flag does."""
+    if reading.environment is not None and environment not in (None, reading.environment):
+        raise TopicInvalid(
+            f"the topic is about {title_of_environment(reading.environment)}, the flag --env about {environment}: "
+            "name one of them"
         )
 
 

@@ -1,58 +1,42 @@
 """The small form of topic that is read without a language model: settings, values, an environment and question words.
 
 Place in the flow: the settings of a study are completed from what is read here, unless flags name the factors. Every
-word has to be known; one that is not makes the topic unread, and nothing is ever taken for a remark. docs/topics.md
-describes the form. This module knows nothing of arms, servers or scores.
+word has to be known and to stand where docs/topics.md says; a topic with one that does not is refused. Nothing is ever
+taken for a remark. This module knows nothing of arms, servers or scores.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from researcher.errors import TopicInvalid
-from researcher.question.factors import SPECS, FactorSpec
-from researcher.question.flags import make_factor, read_value, value_as_text
-from researcher.question.words import (
-    ASKED,
-    COUNTED,
-    EQUAL,
-    HARMLESS,
-    JOINTS,
-    LINKS,
-    NAMES_OF_ENVIRONMENTS,
-    NUMBERS,
-    OPTIMIZES,
-    VERBS_OF_ENVIRONMENTS,
-)
+from researcher.question.factors import SPECS
+from researcher.question.flags import make_factor, value_as_text
+from researcher.question.mentions import Mention, find_mentions
+from researcher.question.tokens import Kind, Token, tokenize
 from researcher.types import Asked, ComparedAt, Factor, StudyKind
-from swarm.environments.registry import LIBRARIES
 
 LONGEST_TOPIC = 4000
 """Characters; a topic is a question, not a document."""
-
-_NUMBER = r"10\^-?\d+|[-−]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-−+]?\d+)?"
-_AMBIGUOUS = r"(?<![\w.])\d+(?:,\d+)+(?![\w.]*[eE.]\d)"
-"""8,16 may be two numbers, and in some languages one."""
-_TOKEN = re.compile(
-    rf"(?P<reference>(?:{'|'.join(LIBRARIES)}):[\w./@-]*\w(?:\?[\w=&.,-]*\w)?)"
-    r"|(?P<path>(?:~|\.{1,2})?/[\w./@-]*\w(?:\?[\w=&.,-]*\w)?)"
-    rf"|(?P<ambiguous>{_AMBIGUOUS})"
-    rf"|(?P<number>(?<![\w.])(?:{_NUMBER})(?![\w]|\.\d|%))"
-    r"|(?P<word>[^\W_][^\s,;:!?()\"“”]*)",
-)
-_VERB = "environment verb"
-_BASELINE = frozenset({"than", "beat", "beats", "from", "over", "to", "against"})
+_RELATIONS = frozenset({"than", "beat", "beats", "outperform", "outperforms", "instead of"})
+_ENDS_COUNT = frozenset({"and", "on", "at", "with"})
+_FACTORS_OF: Mapping[Asked, tuple[int, int]] = {
+    Asked.MATTERS_MORE: (2, 2),
+    Asked.INTERACTION: (2, 2),
+    Asked.NEEDED: (1, 1),
+    Asked.DIVERGES: (1, 1),
+}
+"""How many factors a relation is about, where that is not any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a topic says. `unread` are its words that nothing stands for, as written; `counts` are numbers of seeds,
-    steps, runs, hours, GPUs and held-out episodes."""
+    """What a topic says. `unread` are its parts that nothing stands for or that stand where they say nothing; `counts`
+    are numbers of seeds, steps, runs, hours, GPUs and held-out episodes. `names` are the settings that it names."""
 
     text: str
     kind: StudyKind = StudyKind.COMPARE
@@ -66,61 +50,38 @@ class Reading:
     names: frozenset[str] = frozenset()
 
 
-def read_topic(text: str, *, is_strict: bool = True, has_environment: bool = False) -> Reading:
+def read_topic(text: str, *, has_environment: bool = False) -> Reading:
     """Read a topic. Raises TopicInvalid for an empty or overlong one.
 
-    A strict reading leaves out what may mean something else: a setting beside an unknown word, and one value of a
-    setting beside other settings. One that is not strict is good for a proposal alone. Where a flag names the
-    environment (`has_environment`), the topic may call it what it likes: "... on our support tickets?".
+    Where a flag names the environment (`has_environment`), the topic may end with a name of its own for it: "... on our
+    support tickets?".
     """
     text = " ".join(text.split())
     if not text:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
     if len(text) > LONGEST_TOPIC:
         raise TopicInvalid(f"the topic has {len(text)} characters, at most {LONGEST_TOPIC} are read: shorten it")
-    return _Reader(text, is_strict, has_environment).read()
-
-
-@dataclass(slots=True)
-class _Token:
-    """A word or number of the topic, or several words that stand for one thing. `meaning` is None until it is read."""
-
-    text: str
-    kind: str
-    meaning: Any = None
-
-
-@dataclass(slots=True)
-class _Mention:
-    """A setting that the topic names, with the values that belong to it. `is_given` where "at" or "with" stands before
-    it, `is_without` where "without" or "no" does, `compared_with` is the value after "than"."""
-
-    spec: FactorSpec
-    values: list[Any] = field(default_factory=list[Any])
-    is_given: bool = False
-    is_without: bool = False
-    compared_with: Any = None
+    return _Reader(text, has_environment).read()
 
 
 class _Reader:
-    def __init__(self, text: str, is_strict: bool, has_environment: bool) -> None:
+    """The reading of one topic: each step takes what it reads, and adds what it cannot read to `unread`."""
+
+    def __init__(self, text: str, has_environment: bool) -> None:
         self._text = text
-        self._is_strict = is_strict
         self._has_environment = has_environment
+        self._tokens = tokenize(text)
         self._unread: list[str] = []
-        self._mentions: dict[str, _Mention] = {}
-        self._tokens = _merge(_tokenize(text))
 
     def read(self) -> Reading:
-        counts = self._read_counts()
         environment = self._read_environment()
-        if self._has_environment:
-            self._read_own_name()
-        asked, kind = self._read_question()
-        compared_at = next((token.meaning for token in self._tokens if token.kind == "equal"), None)
-        self._read_settings()
-        self._read_numbers()
-        factors, fixed = self._sort_out(asked)
+        counts = self._read_counts()
+        compared_at = self._read_equal()
+        mentions = find_mentions(self._tokens)
+        self._check_negations(mentions)
+        asked, kind = self._read_question(mentions)
+        factors, fixed = self._sort_out(mentions, asked)
+        self._check_relation(asked, kind, factors, mentions)
         self._unread += _unread_parts(self._tokens)
         if kind is StudyKind.COMPARE and not factors and not self._unread:
             self._unread.append(self._text)
@@ -134,305 +95,170 @@ class _Reader:
             compared_at=compared_at,
             counts=counts,
             unread=tuple(dict.fromkeys(self._unread)),
-            names=frozenset(self._mentions),
+            names=frozenset(mention.name for mention in mentions),
         )
 
-    def _read_counts(self) -> dict[str, float]:
-        """Numbers directly before what they count."""
-        counts: dict[str, float] = {}
-        for index, token in enumerate(self._tokens):
-            if token.kind != "count":
-                continue
-            before = self._tokens[index - 1] if index else None
-            if before is None or before.kind != "number" or _is_listed(self._tokens, index - 1):
-                is_factor = token.meaning == "steps" and before is not None and before.kind == "number"
-                token.kind, token.meaning = ("setting", "total_steps") if is_factor else ("word", None)
-                continue
-            before.kind = "read"
-            counts[token.meaning] = _number(before.text)
-        return counts
-
     def _read_environment(self) -> str | None:
-        names = [token for token in self._tokens if token.kind in ("reference", "environment", "path")]
-        for token in names:
-            if token.kind == "path" and Path(token.text.partition("?")[0]).expanduser().exists():
-                token.kind, token.meaning = "environment", token.text
-        known = list(dict.fromkeys(token.meaning or token.text for token in names if token.kind != "path"))
-        self._unread += [str(name) for name in known[1:]]
+        names: list[str] = []
+        for token in self._tokens:
+            if token.kind is Kind.PATH and Path(token.text.partition("?")[0]).expanduser().exists():
+                token.kind, token.meaning = Kind.ENVIRONMENT, token.text
+            if token.kind in (Kind.REFERENCE, Kind.ENVIRONMENT):
+                names.append(token.meaning or token.text)
+        known = list(dict.fromkeys(names))
+        self._unread += known[1:]
+        if self._has_environment:
+            self._read_own_name()
         return known[0] if known else None
 
     def _read_own_name(self) -> None:
         """Take the words after the last "on" or "for" of a topic for the name of the environment."""
-        place = len(self._tokens)
-        while place and self._tokens[place - 1].kind == "word":
+        end = len(self._tokens)
+        while end and self._tokens[end - 1].kind is Kind.STOP:
+            end -= 1
+        place = end
+        while place and self._tokens[place - 1].kind is Kind.WORD:
             place -= 1
-        leading = [_key(token.text) for token in self._tokens[max(0, place - 2) : place]]
-        if {"on", "for"} & set(leading):
-            for token in self._tokens[place:]:
-                token.kind = "read"
+        if {"on", "for"} & {token.key for token in self._tokens[max(0, place - 2) : place]}:
+            for token in self._tokens[place:end]:
+                token.kind = Kind.READ
 
-    def _read_question(self) -> tuple[Asked, StudyKind]:
-        found = [token.meaning for token in self._tokens if token.kind == "asked"]
-        # "Which matters more, and which is best?" is answered by the more particular of both.
-        asked = max(found, key=list(Asked).index, default=Asked.EFFECT)
-        is_search = any(token.kind == "optimizes" for token in self._tokens)
-        return (Asked.BEST, StudyKind.OPTIMIZE) if is_search else (asked, StudyKind.COMPARE)
-
-    def _read_settings(self) -> None:
-        if self._is_strict:
-            self._take_out_compounds()
+    def _read_counts(self) -> dict[str, float]:
+        """Numbers directly before what they count, set off from everything else; each thing is counted once."""
+        counts: dict[str, float] = {}
         for index, token in enumerate(self._tokens):
-            if token.kind not in ("setting", "value"):
+            number = self._tokens[index - 1] if index else None
+            if token.kind is not Kind.COUNT or number is None or number.kind is not Kind.NUMBER:
                 continue
-            name, value = token.meaning if token.kind == "value" else (token.meaning, None)
-            mention = self._mentions.setdefault(name, _Mention(SPECS[name]))
-            leading = _words_before(self._tokens, index)
-            mention.is_given |= bool({"at", "with", "using", "under", "given"} & leading)
-            mention.is_without |= bool({"without", "no"} & leading)
-            if token.kind == "value":
-                self._add(mention, value, is_baseline=bool(_BASELINE & leading))
+            value, name = float(number.text.replace("−", "-")), str(token.meaning)
+            is_whole = name == "max_hours" or value == int(value)
+            if is_whole and name not in counts and self._is_set_off(index - 1, index + 1):
+                number.kind = token.kind = Kind.READ
+                counts[name] = value
+        return counts
 
-    def _take_out_compounds(self) -> None:
-        """A setting beside an unknown word is another thing: "LoRA dropout" is no LoRA rank."""
-        known = list(self._tokens)
-        for index, token in enumerate(known):
-            beside = [known[place] for place in (index - 1, index + 1) if 0 <= place < len(known)]
-            if token.kind in ("setting", "value") and any(item.kind == "word" for item in beside):
-                token.kind = "word"
+    def _is_set_off(self, start: int, end: int) -> bool:
+        before = self._tokens[start - 1] if start else None
+        after = self._tokens[end] if end < len(self._tokens) else None
+        return (before is None or before.kind is Kind.STOP or before.key in ("with", "and")) and (
+            after is None or after.kind is Kind.STOP or after.key in _ENDS_COUNT
+        )
 
-    def _read_numbers(self) -> None:
-        """A list of numbers belongs to the setting directly before it, directly after it, or the only one there is."""
-        for start, end in _lists(self._tokens):
-            before, after = _setting_before(self._tokens, start), _setting_after(self._tokens, end)
-            is_clear = len(self._mentions) == 1 and all(token.kind != "word" for token in self._tokens)
-            only = next(iter(self._mentions)) if is_clear else None
-            owner = before or after or only
-            if owner is None or not SPECS[owner].is_numeric:
-                continue
-            mention = self._mentions[owner]
-            is_baseline = bool(_BASELINE & _words_before(self._tokens, start))
-            for token in self._tokens[start:end]:
-                if token.kind != "number":
-                    continue
-                try:
-                    value = read_value(owner, _plain(token.text), "topic")
-                except TopicInvalid:
-                    continue
-                token.kind = "read"
-                self._add(mention, value, is_baseline=is_baseline)
-                is_baseline = False
+    def _read_equal(self) -> ComparedAt | None:
+        found = [(index, token) for index, token in enumerate(self._tokens) if token.kind is Kind.EQUAL]
+        for place, (index, token) in enumerate(found):
+            after = self._tokens[index + 1] if index + 1 < len(self._tokens) else None
+            if place or not (after is None or after.kind is Kind.STOP or after.key in _ENDS_COUNT):
+                self._unread.append(token.text)
+        return found[0][1].meaning if found else None
 
-    def _add(self, mention: _Mention, value: Any, *, is_baseline: bool) -> None:
-        if value not in mention.values:
-            mention.values.append(value)
-        if is_baseline:
-            mention.compared_with = value
+    def _check_negations(self, mentions: Sequence[Mention]) -> None:
+        """ "Without" and "no" stand before a setting; anywhere else they say what is not read."""
+        starts = {mention.start for mention in mentions}
+        for index, token in enumerate(self._tokens):
+            place = index + 1
+            while place < len(self._tokens) and self._tokens[place].key in ("a", "an", "the"):
+                place += 1
+            if token.key in ("no", "without") and place not in starts:
+                self._unread.append(token.text)
 
-    def _sort_out(self, asked: Asked) -> tuple[tuple[Factor, ...], dict[str, Any]]:
-        """Which settings are varied and which are fixed; what is neither for certain is unread."""
+    def _read_question(self, mentions: Sequence[Mention]) -> tuple[Asked, StudyKind]:
+        found = dict.fromkeys(token.meaning for token in self._tokens if token.kind is Kind.ASKED)
+        particular = [asked for asked in found if asked is not Asked.EFFECT]
+        if len(particular) > 1:
+            self._unread += [token.text for token in self._tokens if token.kind is Kind.ASKED][1:]
+        if not any(token.kind is Kind.OPTIMIZES for token in self._tokens):
+            return (particular or [Asked.EFFECT])[0], StudyKind.COMPARE
+        # What is searched, and what is fixed in a search, is said by flags alone.
+        self._unread += [mention.text for mention in mentions]
+        if particular not in ([], [Asked.BEST]):
+            self._unread.append(str(particular[0]))
+        return Asked.BEST, StudyKind.OPTIMIZE
+
+    def _sort_out(self, mentions: Sequence[Mention], asked: Asked) -> tuple[tuple[Factor, ...], dict[str, Any]]:
+        """Which settings vary and which are fixed. A setting that is neither for certain is unread."""
         factors: list[Factor] = []
         fixed: dict[str, Any] = {}
-        is_alone = len(self._mentions) == 1
-        for name, mention in self._mentions.items():
+        explicit = [mention for mention in mentions if mention.has_levels]
+        for mention in _once_each(mentions, self._unread):
             spec, values = mention.spec, mention.values
-            if len(values) > 1:
-                factor = make_factor(spec, values)
-            elif values and not is_alone and (mention.is_given or not self._is_strict):
-                fixed[name] = values[0]
+            is_beside = mention.is_given and len(mentions) > 1 and (bool(values) or not mention.is_without)
+            is_last = mention.compared_with in (None, *values[-1:])
+            if mention.has_levels:
+                # "At 1e-3, 16" beside another setting fixes nothing, and "than" stands before one value alone.
+                levels = (values or mention.on_and_off) if is_last and not is_beside else ()
+            elif values and is_beside:
+                fixed[mention.name] = values[0]
                 continue
-            elif values and is_alone and (usual := _usual(spec)) is not None and values[0] != usual:
-                factor = make_factor(spec, (usual, values[0]))
-            elif (
-                not values
-                and (levels := _levels(mention, asked))
-                and (is_alone or mention.is_without or not mention.is_given)
-            ):
-                factor = make_factor(spec, levels, explicit=mention.is_without or asked is Asked.NEEDED)
+            elif values and len(mentions) == 1 and mention.usual not in (None, values[0]):
+                levels = (mention.usual, values[0])
+            elif not values and not explicit and not is_beside:
+                levels = mention.bare_levels(asked, is_alone=len(mentions) == 1)
             else:
-                if not self._is_strict and values and len(spec.usual) > 1:
-                    factors.append(make_factor(spec, (values[0], *spec.usual)))
-                    continue
-                self._unread.append(" ".join([spec.title, *map(value_as_text, values)]))
+                levels = ()
+            if len({value_as_text(value) for value in levels}) < 2 or len(set(map(str, levels))) < len(levels):
+                self._unread.append(mention.text)
                 continue
+            is_explicit = bool(values) or mention.is_without or asked is Asked.NEEDED
+            factor = make_factor(spec, levels, explicit=is_explicit)
             factors.append(_with_baseline(factor, mention))
         return tuple(factors), fixed
 
-
-def _with_baseline(factor: Factor, mention: _Mention) -> Factor:
-    level = next((item for item in factor.levels if item.factors[factor.name] == mention.compared_with), None)
-    if level is None or mention.compared_with is None:
-        return factor
-    return Factor(factor.name, factor.levels, factor.explicit, factor.needs, level.name)
-
-
-def _levels(mention: _Mention, asked: Asked) -> tuple[Any, ...]:
-    """The levels of a setting without values: those that the question is about, or the usual ones."""
-    spec = mention.spec
-    if asked is Asked.DIVERGES:
-        return spec.ladder
-    if asked is Asked.NEEDED or mention.is_without:
-        present = next(
-            (value for value in (_usual(spec), *spec.usual) if value is not None and value != spec.off), None
-        )
-        if spec.off is None or present is None:
-            return ()
-        return (spec.off, present) if spec.off == _usual(spec) else (present, spec.off)
-    return spec.usual
+    def _check_relation(
+        self, asked: Asked, kind: StudyKind, factors: Sequence[Factor], mentions: Sequence[Mention]
+    ) -> None:
+        """A relation needs what it relates: two factors that matter more or interact, one arm after "than"."""
+        relations = [token for token in self._tokens if token.key in _RELATIONS]
+        has_baseline = any(factor.compared_with for factor in factors)
+        is_one = len(factors) == 1 and has_baseline and len(relations) == 1
+        if kind is StudyKind.COMPARE and relations and not is_one and asked is not Asked.MATTERS_MORE:
+            self._unread += [token.text for token in relations]
+        least, most = _FACTORS_OF.get(asked, (0, len(factors)))
+        if kind is StudyKind.COMPARE and not least <= len(factors) <= most:
+            self._unread.append(next(token.text for token in self._tokens if token.meaning is asked))
+        for first, second in pairwise(mentions):
+            between = {token.key for token in self._tokens[first.end : second.start]}
+            is_choice = bool({"or", "vs", "versus", "against"} & between) and first.name != second.name
+            if is_choice and not first.values and not second.values and asked is not Asked.MATTERS_MORE:
+                self._unread.append(f"{first.text} or {second.text}")
 
 
-def _usual(spec: FactorSpec) -> Any:
-    """The value of a study whose topic says nothing of the setting; None if there is none."""
-    if spec.name in STUDY_DEFAULTS:
-        return STUDY_DEFAULTS[spec.name]
-    return spec.default
-
-
-STUDY_DEFAULTS: Mapping[str, Any] = {"lr": 1e-3, "mini_batch_num": 4, "total_steps": 30}
-"""What a study sets that a job leaves open."""
-
-
-def _tokenize(text: str) -> list[_Token]:
-    found: list[_Token] = []
-    for match in _TOKEN.finditer(text):
-        kind = "word" if match.lastgroup == "ambiguous" else str(match.lastgroup)
-        word = match.group().rstrip(".'’").removesuffix("'s") if kind == "word" else match.group()
-        found.append(_Token(word, kind))
-    return found
-
-
-def _merge(tokens: Sequence[_Token]) -> list[_Token]:
-    """The tokens with the longest run of words that stands for something as one of them."""
-    merged: list[_Token] = []
-    position = 0
-    while position < len(tokens):
-        token = tokens[position]
-        if token.kind != "word":
-            merged.append(token)
-            position += 1
-            continue
-        for length in range(_longest(), 0, -1):
-            run = tokens[position : position + length]
-            if len(run) < length or any(item.kind not in ("word",) for item in run):
-                continue
-            words = " ".join(item.text for item in run)
-            if (known := _lexicon().get(_key(words))) is not None and _stands_here(known, merged):
-                kind, meaning = known
-                merged.append(_Token(words, "environment" if kind == _VERB else kind, meaning))
-                position += length
-                break
+def _once_each(mentions: Sequence[Mention], unread: list[str]) -> Iterator[Mention]:
+    """The mentions of one setting side by side as one; a setting that comes back after another one is unread, as in
+    "A with X or B with Y", whose pairs are levels of their own."""
+    runs = [list(run) for _, run in groupby(mentions, key=lambda mention: mention.name)]
+    names = [run[0].name for run in runs]
+    for run in runs:
+        if names.count(run[0].name) > 1:
+            unread.append(run[0].text)
         else:
-            merged.append(token)
-            position += 1
-    return merged
+            yield Mention.joined(run)
 
 
-def _stands_here(known: tuple[str, Any], before: Sequence[_Token]) -> bool:
-    """Whether a word may stand for this here: "add" is an environment after "on" and a verb elsewhere."""
-    if known[0] != _VERB:
-        return True
-    return bool(before) and _key(before[-1].text) in ("on", "for", "train", "trains", "training", "environment")
+def _with_baseline(factor: Factor, mention: Mention) -> Factor:
+    if mention.compared_with is None:
+        return factor
+    name = next((item.name for item in factor.levels if item.factors[factor.name] == mention.compared_with), None)
+    return Factor(factor.name, factor.levels, factor.explicit, factor.needs, name)
 
 
-@cache
-def _lexicon() -> Mapping[str, tuple[str, Any]]:
-    """Every phrase that a topic may use, by its key."""
-    found: dict[str, tuple[str, Any]] = {}
-    for word in (*HARMLESS, *LINKS, *JOINTS):
-        found[_key(word)] = ("harmless", None)
-    found |= {_key(word): ("number word", value) for word, value in NUMBERS.items()}
-    found |= {_key(phrase): ("asked", asked) for phrase, asked in ASKED.items()}
-    found |= {_key(phrase): ("optimizes", None) for phrase in OPTIMIZES}
-    found |= {_key(phrase): ("equal", unit) for phrase, unit in EQUAL.items()}
-    found |= {_key(phrase): ("count", name) for phrase, name in COUNTED.items()}
-    found |= {_key(phrase): ("environment", name) for phrase, name in NAMES_OF_ENVIRONMENTS.items()}
-    found |= {_key(name): (_VERB, name) for name in VERBS_OF_ENVIRONMENTS}
-    for spec in SPECS.values():
-        for phrase in (spec.name, spec.name.replace("_", " "), spec.title, *spec.aliases):
-            for form in (phrase, f"{phrase}s", f"{phrase}es"):
-                found[_key(form)] = ("setting", spec.name)
-        for phrase, value in spec.values.items():
-            if phrase not in ("on", "off"):
-                found[_key(phrase)] = ("value", (spec.name, value))
-    return found
-
-
-@cache
-def _longest() -> int:
-    return max(key.count(" ") + 1 for key in _lexicon())
-
-
-def _unread_parts(tokens: Sequence[_Token]) -> list[str]:
-    """The words that nothing stands for; words side by side are one part."""
+def _unread_parts(tokens: Sequence[Token]) -> list[str]:
+    """What nothing stands for; words side by side are one part."""
     parts: list[list[str]] = [[]]
     for token in tokens:
-        if token.kind in ("word", "number", "path"):
+        if token.kind in (Kind.WORD, Kind.NUMBER, Kind.PATH, Kind.COUNT):
             parts[-1].append(token.text)
         elif parts[-1]:
             parts.append([])
     return [" ".join(part) for part in parts if part]
 
 
-def _key(phrase: str) -> str:
-    plain = phrase.lower().replace("’", "'").replace("'s ", " ")
-    return re.sub(r"[\s_-]+", " ", plain).strip()
+def propose(text: str) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """Return the settings that a topic names with their values, for a proposal to the person whose topic was refused.
 
-
-def _plain(text: str) -> str:
-    return text.replace("−", "-").replace("10^", "1e")
-
-
-def _number(text: str) -> float:
-    return float(_plain(text))
-
-
-def _is_joint(token: _Token) -> bool:
-    return _key(token.text) in JOINTS
-
-
-def _is_listed(tokens: Sequence[_Token], index: int) -> bool:
-    """Whether a number is one of several: "20 or 40 steps" are values, "40 steps" is a count."""
-    return index >= 2 and _is_joint(tokens[index - 1]) and tokens[index - 2].kind == "number"
-
-
-def _lists(tokens: Sequence[_Token]) -> Iterator[tuple[int, int]]:
-    """Where numbers stand side by side or joined by "or", from the first to behind the last."""
-    index = 0
-    while index < len(tokens):
-        if tokens[index].kind != "number":
-            index += 1
-            continue
-        end = index + 1
-        while end < len(tokens):
-            if tokens[end].kind == "number":
-                end += 1
-            elif _is_joint(tokens[end]) and end + 1 < len(tokens) and tokens[end + 1].kind == "number":
-                end += 2
-            else:
-                break
-        yield index, end
-        index = end
-
-
-def _setting_before(tokens: Sequence[_Token], start: int) -> str | None:
-    """The setting whose name stands before a list, with nothing but linking words between."""
-    for token in reversed(tokens[:start]):
-        if token.kind == "setting":
-            return str(token.meaning)
-        if _key(token.text) not in LINKS:
-            return None
-    return None
-
-
-def _setting_after(tokens: Sequence[_Token], end: int) -> str | None:
-    token = tokens[end] if end < len(tokens) else None
-    return str(token.meaning) if token is not None and token.kind == "setting" else None
-
-
-def _words_before(tokens: Sequence[_Token], index: int) -> set[str]:
-    """The harmless words directly before a token, up to three: articles and what introduces it."""
-    found: set[str] = set()
-    for token in reversed(tokens[max(0, index - 3) : index]):
-        if token.kind not in ("harmless", "asked"):
-            break
-        found.add(_key(token.text).split()[-1])
-    return found
+    Without values a setting has the usual ones. Numbers beside unknown words are values of nothing.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for mention in find_mentions(tokenize(text), near_unknown=True):
+        found[mention.name] = tuple(dict.fromkeys((*found.get(mention.name, ()), *mention.values)))
+    return tuple((name, values or SPECS[name].usual) for name, values in found.items())

@@ -11,32 +11,23 @@ from types import MappingProxyType
 
 from researcher.types import Asked, ComparedAt
 
-JOINTS = frozenset({"or", "and", "vs", "versus", "to", "against", "than"})
-"""What joins values of a list."""
-LINKS = frozenset({"of", "at", "is", "are", "be", "to", "from", "between", "with", "a", "an", "the", "value", "values",
-                   "equal", "set", "either", "beat", "beats", "than"})  # fmt: skip
-"""What may stand between a setting and its values."""
 HARMLESS = frozenset(
     """
-    a affect affects against agent agents an and any are arm arms as at between big by can change changes changing
-    choice choose compare compares comparing comparison could depend depends did differ difference differs do does
-    each effect either environment environments examine for from get gets given good help helps high how hurt hurts
-    i if impact in influence influences investigate is it its large learn learned learning learns long low make
-    makes many me measure model's much my no of on or our per please result results reward rewards run runs score
-    scores setting settings should show small some strongly study studying task tasks tell test testing than that
-    the there these this those to train trained training trains try under us use used uses using value values
-    versus vs was we well what when which will with without work works worth would you
+    a affect affects against agent agents an and any are arms as at by can change changes choice choose compare
+    compares comparing comparison could did differ difference differs do does effect either environment environments
+    examine for get gets given help helps how hurt hurts i if impact in influence influences investigate is it its
+    learn learned learning learns make makes many me measure much my no of on or our per please result results reward
+    should show some study studying task tasks test testing than that the there these this those train trained
+    training trains try under us use used uses using versus vs was we what when which will with without work works
+    worth would you
     """.split()  # noqa: SIM905
 )
-NUMBERS: Mapping[str, float] = MappingProxyType({})
 ASKED: Mapping[str, Asked] = MappingProxyType(
     {
         **dict.fromkeys(("matter", "matters", "important", "make a difference", "makes a difference"), Asked.EFFECT),
-        **dict.fromkeys(("best", "optimal", "the right", "ideal", "how large should", "how high should"), Asked.BEST),
-        **dict.fromkeys(("better", "beat", "beats", "outperform", "outperforms", "improve", "improves", "instead of",
-                         "worse", "win", "wins"), Asked.BETTER),
-        **dict.fromkeys(("matter more", "matters more", "matter most", "matters most", "more important"),
-                        Asked.MATTERS_MORE),
+        **dict.fromkeys(("best", "optimal", "ideal", "how large should", "how high should"), Asked.BEST),
+        **dict.fromkeys(("better", "beat", "beats", "outperform", "outperforms", "instead of"), Asked.BETTER),
+        **dict.fromkeys(("matter more", "matters more", "more important"), Asked.MATTERS_MORE),
         **dict.fromkeys(("interact", "interacts", "interaction", "interaction of", "depend on", "depends on"),
                         Asked.INTERACTION),
         **dict.fromkeys(("as good as", "equivalent", "equally good", "the same result"), Asked.EQUAL),
@@ -48,29 +39,26 @@ ASKED: Mapping[str, Asked] = MappingProxyType(
 )  # fmt: skip
 OPTIMIZES = (
     "find the best settings", "find the best setting", "find the best recipe", "find the best hyperparameters",
-    "which settings", "what settings", "best settings", "best recipe", "best hyperparameters", "tune the settings",
+    "which settings", "what settings", "the best settings", "best recipe", "best hyperparameters", "tune the settings",
     "tune all settings", "optimize", "optimise", "optimize the settings",
 )  # fmt: skip
 _UNITS = {
     ComparedAt.EPISODES: ("episodes", "rollouts", "samples", "data"),
     ComparedAt.STEPS: ("steps", "training steps", "updates"),
     ComparedAt.TOKENS: ("tokens", "sampled tokens"),
-    ComparedAt.TIME: ("time", "training time", "wall clock time", "seconds", "compute"),
+    ComparedAt.TIME: ("training time", "wall clock time"),
 }
+_SAME = ("equal", "the same", "the same number of", "an equal number of", "the same amount of", "equal numbers of")
 EQUAL: Mapping[str, ComparedAt] = MappingProxyType(
     {
-        f"{place} {same} {unit}": meaning
-        for meaning, units in _UNITS.items()
-        for unit in units
-        for place in ("at", "with", "for", "under")
-        for same in (
-            "equal",
-            "the same",
-            "the same number of",
-            "an equal number of",
-            "the same amount of",
-            "equal numbers of",
-        )
+        "at equal time": ComparedAt.TIME,
+        **{
+            f"{place} {same} {unit}": meaning
+            for meaning, units in _UNITS.items()
+            for unit in units
+            for place in ("at", "with", "for", "under")
+            for same in _SAME
+        },
     }
 )
 COUNTED: Mapping[str, str] = MappingProxyType(

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.planner.rules import RulesPlanner
-from researcher.question.asking import QuestionFlags, build_question, check_title, flags_of, refuse
+from researcher.question.asking import QuestionFlags, build_question, check_environment, check_title, flags_of, refuse
 from researcher.question.reader import Reading, read_topic
 from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
@@ -267,8 +267,9 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     reading = read_topic(topic, has_environment=settings.task is not None or settings.env is not None)
     given = settings.model_dump(exclude_defaults=True)
     if settings.flags().name_factors or settings.kind is StudyKind.OPTIMIZE:
-        check_title(reading, settings.question())
+        check_title(reading, settings.question(), settings.task or settings.env)
         return settings
+    check_environment(reading, settings.task or settings.env)
     unread = reading.unread + _too_many_gpus(reading, settings)
     if unread and not settings.assume:
         raise refuse(replace(reading, unread=unread), given)

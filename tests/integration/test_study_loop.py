@@ -267,7 +267,9 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
 
     monkeypatch.setattr("researcher.loop.nodes.check.check_program", check_the_others)
 
-    done = _carry_out(store, tmp_path, "group size 2, 3, 4, 8 or 16", settings.model_copy(update=small), limits=Limits(stall_s=20))
+    done = _carry_out(
+        store, tmp_path, "group size 2, 3, 4, 8 or 16", settings.model_copy(update=small), limits=Limits(stall_s=20)
+    )
 
     assert done.study.status is StudyStatus.FINISHED
     # The last attempt: on a busy machine a run of the honest client may stall as well, and is then repeated.

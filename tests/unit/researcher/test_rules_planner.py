@@ -140,7 +140,7 @@ def test_value_out_of_range_is_refused_by_name(topic: str, setting: str) -> None
 
 def test_flags_win_over_the_topic() -> None:
     _, charter, plan = _begin(
-        "temperature 0.5 vs 1.0 in the guessing game with 5 seeds and 20 steps",
+        "temperature 0.5 vs 1.0 with 5 seeds and 20 steps",
         task="sort",
         seeds=2,
         steps=7,

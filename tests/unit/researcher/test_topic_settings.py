@@ -50,12 +50,12 @@ def test_environment_of_the_topic_is_that_of_the_study(tmp_path: Path, monkeypat
 
     by_reference = complete_from_topic("lr on reasoning_gym:chain_sum?", StudySettings())
     by_path = complete_from_topic("lr on ./tasks.jsonl", StudySettings())
-    by_flag = complete_from_topic("lr on ./tasks.jsonl", StudySettings(task="sort"))
 
     assert by_reference.env == "reasoning_gym:chain_sum"
     # In full: the study may be taken up from another directory.
     assert by_path.env == str(tmp_path / "tasks.jsonl")
-    assert (by_flag.task, by_flag.env) == ("sort", None)
+    with pytest.raises(TopicInvalid, match="name one of them"):
+        complete_from_topic("lr on ./tasks.jsonl", StudySettings(task="sort"))
 
 
 def test_language_model_reads_its_topic_itself() -> None:

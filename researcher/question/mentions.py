@@ -1,0 +1,262 @@
+"""Where a topic names a setting, and the values that stand at it.
+
+Place in the flow: reader.py asks once counts are taken out. Values belong to a setting if they directly follow its name
+("lr 1e-3 or 3e-3"), if its name directly follows them ("8 or 16 episodes per task"), or if the topic names one setting
+without values and has one list of numbers. A number beside an unknown word, or between two settings, is no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from researcher.errors import TopicInvalid
+from researcher.question.factors import SPECS, FactorSpec
+from researcher.question.flags import read_value, value_as_text
+from researcher.question.tokens import Kind, Token
+from researcher.types import Asked
+
+_STUDY_DEFAULTS: Mapping[str, Any] = MappingProxyType({"lr": 1e-3, "mini_batch_num": 4, "total_steps": 30})
+"""What a study sets that a job leaves open."""
+_ARTICLES = frozenset({"a", "an", "the"})
+_GIVEN = frozenset({"at", "with", "using", "under"})
+_OFF = frozenset({"without", "no"})
+_LINKS = frozenset({"of", "is", "="})
+_JOINTS = frozenset({"or", "and", "vs", "versus", "against", ","})
+_BEFORE_BASELINE = frozenset({"than", "beat", "beats", "outperform", "outperforms", "instead of", "as good as"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A setting that the topic names, from token `start` to before token `end`, with its values.
+
+    `is_given` says that "at" or "with" stands before it, `is_without` that "without" or "no" does, and `is_with` that
+    one mention at least has neither of these two. `compared_with` is the value after "than".
+    """
+
+    name: str
+    start: int
+    end: int
+    values: tuple[Any, ...] = ()
+    is_given: bool = False
+    is_without: bool = False
+    is_with: bool = True
+    compared_with: Any = None
+
+    @classmethod
+    def joined(cls, run: Sequence[Mention]) -> Mention:
+        """Return several mentions of one setting, side by side, as one."""
+        return cls(
+            run[0].name,
+            run[0].start,
+            run[-1].end,
+            tuple(value for mention in run for value in mention.values),
+            run[0].is_given,
+            any(mention.is_without for mention in run),
+            any(mention.is_with for mention in run),
+            next((mention.compared_with for mention in run if mention.compared_with is not None), None),
+        )
+
+    @property
+    def spec(self) -> FactorSpec:
+        return SPECS[self.name]
+
+    @property
+    def text(self) -> str:
+        return " ".join([self.spec.title, *map(value_as_text, self.values)])
+
+    @property
+    def usual(self) -> Any:
+        """The value of a study whose topic says nothing of the setting; None if there is none."""
+        return _STUDY_DEFAULTS.get(self.name, self.spec.default)
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether the topic itself says two levels or more."""
+        return len(self.values) > 1 or (not self.values and self.is_without and self.is_with)
+
+    @property
+    def on_and_off(self) -> tuple[Any, ...]:
+        off = self.spec.off
+        present = next((value for value in (self.usual, *self.spec.usual) if value not in (None, off)), None)
+        if off is None or present is None:
+            return ()
+        return (off, present) if off == self.usual else (present, off)
+
+    def bare_levels(self, asked: Asked, *, is_alone: bool) -> tuple[Any, ...]:
+        """Return the levels of a setting without values: those that the question is about, or the usual ones."""
+        if asked is Asked.DIVERGES:
+            return self.spec.ladder
+        if asked is Asked.NEEDED or self.is_without:
+            return self.on_and_off if is_alone else ()
+        return self.spec.usual
+
+
+def find_mentions(tokens: Sequence[Token], *, near_unknown: bool = False) -> tuple[Mention, ...]:
+    """Return the mentions in order. Numbers that are values get the kind READ; all others stay as they are.
+
+    A setting beside an unknown word may be another thing, as in "LoRA dropout": it counts with `near_unknown` alone.
+    """
+    found: list[Mention] = []
+    index = 0
+    while index < len(tokens):
+        mention = _mention_at(tokens, index)
+        if mention is None or (not near_unknown and _is_compound(tokens, mention)):
+            index += 1
+            continue
+        found.append(mention)
+        index = mention.end
+    return _with_set_off_values(tokens, found)
+
+
+def _mention_at(tokens: Sequence[Token], index: int) -> Mention | None:
+    token = tokens[index]
+    if token.kind is Kind.SETTING:
+        name = str(token.meaning)
+        first = _after_links(tokens, index + 1)
+        end, values, baseline = _list_at(tokens, first, name, stops_at_names=True)
+        if not values or _is_claimed(tokens, end):
+            return _mention(tokens, name, index, index + 1)
+        return _read(tokens, name, index, end, values, baseline)
+    if token.kind is Kind.VALUE:
+        name = str(token.meaning[0])
+        end, values, baseline = _list_at(tokens, index, name, stops_at_names=False)
+        # "a cosine or a constant schedule": the name behind its values.
+        end += end < len(tokens) and tokens[end].kind is Kind.SETTING and tokens[end].meaning == name
+        return _read(tokens, name, index, end, values, baseline)
+    if token.kind is Kind.NUMBER:
+        return _mention_behind(tokens, index)
+    return None
+
+
+def _mention_behind(tokens: Sequence[Token], index: int) -> Mention | None:
+    """A setting whose name stands directly behind a list: "8 or 16 episodes per task", "20 or 40 steps"."""
+    before = tokens[index - 1] if index else None
+    for place in range(index, len(tokens)):
+        token = tokens[place]
+        is_name = token.kind is Kind.SETTING
+        is_steps = token.kind is Kind.COUNT and token.meaning == "steps" and place > index + 1
+        if is_name or is_steps:
+            name = str(token.meaning) if is_name else "total_steps"
+            end, values, baseline = _list_at(tokens, index, name, stops_at_names=False)
+            is_clear = end == place and values and (before is None or before.kind not in (Kind.SETTING, Kind.WORD))
+            if not is_clear or _is_number(tokens, place + 1):
+                return None
+            return _read(tokens, name, index, place + 1, values, baseline)
+        if token.kind is not Kind.NUMBER and not _is_joint(token):
+            return None
+    return None
+
+
+def _read(tokens: Sequence[Token], name: str, start: int, end: int, values: tuple[Any, ...], baseline: Any) -> Mention:
+    for token in tokens[start:end]:
+        if token.kind in (Kind.NUMBER, Kind.COUNT):
+            token.kind = Kind.READ
+    return _mention(tokens, name, start, end, values, baseline)
+
+
+def _mention(
+    tokens: Sequence[Token], name: str, start: int, end: int, values: tuple[Any, ...] = (), baseline: Any = None
+) -> Mention:
+    leading = _leading(tokens, start)
+    if baseline is None and leading & _BEFORE_BASELINE and len(values) == 1:
+        baseline = values[0]
+    is_without = bool(leading & _OFF)
+    is_with = not is_without or {"with", "without"} <= leading
+    return Mention(name, start, end, values, bool(leading & _GIVEN) and not is_without, is_without, is_with, baseline)
+
+
+def _leading(tokens: Sequence[Token], start: int) -> set[str]:
+    """The words that introduce a mention, articles left out: "with", "with or without", "better than"."""
+    place = start
+    while place and tokens[place - 1].key in _ARTICLES:
+        place -= 1
+    if not place:
+        return set()
+    first = tokens[place - 1].key
+    pair = [token.key for token in tokens[max(0, place - 3) : place]]
+    if pair in (["with", "or", "without"], ["with", "and", "without"]):
+        return {"with", "without"}
+    return {first}
+
+
+def _list_at(
+    tokens: Sequence[Token], start: int, name: str, *, stops_at_names: bool
+) -> tuple[int, tuple[Any, ...], Any]:
+    """The values of a setting from `start` on: where they end, the values, and the one behind "than".
+
+    A list behind a name stops before a number that belongs to another name: "lr 1e-3 or 3e-3, 8 episodes per task".
+    """
+    values: list[Any] = []
+    baseline: Any = None
+    end = place = start
+    is_baseline = False
+    while place < len(tokens):
+        value = _value_of(tokens[place], name)
+        if value is None or (stops_at_names and tokens[place].kind is Kind.NUMBER and _is_claimed(tokens, place + 1)):
+            break
+        if is_baseline:
+            baseline = value if baseline is None else baseline
+        values.append(value)
+        end = place = place + 1
+        is_baseline = False
+        while place < len(tokens) and (_is_joint(tokens[place]) or tokens[place].key in _ARTICLES):
+            is_baseline |= tokens[place].key in _BEFORE_BASELINE
+            place += 1
+    return end, tuple(values), baseline
+
+
+def _value_of(token: Token, name: str) -> Any:
+    """The token as a value of a setting; None if it is none."""
+    if token.kind is Kind.VALUE:
+        return token.meaning[1] if token.meaning[0] == name else None
+    if token.kind is not Kind.NUMBER or not SPECS[name].is_numeric:
+        return None
+    try:
+        return read_value(name, token.text.replace("−", "-").replace("10^", "1e"), "topic")
+    except TopicInvalid:
+        return None
+
+
+def _is_joint(token: Token) -> bool:
+    is_relation = token.kind is Kind.ASKED and token.meaning in (Asked.BETTER, Asked.SOONER, Asked.EQUAL)
+    return is_relation or token.key in _JOINTS or token.key in _BEFORE_BASELINE or token.key in ("learn", "learns")
+
+
+def _is_claimed(tokens: Sequence[Token], place: int) -> bool:
+    """Whether what stands here makes the number before it something else: a name, a thing counted, an unknown word."""
+    return place < len(tokens) and tokens[place].kind in (Kind.SETTING, Kind.COUNT, Kind.WORD)
+
+
+def _is_number(tokens: Sequence[Token], place: int) -> bool:
+    return place < len(tokens) and tokens[place].kind is Kind.NUMBER
+
+
+def _is_compound(tokens: Sequence[Token], mention: Mention) -> bool:
+    beside = [tokens[place] for place in (mention.start - 1, mention.end) if 0 <= place < len(tokens)]
+    return any(token.kind is Kind.WORD for token in beside)
+
+
+def _after_links(tokens: Sequence[Token], place: int) -> int:
+    while place < len(tokens) and (tokens[place].key in _LINKS or tokens[place].text == ":"):
+        place += 1
+    return place
+
+
+def _with_set_off_values(tokens: Sequence[Token], found: list[Mention]) -> tuple[Mention, ...]:
+    """The mentions, with the one list of numbers that stands apart given to the one setting that there is."""
+    places = [place for place, token in enumerate(tokens) if token.kind is Kind.NUMBER]
+    if len(found) != 1 or not places or found[0].values:
+        return tuple(found)
+    [mention] = found
+    end, values, baseline = _list_at(tokens, places[0], mention.name, stops_at_names=True)
+    beside = [tokens[place] for place in (places[0] - 1, end) if 0 <= place < len(tokens)]
+    if len(values) < 2 or places[-1] >= end or any(token.kind is Kind.WORD for token in beside):
+        return tuple(found)
+    for token in tokens[places[0] : end]:
+        if token.kind is Kind.NUMBER:
+            token.kind = Kind.READ
+    start, last = min(mention.start, places[0]), max(mention.end, end)
+    return (_mention(tokens, mention.name, mention.start, mention.end, values, baseline),) if start < last else ()

@@ -1,0 +1,146 @@
+"""The words of a topic as tokens: what each of them, or several together, stand for.
+
+Place in the flow: reader.py reads the tokens in order. A word that stands for nothing keeps the kind WORD. This module
+knows nothing of how tokens belong together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from researcher.question.factors import SPECS
+from researcher.question.words import (
+    ASKED,
+    COUNTED,
+    EQUAL,
+    HARMLESS,
+    NAMES_OF_ENVIRONMENTS,
+    OPTIMIZES,
+    VERBS_OF_ENVIRONMENTS,
+)
+from swarm.environments.registry import LIBRARIES
+
+
+class Kind(StrEnum):
+    """What a token stands for. READ is a number that has found its setting."""
+
+    WORD = "word"
+    NUMBER = "number"
+    STOP = "stop"
+    REFERENCE = "reference"
+    PATH = "path"
+    HARMLESS = "harmless"
+    ASKED = "asked"
+    OPTIMIZES = "optimizes"
+    EQUAL = "equal"
+    COUNT = "count"
+    ENVIRONMENT = "environment"
+    SETTING = "setting"
+    VALUE = "value"
+    READ = "read"
+
+
+@dataclass(slots=True)
+class Token:
+    """A word or number of the topic, or several words that stand for one thing; `meaning` is that thing."""
+
+    text: str
+    kind: Kind
+    meaning: Any = None
+
+    @property
+    def key(self) -> str:
+        return key_of(self.text)
+
+
+_VERB = "environment verb"
+_NUMBER = r"10\^-\d+|[-−]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-−+]?\d+)?"
+_TOKEN = re.compile(
+    rf"(?P<reference>(?:{'|'.join(LIBRARIES)}):[\w./@-]*\w(?:\?[\w=&.,-]*\w)?)"
+    r"|(?P<path>(?:~|\.{1,2})?/[\w./@-]*\w(?:\?[\w=&.,-]*\w)?)"
+    # 8,16 may be two numbers, and in some languages one; a number in arithmetic or a range is none of its own.
+    r"|(?P<word>(?<![\w.])\d+(?:,\d+)+(?![\w.]*[eE.]\d))"
+    rf"|(?P<number>(?<![\w.*^±<>~×/–+-])(?:{_NUMBER})(?![\w*^±×/–%+-]|\.\d|\s*[*^±×]))"
+    r"|(?P<stop>\.{2,}|…|[,;:!?()]|\.(?=\s|$))"
+    r"|(?P<other>[^\s,;:!?()]+?)(?=[\s,;:!?()]|\.(?:\s|$)|$)",
+)
+
+
+def tokenize(text: str) -> list[Token]:
+    """Return the tokens of a topic, with the longest run of words that stands for something as one of them."""
+    found: list[Token] = []
+    for match in _TOKEN.finditer(text):
+        if match.lastgroup in ("word", "other"):
+            found.append(Token(match.group().strip("\"'“”‘’").removesuffix("'s"), Kind.WORD))
+        elif match.group() in ("…",) or match.group().startswith(".."):
+            found.append(Token(match.group(), Kind.PATH if match.lastgroup == "path" else Kind.WORD))
+        else:
+            found.append(Token(match.group(), Kind(str(match.lastgroup))))
+    return _merge(found)
+
+
+def key_of(phrase: str) -> str:
+    """Return a phrase without case, hyphens, underscores and possessives, by which phrases are looked up."""
+    plain = phrase.lower().replace("’", "'").replace("'s ", " ")
+    return re.sub(r"[\s_-]+", " ", plain).strip()
+
+
+def _merge(tokens: Sequence[Token]) -> list[Token]:
+    merged: list[Token] = []
+    position = 0
+    while position < len(tokens):
+        length = next((size for size in range(_longest(), 0, -1) if _find(tokens, position, size, merged)), 0)
+        known = _find(tokens, position, length, merged) if length else None
+        if known is None:
+            merged.append(tokens[position])
+            position += 1
+            continue
+        merged.append(Token(" ".join(token.text for token in tokens[position : position + length]), *known))
+        position += length
+    return merged
+
+
+def _find(tokens: Sequence[Token], start: int, length: int, before: Sequence[Token]) -> tuple[Kind, Any] | None:
+    """What the words from `start` stand for; None for words that stand for nothing."""
+    run = tokens[start : start + length]
+    if len(run) < length or any(token.kind is not Kind.WORD for token in run):
+        return None
+    known = _lexicon().get(key_of(" ".join(token.text for token in run)))
+    if known is None:
+        return None
+    kind, meaning = known
+    if kind != _VERB:
+        return Kind(kind), meaning
+    # "add" is an environment after "on" and a verb elsewhere.
+    is_named = bool(before) and before[-1].key in ("on", "for", "train", "trains", "training", "environment", "task")
+    return (Kind.ENVIRONMENT, meaning) if is_named else None
+
+
+@cache
+def _lexicon() -> Mapping[str, tuple[str, Any]]:
+    """Every phrase that a topic may use, by its key."""
+    found: dict[str, tuple[str, Any]] = {key_of(word): (Kind.HARMLESS, None) for word in HARMLESS}
+    found |= {key_of(phrase): (Kind.ASKED, asked) for phrase, asked in ASKED.items()}
+    found |= {key_of(phrase): (Kind.OPTIMIZES, None) for phrase in OPTIMIZES}
+    found |= {key_of(phrase): (Kind.EQUAL, unit) for phrase, unit in EQUAL.items()}
+    found |= {key_of(phrase): (Kind.COUNT, name) for phrase, name in COUNTED.items()}
+    found |= {key_of(phrase): (Kind.ENVIRONMENT, name) for phrase, name in NAMES_OF_ENVIRONMENTS.items()}
+    found |= {key_of(name): (_VERB, name) for name in VERBS_OF_ENVIRONMENTS}
+    for spec in SPECS.values():
+        for phrase in (spec.name, spec.title, *spec.aliases):
+            for form in (phrase, f"{phrase}s", f"{phrase}es"):
+                found[key_of(form)] = (Kind.SETTING, spec.name)
+        for phrase, value in spec.values.items():
+            if phrase not in ("on", "off"):
+                found[key_of(phrase)] = (Kind.VALUE, (spec.name, value))
+    return found
+
+
+@cache
+def _longest() -> int:
+    return max(key.count(" ") + 1 for key in _lexicon())

@@ -176,7 +176,7 @@ def test_the_questions_of_the_readme_are_understood_without_a_language_model() -
     for line in lines:
         given = start.make_context("start", shlex.split(line)[2:]).params
         settings = read_settings({"brain": "rules", "seeds": given["seeds"]})
-        check_study(given["topic"], settings)
+        check_study(given["topic"], complete_from_topic(given["topic"], settings))
 
 
 def test_the_command_that_starts_a_server_starts_one(tmp_path: Path) -> None:

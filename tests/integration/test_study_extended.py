@@ -116,7 +116,7 @@ def test_what_the_charter_leaves_no_alpha_for_is_refused_and_the_study_left_as_i
     for arguments, code, words in (
         (("--at", "2"), 2, "has no decision 2"),
         (("--at", "1"), 11, "alpha"),
-        (("--at", "1", "--topic", "batch size 2 or 4 for sorting at equal steps"), 2, "its task is"),
+        (("--at", "1", "--topic", "batch size 2 or 4 for sorting at equal steps"), 2, "the topic is about sorting"),
         (("--at", "1", "--topic", "batch size 5 or 6 for tool use at equal steps"), 2, "its baseline is"),
     ):
         refused = call(home, "fork", study, *arguments)

@@ -53,7 +53,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def start(*words: str) -> Any:
-    return CliRunner().invoke(app, ["start", "--topic", "Which program is better?", *words])
+    topic = "Which program is better?" if words.count("--program") > 1 else "Is 2 or 4 the better num_repeat?"
+    return CliRunner().invoke(app, ["start", "--topic", topic, *words])
 
 
 def test_programs_are_compared_on_an_own_environment_by_its_true_grade(

@@ -20,7 +20,7 @@ from researcher.types import Analysis, Charter, Claim, History, Plan
 
 logger = logging.getLogger(__name__)
 
-DIAGNOSED = "run.diagnosed"
+DIAGNOSED, EXTENDED = "run.diagnosed", "study.extended"
 
 DISQUALIFIED = "disqualified"
 """In the details of a decision: the arms that it rules out, with the reasons."""

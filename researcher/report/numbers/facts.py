@@ -34,6 +34,7 @@ from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.judge import Runs, summarize_arm
+from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
 from researcher.report.numbers.amounts import Amounts, gather_amounts
 from researcher.report.numbers.counts import RunCounts, list_outcomes
@@ -42,7 +43,6 @@ from researcher.report.numbers.judged_arms import (
     find_contradicted,
     judge_arms,
     rank_arms,
-    without_words,
 )
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
@@ -240,10 +240,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         frozen_at=stored.created_at,
         sealed_purpose=stored.test_opened_for,
         arms=arms,
-        hypotheses=tuple(
-            replace(item, verdict_reason=without_words(item.verdict_reason or "", ruled_out) or None)
-            for item in store.list_hypotheses(study_id)
-        ),
+        hypotheses=tuple(store.list_hypotheses(study_id)),
         decisions=tuple(store.list_decisions(study_id)),
         warnings=tuple(store.list_events(study_id, min_severity=Severity.WARNING, limit=MAX_EVENTS)),
         spent=store.sum_budget(study_id),
@@ -256,9 +253,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         environments=_environments(runs),
         sample_size=next((plan.sample_size for plan in history.plans if plan.sample_size is not None), None),
         contrasts=tuple(
-            replace(item, reason=without_words(item.reason, ruled_out))
-            for analysis in history.analyses
-            for item in analysis.contrasts
+            rule_out_contrast(item, ruled_out) for analysis in history.analyses for item in analysis.contrasts
         ),
         sealed=sealed,
         needed=estimate_seeds(charter, search, [arm.name for arm in arms if arm.is_open]),

@@ -12,16 +12,32 @@ from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, Severit
 from experiments_db import Verdict as FoundVerdict
 from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps
-from researcher.loop.nodes.analyze import analyze
+from researcher.loop.nodes.analyze import analyze, hypothesis_key
 from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.report.numbers.facts import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Action, Analysis, Budget, Charter, Decision, FrameRequest, History, Verdict
+from researcher.types import (
+    Action,
+    Analysis,
+    Budget,
+    Charter,
+    Contrast,
+    Decision,
+    FrameRequest,
+    History,
+    Hypothesis,
+    Outcome,
+    Plan,
+    Relation,
+    Verdict,
+)
+from researcher.verification.score_checks import check_analyses
 
 
 @pytest.fixture
@@ -57,7 +73,8 @@ def store_run(store: ExperimentStore, experiment: str, seed: int, score: float) 
     store.update_run(run, status=RunStatus.FINISHED, exit_reason="done")
 
 
-def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: ExperimentStore, tmp_path: Path) -> None:
+def compare_three(store: ExperimentStore) -> tuple[str, Charter, Plan, str, str]:
+    """A study whose plan has been run: its id, charter and plan, the best arm and the second."""
     study, rules = store.create_study("t", brain="scripted").id, RulesPlanner(seeds=3)
     charter = rules.frame(FrameRequest("batch size 2, 3 or 4 on reversal"))
     store.freeze_charter(study, to_json(charter))
@@ -70,6 +87,11 @@ def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: Ex
         store.revise_experiment(experiment, status=ExperimentStatus.READY)
         for seed in plan.seeds:
             store_run(store, experiment, seed, means[name] + 0.01 * seed)
+    return study, charter, plan, cheat, honest
+
+
+def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: ExperimentStore, tmp_path: Path) -> None:
+    study, charter, plan, cheat, honest = compare_three(store)
     first = Decision(Action.REFINE, "go on", disqualified={cheat: "Python", charter.baseline: "no", "ghost": "no"})
     deps = deps_of(store, study, charter, tmp_path, first, Decision(Action.STOP, "enough"))
     deps.log.write_plan(plan, "plan")
@@ -90,6 +112,30 @@ def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: Ex
     assert deps.log.disqualified() == {cheat: "Python"}
     experiments = {item.id: item.name for item in store.list_experiments(study)}
     assert cheat not in {experiments[item.experiment_id] for item in store.list_findings(verdict=FoundVerdict.KEEP)}
+
+
+def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    study, charter, plan, cheat, honest = compare_three(store)
+    contrast = Contrast(Relation.BETTER, (cheat,), (charter.baseline,))
+    plan = replace(plan, hypotheses=(Hypothesis("It is better.", "so", (cheat,), contrast),))
+    store.create_hypothesis(study, hypothesis_key(0, 0), "It is better.", iteration=0)
+    later = Decision(Action.STOP, "enough", disqualified={cheat: "Python"})
+    deps = deps_of(store, study, charter, tmp_path, Decision(Action.REFINE, "go on"), later)
+    deps.log.write_plan(plan, "plan")
+    state = decide(deps, analyze(deps, first_state(study)))
+    assert store.list_hypotheses(study)[0].verdict is FoundVerdict.SUPPORTED
+    deps.log.write_plan(replace(plan, iteration=1, arms=plan.arms[:1], seeds=(3,), hypotheses=()), "plan")
+
+    decide(deps, analyze(deps, state))
+
+    names = {item.id: item.name for item in store.list_experiments(study)}
+    assert {names[item.experiment_id] for item in store.list_findings(verdict=FoundVerdict.KEEP)} == {honest}
+    (hypothesis,) = store.list_hypotheses(study)
+    assert (hypothesis.verdict, hypothesis.verdict_reason) == (FoundVerdict.UNDECIDED, f"{cheat} disqualified")
+    assert [item.outcome for item in gather(store, study).contrasts] == [Outcome.UNDECIDED]
+    assert [check.mismatches for check in check_analyses(store, study, charter)] == [(), (), ()]
 
 
 def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:

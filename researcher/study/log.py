@@ -24,6 +24,9 @@ DIAGNOSED, EXTENDED = "run.diagnosed", "study.extended"
 
 DISQUALIFIED = "disqualified"
 """In the details of a decision: the arms that it rules out, with the reasons."""
+JUDGED = "judged"
+"""In the details of a decision that rules arms out: the analysis that it was taken on, which is made again without
+them."""
 BUDGET_SPENT = "budget_spent"
 """In the details of a decision: whether nobody took it, because the budget left nothing to decide."""
 

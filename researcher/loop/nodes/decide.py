@@ -13,7 +13,7 @@ from researcher.loop.state import ResearchState
 from researcher.report.claims import check_claims
 from researcher.report.numbers.facts import gather
 from researcher.study.continuation import find_continuation
-from researcher.study.log import BUDGET_SPENT, DISQUALIFIED, to_json
+from researcher.study.log import BUDGET_SPENT, DISQUALIFIED, JUDGED, to_json
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
@@ -30,6 +30,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     analysis = history.analyses[-1]
     claims = _interpret(deps, charter, analysis, history)
     decision = _choose(deps, state, charter, analysis, history)
+    out = _ruled_out(deps, charter, decision)
     stored = deps.store.record_decision(
         deps.study_id,
         iteration,
@@ -41,7 +42,8 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
             "interpretation": _in_words(deps, claims),
             "author": decision.author or deps.planner.name,
             BUDGET_SPENT: decision.is_budget_spent,
-            DISQUALIFIED: _ruled_out(deps, charter, decision),
+            DISQUALIFIED: out,
+            **({JUDGED: to_json(analysis)} if out else {}),
         },
         replace=_is_reopened(deps, iteration),
     )

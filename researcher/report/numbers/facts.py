@@ -42,12 +42,11 @@ from researcher.report.numbers.judged_arms import (
     compare_on_sealed,
     find_contradicted,
     judge_arms,
-    rank_arms,
 )
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
 from researcher.study.costs import cost_flags, gather_costs
-from researcher.study.log import StudyLog, charter_from_json
+from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
 from researcher.types import (
     Analysis,
@@ -262,8 +261,11 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     )
     earlier: dict[int, StudyFacts] = {}
     for decision in facts.decisions:
-        if (analysis := log.find_analysis(decision.iteration)) is not None:
-            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search)
+        judged = decision.details.get(JUDGED)
+        analysis = log.find_analysis(decision.iteration) if judged is None else analysis_from_json(judged)
+        if analysis is not None:
+            out = log.disqualified(until=decision.iteration - 1)
+            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search, out)
     return replace(facts, at_decisions=earlier)
 
 
@@ -272,6 +274,7 @@ def _at_decision(
     decision: Decision,
     analysis: Analysis,
     scored: Mapping[str, Runs],
+    ruled_out: Mapping[str, str],
 ) -> StudyFacts:
     """The arms, runs, scores and comparisons that were there, before the sealed split was opened."""
     seeds = {item.arm: item.scores.keys() for item in analysis.arms}
@@ -291,10 +294,7 @@ def _at_decision(
                 counts=RunCounts(list_outcomes(arm.experiment, [item.run for item in runs], search)),
             )
         )
-    return replace(
-        facts, arms=judge_arms(rank_arms(arms, facts.charter), facts.charter, analysis, {}), sealed=(),
-        contradicted=None,
-    )  # fmt: skip
+    return replace(facts, arms=judge_arms(arms, facts.charter, analysis, ruled_out), sealed=(), contradicted=None)
 
 
 def _gather_runs(

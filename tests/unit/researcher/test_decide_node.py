@@ -17,6 +17,7 @@ from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.report.claims import check_claims
 from researcher.report.numbers.facts import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
@@ -27,6 +28,8 @@ from researcher.types import (
     Analysis,
     Budget,
     Charter,
+    Claim,
+    ClaimKind,
     Contrast,
     Decision,
     FrameRequest,
@@ -136,6 +139,21 @@ def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
     assert (hypothesis.verdict, hypothesis.verdict_reason) == (FoundVerdict.UNDECIDED, f"{cheat} disqualified")
     assert [item.outcome for item in gather(store, study).contrasts] == [Outcome.UNDECIDED]
     assert [check.mismatches for check in check_analyses(store, study, charter)] == [(), (), ()]
+
+
+def test_what_a_planner_said_as_it_disqualified_an_arm_is_checked_against_what_it_had_seen(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    study, charter, plan, cheat, _ = compare_three(store)
+    deps = deps_of(store, study, charter, tmp_path, Decision(Action.STOP, "enough", disqualified={cheat: "Python"}))
+    deps.log.write_plan(plan, "plan")
+    claims = [Claim(ClaimKind.BEST, cheat), Claim(ClaimKind.BETTER, cheat, charter.baseline, significant=True)]
+
+    decide(deps, analyze(deps, first_state(study)))
+
+    facts = gather(store, study)
+    assert all(claim.sentence for claim in check_claims(claims, facts.at_decisions[0]))
+    assert not any(claim.sentence for claim in check_claims(claims, facts))
 
 
 def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:

@@ -15,7 +15,17 @@ from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.report.overview import limitations, recommendation
 from researcher.study.costs import cost_flags
-from researcher.types import ArmCost, AttemptCost, GainPart, JudgedBy, ScoredRun
+from researcher.types import (
+    ArmCost,
+    AttemptCost,
+    Contrast,
+    GainPart,
+    JudgedBy,
+    JudgedContrast,
+    Outcome,
+    Relation,
+    ScoredRun,
+)
 from swarm import TrainJob
 
 BEST = "lr=0.003"
@@ -36,6 +46,17 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> StudyFacts:
 def test_a_kept_arm_is_recommended(kept: StudyFacts) -> None:
     assert answer(kept).startswith(f"{BEST} has the best mean of 3 arms") and f"better than {BASELINE}" in answer(kept)
     assert recommendation(kept)[0].startswith(f"Use {BEST}: ")
+
+
+def test_an_arm_that_the_test_found_best_of_some_is_not_called_the_best_of_all(kept: StudyFacts) -> None:
+    contrast = Contrast(Relation.BEST, (BASELINE, "lr=0.0003"))
+    of_two = JudgedContrast("h0.0", contrast, Outcome.SUPPORTED, "means: 0.5, 0.4.", BASELINE)
+
+    said = answer(replace(kept, contrasts=(of_two,)))
+
+    assert said.startswith(f"{BEST} has the best mean of 3 arms")
+    assert f"; of {BASELINE} and lr=0.0003, {BASELINE} is found the best (means: 0.5, 0.4)." in said
+    assert f" It is better than {BASELINE}" in said
 
 
 def test_an_arm_that_the_sealed_split_contradicts_is_not_recommended(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from experiments_db import (
 )
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
+AUTOMATIC = "study"
+"""The author of a decision that no planner took."""
 
 
 @dataclass(frozen=True, slots=True)

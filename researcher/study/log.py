@@ -24,6 +24,8 @@ DIAGNOSED, EXTENDED = "run.diagnosed", "study.extended"
 
 DISQUALIFIED = "disqualified"
 """In the details of a decision: the arms that it rules out, with the reasons."""
+AUTOMATIC = "study"
+"""The author of a decision that no planner took: there was nothing left to choose."""
 JUDGED = "judged"
 """In the details of a decision that rules arms out: the analysis that it was taken on, which is made again without
 them."""

@@ -10,7 +10,7 @@ import streamlit as st
 
 from experiments_db import BudgetKind, Experiment, Finding, Hypothesis, RunStatus, Severity, StudyStatus
 from ui import charts, elements, formats, queries, study_files
-from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
+from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
 
 REFRESH = "3s"
 EVENT_LIMITS = (200, 1000, 5000)
@@ -309,7 +309,8 @@ def show_decisions(contents: StudyContents) -> None:
             st.markdown(formats.plain(decision.reason))
             for arm, why in decision.details.get("disqualified", {}).items():
                 st.markdown(f"**{formats.name(arm)}** is disqualified: {formats.plain(why)}")
-            st.caption("The planner's words, unchecked.")
+            if decision.details.get("author") != AUTOMATIC:
+                st.caption("The planner's words, unchecked.")
             if words := str(decision.details.get("interpretation") or ""):
                 st.caption(f"The planner's claims that the record bears out: {formats.plain(words)}")
 

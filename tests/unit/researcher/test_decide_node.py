@@ -22,7 +22,7 @@ from researcher.report.numbers.facts import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
+from researcher.study.log import AUTOMATIC, StudyLog, to_json
 from researcher.types import (
     Action,
     Analysis,
@@ -170,6 +170,7 @@ def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: Ex
 
     (decision,) = store.list_decisions(study.id)
     assert (decision.action, decision.reason) == ("stop", "The planner came to no decision.")
+    assert decision.details["author"] == AUTOMATIC
     warnings = [event.message for event in store.list_events(study.id) if event.severity is Severity.WARNING]
     assert warnings == [
         "No interpretation: the script has no interpretation number 1",

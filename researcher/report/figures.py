@@ -282,9 +282,7 @@ def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: Curv
         if found is None:
             continue
         color, line = COLORS[index % len(COLORS)], LINES[index // len(COLORS) % len(LINES)]
-        name = (
-            _short(arm.name) if not found.early else f"{_short(arm.name)}, {len(found.early)} of {found.runs} stopped"
-        )
+        name = _short(arm.name) + (f", {len(found.early)} of {found.runs} stopped" if found.early else "")
         whole = [step for step in found.steps if found.carried_from is None or step <= found.carried_from]
         axes.plot(whole, found.mean[: len(whole)], line, color=color, lw=1.8, label=name)
         if found.carried_from is not None:

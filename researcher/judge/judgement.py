@@ -305,7 +305,6 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
         missing=missing,
         baseline_missing=dict(family.missing.get(charter.baseline, {})),
         retries=_reasons(item.runs),
-        baseline_retries=_reasons(item.baseline),
         agent_gain=agent,
         training_gain=training,
         unseen_failures=largest_share(failures, len(item.runs), charter.rule.alpha) if item.runs else math.nan,

@@ -491,6 +491,7 @@ class Evaluator:
 def evaluator_hash(charter: Charter, environment: Environment, split: str) -> str:
     """Two scores with the same hash were measured in the same way on the same tasks."""
     tasks = islice(environment.tasks(Split(split)), charter.eval_episodes)
+    limits = {"attempt_calls": charter.attempt_calls, "attempt_tokens": charter.attempt_tokens}
     return hash_json(
         {
             "task": environment.name,
@@ -501,6 +502,7 @@ def evaluator_hash(charter: Charter, environment: Environment, split: str) -> st
             "max_turns": environment.max_turns,
             "max_tokens": environment.max_tokens,
             "version": swarm.__version__,
+            **{name: limit for name, limit in limits.items() if limit is not None},
         }
     )
 

@@ -470,7 +470,6 @@ class Comparison:
     missing: Mapping[int, str] = field(default_factory=dict[int, str])
     baseline_missing: Mapping[int, str] = field(default_factory=dict[int, str])
     retries: Mapping[int, str] = field(default_factory=dict[int, str])
-    baseline_retries: Mapping[int, str] = field(default_factory=dict[int, str])
     agent_gain: GainPart = GainPart()
     training_gain: GainPart = GainPart()
     unseen_failures: float = math.nan

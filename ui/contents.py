@@ -31,6 +31,8 @@ from experiments_db import (
 )
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
+AUTOMATIC = "study"
+"""The author of a decision that no planner took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,19 @@ class StudyContents:
         last = max((finding.iteration for finding in self.findings), default=0)
         return tuple(finding for finding in self.findings if finding.iteration == last)
 
+    @property
+    def disqualified(self) -> dict[str, str]:
+        """The arms that decisions have ruled out, with the reasons; the first reason stands."""
+        ruled_out: dict[str, str] = {}
+        for decision in self.decisions:
+            ruled_out = {**decision.details.get("disqualified", {}), **ruled_out}
+        return ruled_out
+
+    def verdict_of(self, finding: Finding) -> str:
+        """What is said of the arm that was compared."""
+        is_out = self.arms_by_id[finding.experiment_id].name in self.disqualified
+        return "disqualified" if is_out else finding.verdict.value
+
     def duration_s(self, now: float) -> float:
         return (self.study.finished_at or now) - self.study.created_at
 
@@ -123,15 +138,21 @@ class StudyContents:
 
 
 def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
-    """Every arm, best first; those without a score come last, in the order of creation."""
+    """Every arm, best first; those without a score come last, in the order of creation, after those that are out."""
     scored = [_score_arm(contents, arm, seeds) for arm, seeds in _seeds_by_arm(contents)]
     sign = 1.0 if contents.document.get("direction") == "minimize" else -1.0
-    return tuple(sorted(scored, key=lambda item: (item.mean is None, sign * (item.mean or 0.0))))
+    out = contents.disqualified
+
+    def rank(item: ArmScore) -> tuple[bool, bool, float]:
+        return item.mean is None, item.arm.name in out, sign * (item.mean or 0.0)
+
+    return tuple(sorted(scored, key=rank))
 
 
 def best_arm(contents: StudyContents) -> ArmScore | None:
-    """The first of the ranking; None before the first score."""
-    return next((item for item in rank_arms(contents) if item.mean is not None), None)
+    """The first of the ranking that nobody ruled out; None before the first score."""
+    out = contents.disqualified
+    return next((item for item in rank_arms(contents) if item.mean is not None and item.arm.name not in out), None)
 
 
 def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedScore, ...]]]:

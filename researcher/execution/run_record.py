@@ -98,7 +98,7 @@ def _offence_of(event: EventView, ended_at: int | None) -> str | None:
     """What a command of somebody else's did to the run; None for what a run does by itself."""
     detail = event.detail
     match event.kind:
-        case "job.changed" if ended_at is not None and detail.get("settings") == {"total_steps": ended_at}:
+        case "job.changed" if ended_at is not None and _is_end(detail.get("settings"), ended_at):
             return None
         case "policy.changed" | "job.changed":
             return "the settings of the job were changed"
@@ -112,6 +112,16 @@ def _offence_of(event: EventView, ended_at: int | None) -> str | None:
             return "the engine was stopped"
         case _:
             return None
+
+
+def _is_end(settings: object, ended_at: int) -> bool:
+    """Whether the study ended the job so, or would have: a server that went away meanwhile may come back at an earlier
+    step, and is asked again."""
+    match settings:
+        case {"total_steps": int(steps), **others}:
+            return not others and steps >= ended_at
+        case _:
+            return False
 
 
 def _spread(episodes: Sequence[EpisodeView]) -> Iterator[EpisodeView]:

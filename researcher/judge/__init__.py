@@ -12,7 +12,6 @@ from researcher.judge.judgement import adjust_holm as adjust_holm
 from researcher.judge.judgement import compare_sealed as compare_sealed
 from researcher.judge.judgement import contradicts as contradicts
 from researcher.judge.judgement import judge as judge
-from researcher.judge.judgement import share_of_alpha as share_of_alpha
 from researcher.judge.judgement import summarize_arm as summarize_arm
 from researcher.judge.samples import evaluation_noise as evaluation_noise
 from researcher.judge.worst_case import Runs as Runs

@@ -14,7 +14,7 @@ bar as a comparison with its two-sided p value: its p value is doubled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from researcher.judge.samples import Estimate, Sample, contrast_of
@@ -64,6 +64,14 @@ def judge_contrast(
         if any(failures.get(winner, 0.0) > failures.get(rival, 0.0) for rival in rivals):
             outcome, sentence = Outcome.UNDECIDED, f"{sentence}, but runs of {winner} failed more often"
     return JudgedContrast(key, contrast, outcome, f"{sentence}.", winner if outcome is Outcome.SUPPORTED else "")
+
+
+def rule_out_contrast(judged: JudgedContrast, ruled_out: Collection[str]) -> JudgedContrast:
+    """The contrast undecided where it names an arm that was disqualified."""
+    out = [arm for arm in (*judged.contrast.arms, *judged.contrast.against) if arm in ruled_out]
+    if not out:
+        return judged
+    return JudgedContrast(judged.key, judged.contrast, Outcome.UNDECIDED, f"{', '.join(out)} disqualified")
 
 
 def is_complete(contrast: Contrast) -> bool:

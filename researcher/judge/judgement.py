@@ -22,7 +22,7 @@ from statistics import fmean
 
 from scipy import special
 
-from researcher.judge.contrasts import judge_contrast
+from researcher.judge.contrasts import judge_contrast, rule_out_contrast
 from researcher.judge.gains import divide_gain
 from researcher.judge.notes import Weighed, count_failures, describe
 from researcher.judge.samples import (
@@ -45,7 +45,6 @@ from researcher.types import (
     Contrast,
     DecisionRule,
     JudgedContrast,
-    Outcome,
     Verdict,
 )
 
@@ -120,7 +119,7 @@ def judge(
     repeated = {item.arm for item in compared}
     return Analysis(
         arms=arms,
-        comparisons=(*(_rule_out(item, ruled_out) for item in earlier if item.arm not in repeated), *compared),
+        comparisons=(*(rule_out(item, ruled_out) for item in earlier if item.arm not in repeated), *compared),
         ranking=tuple(arm.arm for arm in ranked),
         failed={arm: tuple(reasons) for arm, reasons in (failed or {}).items() if reasons},
         contrasts=_judge_contrasts(charter, runs, family, ruled_out),
@@ -171,7 +170,7 @@ def _compare_family(
         at_worst, losses = _at_worst(charter, family, worst)
         at_its_worst = _test_family(charter, at_worst, ruled_out, losses)
         kept = {item.arm for item in at_its_worst if item.verdict is Verdict.KEEP or item.arm not in losses}
-    return tuple(_rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
+    return tuple(rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
 
 
 def _is_anything_unknown(family: Family) -> bool:
@@ -306,7 +305,6 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
         missing=missing,
         baseline_missing=dict(family.missing.get(charter.baseline, {})),
         retries=_reasons(item.runs),
-        baseline_retries=_reasons(item.baseline),
         agent_gain=agent,
         training_gain=training,
         unseen_failures=largest_share(failures, len(item.runs), charter.rule.alpha) if item.runs else math.nan,
@@ -358,7 +356,7 @@ def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
     return said
 
 
-def _rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison:
+def rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison:
     """The comparison without a verdict where its arm was disqualified."""
     reason = ruled_out.get(comparison.arm)
     if reason is None:
@@ -377,14 +375,10 @@ def _judge_contrasts(
     samples = {arm: sample_of(list(of_plan[arm].values()), charter.metric_range) for arm in of_plan}
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
     alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.iteration) / len(family.contrasts)
-    judged: list[JudgedContrast] = []
-    for key, contrast in family.contrasts.items():
-        if out := [arm for arm in (*contrast.arms, *contrast.against) if arm in ruled_out]:
-            reason = f"{', '.join(out)} was disqualified: {ruled_out[out[0]]}"
-            judged.append(JudgedContrast(key, contrast, Outcome.UNDECIDED, reason))
-        else:
-            judged.append(judge_contrast(charter, key, contrast, samples, troubles, alpha))
-    return tuple(judged)
+    judged = (
+        judge_contrast(charter, key, contrast, samples, troubles, alpha) for key, contrast in family.contrasts.items()
+    )
+    return tuple(rule_out_contrast(item, ruled_out) for item in judged)
 
 
 def _share_of_troubles(runs: Runs, missing: Mapping[int, str]) -> float:

@@ -7,10 +7,9 @@ has been trained is still scored, which costs less than it did. This module know
 
 from __future__ import annotations
 
-from experiments_db import RunStatus
 from researcher.execution.runs import BUDGET
-from researcher.loop.deps import ActiveRun, Deps, Phase
-from researcher.loop.outages import drop
+from researcher.loop.deps import Deps, Phase
+from researcher.loop.outages import stop
 
 
 def stop_over_budget(deps: Deps) -> bool:
@@ -20,13 +19,6 @@ def stop_over_budget(deps: Deps) -> bool:
         return False
     for active in deps.active_runs:
         if active.phase is Phase.TRAINING or active.is_waiting or active.away_since is not None:
-            _stop(deps, active, reason)
+            sentence = f"stopped by the budget at step {active.copied_step} of {active.steps}: {reason}"
+            stop(deps, active, BUDGET, sentence, event="run.stopped", said=f"is {sentence}")
     return True
-
-
-def _stop(deps: Deps, active: ActiveRun, reason: str) -> None:
-    sentence = f"stopped by the budget at step {active.copied_step} of {active.steps}: {reason}"
-    found = {"kind": BUDGET, "sentence": sentence, "is_retried": True}
-    deps.store.update_run(active.run_id, status=RunStatus.STOPPED, exit_reason=sentence, diagnosis=found)
-    deps.log.warn("run.stopped", f"{active.name} is {sentence}", run_id=active.run_id)
-    drop(deps, active)

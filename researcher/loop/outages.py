@@ -10,7 +10,7 @@ import time
 
 from experiments_db import RunStatus
 from researcher.execution.failure_reason import in_one_line
-from researcher.execution.runs import SERVER_LOST
+from researcher.execution.runs import OWN_DOING, SERVER_LOST
 from researcher.loop.deps import ActiveRun, Deps
 from swarm.processes.child import Child
 
@@ -68,9 +68,18 @@ def set_back(deps: Deps, active: ActiveRun, error: BaseException) -> None:
 def lose(deps: Deps, active: ActiveRun, reason: str) -> None:
     """Give a run up with its server: it says nothing of the arm, and another attempt is made."""
     reason = in_one_line(reason)
-    found = {"kind": SERVER_LOST, "sentence": reason, "is_retried": True}
-    deps.store.update_run(active.run_id, status=RunStatus.STOPPED, exit_reason=reason, diagnosis=found)
-    deps.log.warn("run.lost", f"{active.name} is begun anew: {reason}", run_id=active.run_id)
+    stop(deps, active, SERVER_LOST, reason, event="run.lost", said=f"is begun anew: {reason}")
+
+
+def stop(deps: Deps, active: ActiveRun, kind: str, reason: str, *, event: str, said: str) -> None:
+    """Leave a run for a reason that is no failure of its arm, with an event that says so. One that was being ended by
+    its own doing has failed by that: another attempt would let the arm choose among its runs."""
+    found, status = {"kind": kind, "sentence": reason, "is_retried": True}, RunStatus.STOPPED
+    if active.diagnosis is not None and active.diagnosis.kind in OWN_DOING:
+        found, status = active.diagnosis.as_recorded(), RunStatus.FAILED
+        event, said = "run.failed", f"failed: {active.diagnosis.sentence}"
+    deps.store.update_run(active.run_id, status=status, exit_reason=found["sentence"], diagnosis=found)
+    deps.log.warn(event, f"{active.name} {said}", run_id=active.run_id)
     drop(deps, active)
 
 

@@ -42,7 +42,7 @@ from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.budget_change import change_budget, check_change, is_cut_short
+from researcher.study.budget_change import change_budget, check_change, check_reopens, is_cut_short
 from researcher.study.ending import is_over, judge_ending
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
@@ -78,7 +78,7 @@ def work_on(
 ) -> Outcome:
     """Carry a study on to its end, or until a signal or a request drains it. Call from the main thread.
 
-    `budget` are new limits by name of the setting, such as max_runs. A finished study is left as it is, unless they
+    `budget` are new limits by name of the setting, such as max_runs. A study that is over is left as it is, unless they
     reopen it. `min_free_gb` stands in for what the settings say. While nothing can be stored, because the disk is full
     or the database locked, the work rests, and goes on afterwards as after a crash. Raises StudyBusy while another
     process works on it, TopicInvalid for limits that cannot be; whatever ends it early is stored as its status.
@@ -88,10 +88,13 @@ def work_on(
         worker = None
         try:
             study = find_study(store, study_id)
-            settings = check_change(store, study, budget or {})
             was_ended = is_begun and study.status in (StudyStatus.PAUSED, StudyStatus.STOPPED)
-            if was_ended or (is_over(store, study) and not budget):
+            is_at_end = is_over(store, study)
+            if was_ended or (is_at_end and (is_begun or not budget)):
                 return Outcome(study)
+            if is_at_end:
+                check_reopens(store, study)
+            settings = check_change(store, study, budget or {})
             settings = settings if min_free_gb is None else settings.model_copy(update={"min_free_gb": min_free_gb})
             worker = _Worker(store, study, settings, home, limits or Limits(), budget or {}, measure_space, is_begun)
             return worker.run()

@@ -249,14 +249,6 @@ def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
     return tuple(said)
 
 
-_PHRASES: Mapping[Verdict, str] = {
-    Verdict.KEEP: "clearly better",
-    Verdict.WORSE: "clearly worse",
-    Verdict.NO_BETTER: "not better by enough to matter",
-    Verdict.INCONCLUSIVE: "not decided",
-}
-
-
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
     """Stop after the arms that the question names, or add seeds once, where the budget of runs has room for them."""
     open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]

@@ -109,7 +109,7 @@ def flags_of(reading: Reading) -> dict[str, Any]:
 
 def _fit_to_replies(factor: Factor, task: str | None) -> Factor:
     """Limits on a reply that the topic does not give: half of what the environment allows, that, and twice that."""
-    if factor.name != RESPONSE_LENGTH or factor.explicit or task not in TASK_FAMILIES:
+    if factor.name != RESPONSE_LENGTH or factor.explicit or task is None or task not in TASK_FAMILIES:
         return factor
     usual = TASK_FAMILIES[task].max_tokens
     spec = SPECS[RESPONSE_LENGTH]

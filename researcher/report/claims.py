@@ -75,16 +75,16 @@ def _in_words(claim: Claim, facts: StudyFacts) -> str:
     significantly = {None: "", True: ", significantly", False: ", not significantly"}[claim.significant]
     against = f" against {claim.other}" if claim.other else ""
     of = f" of {claim.of}" if claim.of is not None else ""
-    when = _when(claim.measured, facts)
+    when, moment = _when(claim.measured, facts), _moment(claim, facts)
     return {
         ClaimKind.MEAN: f"{claim.arm} has a mean score of {number} {when}",
         ClaimKind.BETTER: f"{claim.arm} is better than {claim.other}{by} {when}{significantly}",
         ClaimKind.WORSE: f"{claim.arm} is worse than {claim.other}{by} {when}{significantly}",
         ClaimKind.EQUAL: f"{claim.arm} and {claim.other} are equal within {number} {when}",
-        ClaimKind.HALF_WIDTH: f"half the width of the interval of {claim.arm}{against} is {number}",
+        ClaimKind.HALF_WIDTH: f"half the width of the interval of {claim.arm}{against}{moment} is {number}",
         ClaimKind.P_VALUE: f"the corrected p value of {claim.arm} against {claim.other} is {number}",
         ClaimKind.BEST: f"{claim.arm} has the best mean score",
-        ClaimKind.RANKING: f"by their means, best first: {', '.join(claim.arms)}",
+        ClaimKind.RANKING: f"by their means{moment}, best first: {', '.join(claim.arms)}",
         ClaimKind.FAILED: f"{number}{of} runs{f' of {claim.arm}' if claim.arm else ''} failed",
     }[claim.kind]
 
@@ -95,6 +95,11 @@ def _when(measured: Measured, facts: StudyFacts) -> str:
         Measured.AFTER: "after training",
         Measured.TEST: f"on the {facts.charter.sealed_split} split",
     }[measured]
+
+
+def _moment(claim: Claim, facts: StudyFacts) -> str:
+    """When or on what it was measured, where that is not what a reader takes for granted: after training."""
+    return "" if claim.measured is Measured.AFTER else f" {_when(claim.measured, facts)}"
 
 
 def _check_mean(claim: Claim, facts: StudyFacts) -> str:
@@ -117,8 +122,8 @@ def _check_difference(claim: Claim, facts: StudyFacts, direction: float, word: s
     if claim.significant is not None and tested != ("significant" if claim.significant else "not significant"):
         raise _Untrue(f"the difference of {arm.name} and {other.name} is {tested}")
     p = f", {say_p(found.p_adjusted)} corrected" if found is not None and is_known(found.p_adjusted) else ""
-    split = f" on the {facts.charter.sealed_split} split" if claim.measured is Measured.TEST else ""
-    return f"{arm.name} is {word} than {other.name} by {format_score(gain)}{split} ({tested}{p})."
+    moment = _moment(claim, facts)
+    return f"{arm.name} is {word} than {other.name} by {format_score(gain)}{moment} ({tested}{p})."
 
 
 def _check_equal(claim: Claim, facts: StudyFacts) -> str:
@@ -135,10 +140,11 @@ def _check_equal(claim: Claim, facts: StudyFacts) -> str:
 
 
 def _check_half_width(claim: Claim, facts: StudyFacts) -> str:
+    moment = _moment(claim, facts)
     if claim.other is None:
         arm = _arm(claim.arm, facts)
         summary = _summary(arm, claim.measured)
-        half, what = summary.half_width, f"the mean of {arm.name}, {format_score(summary.mean)},"
+        half, what = summary.half_width, f"the mean of {arm.name}{moment}, {format_score(summary.mean)},"
     else:
         arm, other = _pair(claim, facts)
         found, difference = _difference(arm, other, claim.measured, facts)
@@ -181,7 +187,7 @@ def _check_ranking(claim: Claim, facts: StudyFacts) -> str:
     listed = ", ".join(f"{arm.name} {format_score(_summary(arm, claim.measured).mean)}" for arm in arms)
     if any(earlier - later < LEAST for earlier, later in pairwise(means)):
         raise _Untrue(f"the means are {listed}")
-    return f"By their means, best first: {listed}."
+    return f"By their means{_moment(claim, facts)}, best first: {listed}."
 
 
 def _check_failed(claim: Claim, facts: StudyFacts) -> str:

@@ -149,8 +149,10 @@ def _tell_ends(arms: Sequence[ArmFacts], curves_of: CurvesOf) -> str:
     early = sum(len(_early(arm) & curves_of(arm).keys()) for arm in arms)
     if not early:
         return ""
-    ended = "a run ended early, which counts" if early == 1 else f"{early} runs ended early, which count"
-    return f" Crosses: {ended} on with the last value (the thin line), so that no mean gains by losing a run."
+    stopped = "a run stopped before its last step; its curve is drawn on at its last value"
+    if early > 1:
+        stopped = f"{early} runs stopped before their last step; their curves are drawn on at their last values"
+    return f" Crosses: {stopped} (the thin line), so that no mean gains by losing a run."
 
 
 def _early(arm: ArmFacts) -> set[str]:
@@ -280,7 +282,7 @@ def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: Curv
         if found is None:
             continue
         color, line = COLORS[index % len(COLORS)], LINES[index // len(COLORS) % len(LINES)]
-        name = _short(arm.name) if not found.early else f"{_short(arm.name)}, {len(found.early)} of {found.runs} early"
+        name = _short(arm.name) + (f", {len(found.early)} of {found.runs} stopped" if found.early else "")
         whole = [step for step in found.steps if found.carried_from is None or step <= found.carried_from]
         axes.plot(whole, found.mean[: len(whole)], line, color=color, lw=1.8, label=name)
         if found.carried_from is not None:

@@ -52,18 +52,21 @@ def _lead(facts: StudyFacts) -> str:
     """What is best, with what the judge says of that."""
     asked = [item for item in facts.contrasts if item.contrast.relation is Relation.BEST]
     ranked = facts.ranked
-    if asked and asked[-1].outcome is Outcome.SUPPORTED:
-        winner = next((arm for arm in ranked if arm.name == asked[-1].winner), None)
-        if winner is not None:
-            return f"{winner.name} is best: {_mean_of(winner)}."
+    if asked and asked[-1].winner == ranked[0].name:
+        return f"{ranked[0].name} is best: {_mean_of(ranked[0])}."
     equal, first = _leading(facts), format_score(ranked[0].search.mean)
     if len(equal) > 1:
         found = f"{join_names(equal)} share the best mean of {len(ranked)} arms, {first}"
     else:
         found = f"{equal[0]} has the best mean of {len(ranked)} arms, {_mean_of(ranked[0])}"
-    if not asked or asked[-1].outcome is Outcome.SUPPORTED:
+    if not asked:
         return f"{found}."
-    said = "the leading arms are alike" if asked[-1].outcome is Outcome.REFUTED else "which is best is not decided"
+    among = join_names((*asked[-1].contrast.arms, *asked[-1].contrast.against))
+    said = {
+        Outcome.SUPPORTED: f"of {among}, {asked[-1].winner} is found the best",
+        Outcome.REFUTED: "the leading arms are alike",
+        Outcome.UNDECIDED: "which is best is not decided",
+    }[asked[-1].outcome]
     return f"{found}; {said}{_grounds(facts, asked[-1])}."
 
 

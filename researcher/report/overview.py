@@ -132,8 +132,8 @@ def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
     if is_known(found.unseen_failures):
         said.append(f"That is about a typical run: {unseen(found)}.")
     if arm.flags:
-        said.append(f"It comes {'; '.join(arm.flags)}." if arm.flags[0].startswith(("at ", "with ")) else "")
-    return " ".join(filter(None, said))
+        said.append(f"To be known of it: {'; '.join(arm.flags)}.")
+    return " ".join(said)
 
 
 def is_not_from_model(arm: ArmFacts) -> bool:

@@ -40,13 +40,11 @@ from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.numbers.learning_speed import compare_speed
 from researcher.report.overview import FAILED_SCORES, abstract, limitations, recommendation
 from researcher.study.budget import present_budget
-from researcher.study.log import claim_from_json
+from researcher.study.log import AUTOMATIC, claim_from_json
 
 if TYPE_CHECKING:
     from researcher.report.figures import Picture
 
-BUDGET = "budget"
-"""The author of a decision that nobody took."""
 WRITER = f"Written by swarm-researcher {swarm.__version__}."
 """Says which version's words and layout a report has."""
 
@@ -132,7 +130,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         ],
         "warnings": [item for item in facts.warnings if item.kind not in SAID_ELSEWHERE],
         "interpretations": _interpretations(facts),
-        "decisions": [(item, item.details.get("author") == BUDGET) for item in facts.decisions],
+        "decisions": [(item, item.details.get("author") == AUTOMATIC) for item in facts.decisions],
         "speed": compare_speed({arm.name: list(arm.held_out.values()) for arm in facts.arms}, charter.baseline),
         "sealed": [arm for arm in facts.arms if arm.sealed is not None],
         "budget": _budget(facts),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -42,17 +42,13 @@ def end_job(
     Raises RunBroken if the engine fails or no step was done, SwarmError, and what `check_stop` raises.
     """
     # First of all, so that what the program still sends cannot make another step.
-    _end_with_present_step(client)
+    _end_with_present_step(client, _looks(client, wait_s, check_stop))
     if child is not None:
         child.stop()
     _abort_train_episodes(client)
-    deadline = time.monotonic() + wait_s
-    while (status := client.status()).state != "COMPLETE":
-        check_stop()
-        if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:
-            raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not come to rest'}")
-        time.sleep(POLL_S)
-    return EndedTraining(status.step, tuple(client.metrics(after_step)))
+    for _ in _looks(client, wait_s, check_stop):
+        pass
+    return EndedTraining(client.status().step, tuple(client.metrics(after_step)))
 
 
 def stop_job(client: SwarmClient, child: Child | None, after_step: int) -> EndedTraining:
@@ -72,8 +68,23 @@ def free_engine(client: SwarmClient) -> None:
         logger.warning("the engine of %s is not stopped: %s", client.url, error)
 
 
-def _end_with_present_step(client: SwarmClient) -> None:
-    while client.status().state != "COMPLETE":
+def _looks(client: SwarmClient, wait_s: float, check_stop: Callable[[], None]) -> Iterator[str]:
+    """The state of the engine at each look, until its job is complete. Raises RunBroken once the engine has failed or
+    takes longer than `wait_s`."""
+    deadline = time.monotonic() + wait_s
+    while (status := client.status()).state != "COMPLETE":
+        check_stop()
+        if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:
+            raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not come to rest'}")
+        yield status.state
+        time.sleep(POLL_S)
+
+
+def _end_with_present_step(client: SwarmClient, looks: Iterable[str]) -> None:
+    for state in looks:
+        if state == "BOOTING":
+            # After an outage: what it goes on with is not known yet.
+            continue
         filling = client.job().filling
         if filling is None or filling < 2:
             raise RunBroken("the run was to end before a step of it was done")

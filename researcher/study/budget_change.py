@@ -41,7 +41,7 @@ def check_change(store: ExperimentStore, study: Study, limits: Mapping[str, floa
                 "that undoes nothing: give more"
             )
     if limits and study.status is StudyStatus.FINISHED:
-        _check_reopens(store, study)
+        check_reopens(store, study)
     return settings
 
 
@@ -68,13 +68,15 @@ def is_cut_short(store: ExperimentStore, study_id: str) -> bool:
     return not is_opened and any(item.details.get(BUDGET_SPENT) for item in store.list_decisions(study_id))
 
 
-def _check_reopens(store: ExperimentStore, study: Study) -> None:
+def check_reopens(store: ExperimentStore, study: Study) -> None:
     """Raises TopicInvalid unless the budget ended the study before its test split was opened."""
     charter = store.find_charter(study.id)
     if charter is not None and charter.test_opened_at is not None:
         raise TopicInvalid(
-            f"study {study.id} is finished and its test split has been opened, which happens once: runs that are added "
-            "now would be chosen by what it showed; start another study"
+            f"study {study.id} is {study.status} and its test split has been opened, which happens once: runs that are "
+            "added now would be chosen by what it showed; start another study"
         )
     if not is_cut_short(store, study.id):
-        raise TopicInvalid(f"study {study.id} is finished, and not for want of budget: there is nothing to go on with")
+        raise TopicInvalid(
+            f"study {study.id} is {study.status}, and not for want of budget: there is nothing to go on with"
+        )

@@ -22,12 +22,12 @@ from researcher.judge.judgement import share_of_alpha
 from researcher.study.budget import present_budget
 from researcher.study.budget_change import change_budget
 from researcher.study.ending import is_over
-from researcher.study.log import StudyLog
+from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command
 from researcher.study.settings import read_settings, rules_brain
 from researcher.types import Charter, History, Plan
 
-EXTENDED, FORKED = "study.extended", "study.forked"
+FORKED = "study.forked"
 
 NextPlan = Callable[[Charter, History], Plan]
 

@@ -15,7 +15,7 @@ from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.study.budget_change import is_cut_short
-from researcher.study.log import StudyLog
+from researcher.study.log import EXTENDED, StudyLog
 from researcher.types import Outcome
 
 REPORTED, WORKING = "report.written", "study.working"
@@ -62,14 +62,19 @@ def headline(study: Study) -> str:
 
 
 def is_over(store: ExperimentStore, study: Study) -> bool:
-    """Whether a study has come to its end, so that going on with it would do nothing: one that failed before its end
-    goes on, and so does one that the budget ended."""
+    """Whether a study has come to its end since it was last extended or worked on, so that going on with it would do
+    nothing: one that failed before its end goes on, and so does one that the budget ended."""
     if study.status is StudyStatus.FINISHED:
         return True
     if study.status is not StudyStatus.FAILED or is_cut_short(store, study.id):
         return False
-    newest = [store.list_events(study.id, kind=kind, newest_first=True, limit=1) for kind in (REPORTED, WORKING)]
-    return bool(newest[0]) and (not newest[1] or newest[0][0].id > newest[1][0].id)
+    reported, *begun = (_newest(store, study.id, kind) for kind in (REPORTED, WORKING, EXTENDED))
+    return reported > max(begun)
+
+
+def _newest(store: ExperimentStore, study_id: str, kind: str) -> int:
+    """The id of the newest event of a kind; 0 without one."""
+    return max((event.id for event in store.list_events(study_id, kind=kind, newest_first=True, limit=1)), default=0)
 
 
 def _scored(store: ExperimentStore, study_id: str, runs: Iterable[Run]) -> list[Run]:

@@ -64,6 +64,7 @@ _OF_RUN = [
     "log_path",
     "exit_reason",
     "diagnosis",
+    "training_cost",
 ]
 _OF_SCORE = ["phase", "split", "metric", "weight_version", "episodes", "successes", "mean", "stderr", "evaluator_hash"]
 _OF_FINDING = [

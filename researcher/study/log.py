@@ -20,10 +20,15 @@ from researcher.types import Analysis, Charter, Claim, History, Plan
 
 logger = logging.getLogger(__name__)
 
-DIAGNOSED = "run.diagnosed"
+DIAGNOSED, EXTENDED = "run.diagnosed", "study.extended"
 
 DISQUALIFIED = "disqualified"
 """In the details of a decision: the arms that it rules out, with the reasons."""
+AUTOMATIC = "study"
+"""The author of a decision that no planner took: there was nothing left to choose."""
+JUDGED = "judged"
+"""In the details of a decision that rules arms out: the analysis that it was taken on, which is made again without
+them."""
 BUDGET_SPENT = "budget_spent"
 """In the details of a decision: whether nobody took it, because the budget left nothing to decide."""
 

@@ -40,10 +40,11 @@ class Moment:
 
 @dataclass(slots=True)
 class Written:
-    """What analyze would have stored. Findings are by arm's id; a hypothesis has its verdict and the reason."""
+    """What analyze would have stored. Findings are by iteration and arm's id; a hypothesis has its verdict and the
+    reason."""
 
     analysis: JsonObject | None = None
-    findings: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    findings: dict[tuple[int, str], dict[str, Any]] = field(default_factory=dict[tuple[int, str], dict[str, Any]])
     hypotheses: dict[str, tuple[Verdict, str]] = field(default_factory=dict[str, tuple[Verdict, str]])
 
 
@@ -84,7 +85,7 @@ class RecomputedStore(ExperimentStore):
         return [item for item in found if self.moment is None or item.iteration < self.moment.iteration]
 
     def record_finding(self, study_id: str, **values: Any) -> Finding:
-        self.written.findings[values["experiment_id"]] = values
+        self.written.findings[values["iteration"], values["experiment_id"]] = values
         known = {"hypothesis_id": None, "details": {}, **values, "run_ids": tuple(values["run_ids"])}
         return Finding(id="", study_id=study_id, created_at=0.0, **known)
 

@@ -100,10 +100,10 @@ def _compare_analyses(store: ExperimentStore, study_id: str, results: list[tuple
 def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocument, Written]]) -> Check:
     mismatches: list[str] = []
     notes: list[str] = []
-    by_iteration = {stored.iteration: written for stored, written in results}
+    # A later analysis takes back what an earlier one found of an arm that is out.
+    newest = {key: values for _, written in results for key, values in written.findings.items()}
     for finding in findings:
-        written = by_iteration.get(finding.iteration)
-        again = None if written is None else written.findings.get(finding.experiment_id)
+        again = newest.get((finding.iteration, finding.experiment_id))
         if again is None:
             mismatches.append(f"{finding.id} compares what no analysis compared")
         elif again["method"] != finding.method:
@@ -112,14 +112,13 @@ def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocu
             stored = {name: getattr(finding, name) for name in again if name not in NOT_COMPARED}
             mismatches += differences(_plain(stored), _plain(again), finding.id)
     stored_keys = {(finding.iteration, finding.experiment_id) for finding in findings}
-    for stored, written in results:
-        lost = [arm for arm in written.findings if (stored.iteration, arm) not in stored_keys]
-        mismatches += [f"analysis {stored.iteration + 1}: the finding on {arm} is not on record" for arm in lost]
+    lost = [key for key in newest if key not in stored_keys]
+    mismatches += [f"analysis {number + 1}: the finding on {arm} is not on record" for number, arm in lost]
     return Check("findings", len(findings), tuple(mismatches), tuple(dict.fromkeys(notes)))
 
 
 def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence[Written]) -> Check:
-    """Each analysis judges the hypotheses of its own plan."""
+    """Each analysis judges the hypotheses of its own plan, and takes back what was said of arms that are out."""
     stored = store.list_hypotheses(study_id)
     if not _is_same_method(store.list_findings(study_id=study_id), results[-1]):
         return Check("hypotheses", 0, notes=("they were judged by the method of an earlier version",))

@@ -26,7 +26,7 @@ from simulated_study import Simulation
 import researcher.cli
 import swarm.cli
 from researcher.loop.webhook import NEWS, SCHEMA, News, describe
-from researcher.study.settings import check_study, read_settings
+from researcher.study.settings import check_study, complete_from_topic, read_settings
 from swarm import SwarmClient, Task, TrainJob
 from swarm.job import build_job
 
@@ -142,7 +142,8 @@ USAGE: dict[str, Callable[[Block], None]] = {
     "operations.md: swarm backup /backups/tuesday --home runs/swarm": commands_exist,
     "operations.md: swarm stop": commands_exist,
     "operations.md: swarm start --home runs/swarm --new-ledger": commands_exist,
-    'operations.md: researcher start --topic "learning rate 1e-3 or 3e-3 for wor': commands_exist,
+    'operations.md: researcher start --topic "learning rate 1e-3 or 3e-3 for cop': commands_exist,
+    'topics.md: researcher start --topic "Which learning rate trains word re': commands_exist,
     "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
     "operations.md: {": is_told_to_a_webhook,
     'operations.md: researcher start --topic "..." [--brain rules|llm|hybrid] [-': commands_exist,

@@ -126,6 +126,17 @@ def test_what_an_honest_run_does_and_what_was_before_it_is_no_reason(server: Swa
     check_record(server, mark, HELD_OUT, None)
 
 
+def test_the_end_that_the_study_asked_for_is_no_reason_even_if_it_was_asked_for_twice(server: SwarmClient) -> None:
+    mark = mark_begin(server, JOB.model_dump())
+    server.change_job({"total_steps": 3})
+    server.change_job({"total_steps": 2})
+
+    check_record(server, mark, HELD_OUT, RUN, ended_at=2)
+    for ended_at in (3, None):
+        with pytest.raises(RunRejected, match="the settings of the job were changed"):
+            check_record(server, mark, HELD_OUT, RUN, ended_at=ended_at)
+
+
 def test_a_server_that_never_started_the_job_is_no_witness(server: SwarmClient) -> None:
     with pytest.raises(RunRejected, match="no record of the start of another"):
         mark_begin(server, {"experiment_name": "another"})

@@ -94,6 +94,7 @@ def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_aga
     copied = {run.external_ids["copied_from"]: run for run in runs if "copied_from" in run.external_ids}
     assert copied.keys() == {run.id for run in before[0]}
     assert all(copied[run.id].finished_at == run.finished_at and copied[run.id].job == run.job for run in before[0])
+    assert all(copied[run.id].training_cost == run.training_cost is not None for run in before[0])
     launched = {event.run_id for event in store.list_events(study, kind="run.launched", limit=None)}
     assert launched == {run.id for run in runs} - {run.id for run in copied.values()} and len(launched) == 2
     plan = plan_from_json(store.list_plans(study)[-1].document)

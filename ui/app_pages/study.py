@@ -10,7 +10,7 @@ import streamlit as st
 
 from experiments_db import BudgetKind, Experiment, Finding, Hypothesis, RunStatus, Severity, StudyStatus
 from ui import charts, elements, formats, queries, study_files
-from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
+from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
 
 REFRESH = "3s"
 EVENT_LIMITS = (200, 1000, 5000)
@@ -137,7 +137,7 @@ def arm_table(contents: StudyContents, ranked: list[ArmScore]) -> pd.DataFrame:
         rows.append(
             {
                 "Arm": formats.printable(item.arm.name),
-                "Verdict": [finding.verdict.value] if finding else ["baseline"] if item.arm.is_baseline else [],
+                "Verdict": [contents.verdict_of(finding)] if finding else ["baseline"] if item.arm.is_baseline else [],
                 "Mean": item.mean,
                 "From": item.ci_low,
                 "To": item.ci_high,
@@ -157,7 +157,7 @@ def finding_table(contents: StudyContents, findings: tuple[Finding, ...]) -> pd.
             {
                 "Arm": names[finding.experiment_id],
                 "Against": names.get(finding.baseline_id or "", formats.MISSING),
-                "Verdict": [finding.verdict.value],
+                "Verdict": [contents.verdict_of(finding)],
                 "Difference": finding.effect,
                 "From": finding.ci_low,
                 "To": finding.ci_high,
@@ -177,8 +177,8 @@ def score_columns(*names: str, signed: bool = False) -> dict[str, Any]:
 
 
 def verdict_column() -> Any:
-    options = [*(verdict.value for verdict in elements.VERDICT_COLORS), "baseline"]
-    return st.column_config.MultiselectColumn(options=options, color=[*elements.VERDICT_COLORS.values(), "blue"])
+    options = [*(verdict.value for verdict in elements.VERDICT_COLORS), "baseline", "disqualified"]
+    return st.column_config.MultiselectColumn(options=options, color=[*elements.VERDICT_COLORS.values(), "blue", "red"])
 
 
 def show_results(contents: StudyContents) -> None:
@@ -307,7 +307,10 @@ def show_decisions(contents: StudyContents) -> None:
                 f":small[{formats.moment(decision.created_at)}]"
             )
             st.markdown(formats.plain(decision.reason))
-            st.caption("The planner's words, unchecked.")
+            for arm, why in decision.details.get("disqualified", {}).items():
+                st.markdown(f"**{formats.name(arm)}** is disqualified: {formats.plain(why)}")
+            if decision.details.get("author") != AUTOMATIC:
+                st.caption("The planner's words, unchecked.")
             if words := str(decision.details.get("interpretation") or ""):
                 st.caption(f"The planner's claims that the record bears out: {formats.plain(words)}")
 

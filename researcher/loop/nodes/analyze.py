@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from experiments_db import Experiment, Verdict
-from researcher.judge import Family, judge
+from researcher.judge.contrasts import rule_out_contrast
+from researcher.judge.judgement import Family, judge, rule_out
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.study.log import finite
@@ -20,12 +21,13 @@ EVALUATION_ALONE = "evaluation noise alone, one run per arm"
 def analyze(deps: Deps, state: ResearchState) -> ResearchState:
     charter, iteration = deps.log.charter(), state["iteration"]
     analysis = judge_study(deps, charter, iteration)
+    analyses, out = (*deps.log.history().analyses, analysis), deps.log.disqualified(until=iteration)
     experiments = {item.name: item for item in deps.store.list_experiments(deps.study_id)}
-    for comparison in analysis.comparisons:
+    for comparison in {(item.arm, item.iteration): item for each in analyses for item in each.comparisons}.values():
         # The others stand as an earlier plan left them.
-        if comparison.iteration == iteration:
-            _record(deps, charter, comparison, experiments)
-    _judge_hypotheses(deps, analysis, iteration)
+        if comparison.iteration == iteration or comparison.arm in out:
+            _record(deps, charter, rule_out(comparison, out), experiments)
+    _judge_hypotheses(deps, analyses, iteration, out)
     deps.log.write_analysis(iteration, analysis, _headline(analysis))
     return state
 
@@ -116,13 +118,15 @@ def _summarize(charter: Charter, comparison: Comparison) -> str:
     )
 
 
-def _judge_hypotheses(deps: Deps, analysis: Analysis, iteration: int) -> None:
-    """By the contrast that each states; one that states none is not decided, whatever became of its arms."""
-    judged = {item.key: item for item in analysis.contrasts}
+def _judge_hypotheses(deps: Deps, analyses: Sequence[Analysis], iteration: int, out: Collection[str]) -> None:
+    """By the contrast that each states; one that states none is not decided, whatever became of its arms. Those of
+    earlier plans stand, but for what they say of arms that are out."""
+    judged = {item.key: item for analysis in analyses for item in analysis.contrasts}
     for hypothesis in deps.store.list_hypotheses(deps.study_id):
-        if hypothesis.iteration != iteration:
+        found = judged.get(hypothesis.key)
+        outcome = None if found is None else rule_out_contrast(found, out)
+        if hypothesis.iteration != iteration and outcome is found:
             continue
-        outcome = judged.get(hypothesis.key)
         if outcome is None:
             deps.store.judge_hypothesis(hypothesis.id, Verdict.UNDECIDED, "it states no contrast that can be judged")
         else:

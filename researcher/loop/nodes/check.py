@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from experiments_db import Experiment, ExperimentStatus
-from researcher.errors import PlannerError, ServerProblem
+from researcher.errors import EnvironmentBroken, PlannerError, ServerProblem
 from researcher.execution.environments import find_held_out, trained_on
 from researcher.execution.job_check import contradict_name
 from researcher.execution.preflight import check_program
@@ -16,7 +16,7 @@ from researcher.loop.state import ResearchState
 from researcher.loop.system_faults import refuse_to_blame
 from researcher.planner.rules import PROGRAM
 from researcher.servers.server_pool import Slot
-from researcher.types import Arm, ArmProgram, Problem
+from researcher.types import Arm, ArmProgram, Charter, Problem
 from swarm.job import build_job
 
 MAX_REPAIRS = 3
@@ -44,12 +44,11 @@ def _check_and_repair(
 ) -> tuple[Problem, ...]:
     """The problems that remain; empty once the program passes, which is then the one stored.
 
-    Raises EnvironmentBroken or SandboxUnavailable where a trial run failed for that.
+    Raises EnvironmentBroken or SandboxUnavailable where a trial run failed for what is no fault of the arm.
     """
     charter = deps.charter()
     for attempt in range(MAX_REPAIRS + 1):
-        environment = deps.environments.reference(trained_on(experiment, charter))
-        problems = _check_on_server(deps, experiment, program, environment, needs_preflight=needs_preflight)
+        problems = _check_on_server(deps, experiment, program, charter, needs_preflight=needs_preflight)
         if problems and problems[0].stage == "preflight":
             refuse_to_blame(deps)
         if not problems or attempt == MAX_REPAIRS:
@@ -64,9 +63,10 @@ def _check_and_repair(
 
 
 def _check_on_server(
-    deps: Deps, experiment: Experiment, program: ArmProgram, environment: str, *, needs_preflight: bool
+    deps: Deps, experiment: Experiment, program: ArmProgram, charter: Charter, *, needs_preflight: bool
 ) -> tuple[Problem, ...]:
-    """Until a server has answered from the beginning of the trial run to its end. Raises Drained, ServerProblem."""
+    """Until a server has answered from the beginning of the trial run to its end. Raises Drained, ServerProblem, and
+    EnvironmentBroken where the environment fails the baseline."""
     while True:
         slot = _await_slot(deps) if needs_preflight else None
         url = None if slot is None else slot.url
@@ -77,10 +77,15 @@ def _check_on_server(
                 workdir=deps.arm_folder(experiment),
                 sandbox=None if program.trusted else deps.sandbox,
                 preflight_url=url,
-                environment=environment,
+                environment=deps.environments.reference(trained_on(experiment, charter)),
                 token=None if url is None else deps.pool.token_of(url),
                 given_job=deps.given_job,
             )
+        except EnvironmentBroken as error:
+            if experiment.is_baseline:
+                raise
+            # It may bear all replies but those of this arm, or be this arm's alone.
+            return (Problem("preflight", f"its environment fails: {error}"),)
         except ServerProblem as error:
             if slot is None:
                 raise

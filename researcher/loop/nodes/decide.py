@@ -13,15 +13,11 @@ from researcher.loop.state import ResearchState
 from researcher.report.claims import check_claims
 from researcher.report.numbers.facts import gather
 from researcher.study.continuation import find_continuation
-from researcher.study.log import BUDGET_SPENT, DISQUALIFIED, to_json
+from researcher.study.log import AUTOMATIC, BUDGET_SPENT, DISQUALIFIED, JUDGED, to_json
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
 """A planner that never stops is stopped here, whatever its budget."""
-
-
-BUDGET = "budget"
-"""The author of a decision that nobody took: there was nothing left to choose with."""
 
 
 def decide(deps: Deps, state: ResearchState) -> ResearchState:
@@ -30,6 +26,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     analysis = history.analyses[-1]
     claims = _interpret(deps, charter, analysis, history)
     decision = _choose(deps, state, charter, analysis, history)
+    out = _ruled_out(deps, charter, decision)
     stored = deps.store.record_decision(
         deps.study_id,
         iteration,
@@ -41,7 +38,8 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
             "interpretation": _in_words(deps, claims),
             "author": decision.author or deps.planner.name,
             BUDGET_SPENT: decision.is_budget_spent,
-            DISQUALIFIED: _ruled_out(deps, charter, decision),
+            DISQUALIFIED: out,
+            **({JUDGED: to_json(analysis)} if out else {}),
         },
         replace=_is_reopened(deps, iteration),
     )
@@ -90,16 +88,18 @@ def _in_words(deps: Deps, claims: tuple[Claim, ...]) -> str:
 
 def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analysis, history: History) -> Decision:
     if state["is_spent"]:
-        return Decision(Action.STOP, "The budget is spent.", author=BUDGET, is_budget_spent=True)
+        return Decision(Action.STOP, "The budget is spent.", author=AUTOMATIC, is_budget_spent=True)
     if reason := deps.ledger.find_exhausted():
-        return Decision(Action.STOP, f"The budget is spent: {reason}", author=BUDGET, is_budget_spent=True)
+        return Decision(Action.STOP, f"The budget is spent: {reason}", author=AUTOMATIC, is_budget_spent=True)
     if len(history.plans) >= MAX_PLANS:
-        return Decision(Action.STOP, f"{MAX_PLANS} plans have been carried out.")
+        return Decision(Action.STOP, f"{MAX_PLANS} plans have been carried out.", author=AUTOMATIC)
     continuation = find_continuation(deps.store, deps.study_id)
     if continuation is not None and continuation.last_iteration == state["iteration"]:
-        return Decision(Action.STOP, "The plans that the study was extended by have been carried out.")
+        return Decision(
+            Action.STOP, "The plans that the study was extended by have been carried out.", author=AUTOMATIC
+        )
     try:
         return deps.planner.decide(charter, analysis, history)
     except PlannerError as error:
         deps.log.warn("brain.failed", f"No decision: {error}")
-        return Decision(Action.STOP, "The planner came to no decision.")
+        return Decision(Action.STOP, "The planner came to no decision.", author=AUTOMATIC)

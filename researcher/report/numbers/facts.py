@@ -34,6 +34,7 @@ from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.judge import Runs, summarize_arm
+from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
 from researcher.report.numbers.amounts import Amounts, gather_amounts
 from researcher.report.numbers.counts import RunCounts, list_outcomes
@@ -41,13 +42,11 @@ from researcher.report.numbers.judged_arms import (
     compare_on_sealed,
     find_contradicted,
     judge_arms,
-    rank_arms,
-    without_words,
 )
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
 from researcher.study.costs import cost_flags, gather_costs
-from researcher.study.log import StudyLog, charter_from_json
+from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
 from researcher.types import (
     Analysis,
@@ -240,10 +239,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         frozen_at=stored.created_at,
         sealed_purpose=stored.test_opened_for,
         arms=arms,
-        hypotheses=tuple(
-            replace(item, verdict_reason=without_words(item.verdict_reason or "", ruled_out) or None)
-            for item in store.list_hypotheses(study_id)
-        ),
+        hypotheses=tuple(store.list_hypotheses(study_id)),
         decisions=tuple(store.list_decisions(study_id)),
         warnings=tuple(store.list_events(study_id, min_severity=Severity.WARNING, limit=MAX_EVENTS)),
         spent=store.sum_budget(study_id),
@@ -256,9 +252,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         environments=_environments(runs),
         sample_size=next((plan.sample_size for plan in history.plans if plan.sample_size is not None), None),
         contrasts=tuple(
-            replace(item, reason=without_words(item.reason, ruled_out))
-            for analysis in history.analyses
-            for item in analysis.contrasts
+            rule_out_contrast(item, ruled_out) for analysis in history.analyses for item in analysis.contrasts
         ),
         sealed=sealed,
         needed=estimate_seeds(charter, search, [arm.name for arm in arms if arm.is_open]),
@@ -267,8 +261,11 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     )
     earlier: dict[int, StudyFacts] = {}
     for decision in facts.decisions:
-        if (analysis := log.find_analysis(decision.iteration)) is not None:
-            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search)
+        judged = decision.details.get(JUDGED)
+        analysis = log.find_analysis(decision.iteration) if judged is None else analysis_from_json(judged)
+        if analysis is not None:
+            out = log.disqualified(until=decision.iteration - 1)
+            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search, out)
     return replace(facts, at_decisions=earlier)
 
 
@@ -277,6 +274,7 @@ def _at_decision(
     decision: Decision,
     analysis: Analysis,
     scored: Mapping[str, Runs],
+    ruled_out: Mapping[str, str],
 ) -> StudyFacts:
     """The arms, runs, scores and comparisons that were there, before the sealed split was opened."""
     seeds = {item.arm: item.scores.keys() for item in analysis.arms}
@@ -296,10 +294,7 @@ def _at_decision(
                 counts=RunCounts(list_outcomes(arm.experiment, [item.run for item in runs], search)),
             )
         )
-    return replace(
-        facts, arms=judge_arms(rank_arms(arms, facts.charter), facts.charter, analysis, {}), sealed=(),
-        contradicted=None,
-    )  # fmt: skip
+    return replace(facts, arms=judge_arms(arms, facts.charter, analysis, ruled_out), sealed=(), contradicted=None)
 
 
 def _gather_runs(

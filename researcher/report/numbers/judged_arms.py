@@ -90,10 +90,3 @@ def find_contradicted(charter: Charter, arms: Iterable[ArmFacts], sealed: Sequen
     if not sealed or sealed[0].arm != best or charter.judged_by is JudgedBy.AREA:
         return None
     return best if contradicts(charter, sealed[0]) else None
-
-
-def without_words(reason: str, ruled_out: Mapping[str, str]) -> str:
-    """Return the judge's reason without a planner's own, which stands with its decision, as unchecked."""
-    for words in ruled_out.values():
-        reason = reason.replace(f": {words}", "")
-    return reason

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from researcher.base_scores import TRAINS, key_of
+from researcher.evaluator import evaluator_hash
+from researcher.planner.rules import RulesPlanner
+from researcher.study.settings import StudySettings, read_request
 from swarm import TrainJob
+from swarm.environments import load_environment
 
 JOB = TrainJob(engine="fake").model_dump(mode="json")
 
@@ -27,6 +33,14 @@ def test_what_bears_on_serving_or_is_not_known_makes_another_score(changes: dict
 
 def test_another_agent_or_another_measure_makes_another_score() -> None:
     assert len({key(), key(program="def agent(): ..."), key(evaluator="f")}) == 3
+
+
+def test_scores_under_other_limits_of_an_attempt_were_measured_in_another_way() -> None:
+    charter = RulesPlanner().frame(read_request("batch size 2 or 3 on reversal", StudySettings()))
+    limits = [{}, {"attempt_calls": 2}, {"attempt_calls": 3}, {"attempt_tokens": 2}]
+    with closing(load_environment("reverse")) as environment:
+        hashes = {evaluator_hash(replace(charter, **limit), environment, "validation") for limit in limits}
+    assert len(hashes) == 4
 
 
 def test_the_settings_that_do_not_matter_are_settings_of_a_job() -> None:

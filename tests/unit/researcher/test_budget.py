@@ -8,8 +8,10 @@ import pytest
 
 from experiments_db import BudgetKind, ExperimentStore, StudyStatus, open_store
 from researcher.errors import BudgetExceeded, TopicInvalid
+from researcher.loop.session import work_on
 from researcher.study.budget import BudgetLedger
 from researcher.study.budget_change import change_budget
+from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.settings import StudySettings
 from researcher.types import Budget
 
@@ -174,6 +176,16 @@ def test_finished_study_that_no_budget_ended_takes_no_other_budget(store):
     finished = store.set_study_status(study.id, StudyStatus.FINISHED)
     with pytest.raises(TopicInvalid, match="not for want of budget"):
         change_budget(store, finished, {"max_runs": 5})
+
+
+def test_study_that_failed_at_its_end_and_not_for_want_of_budget_is_left_as_it_is(store, tmp_path):
+    study = store.create_study("topic", brain="rules", settings=StudySettings().model_dump(mode="json")).id
+    for kind in (WORKING, REPORTED):
+        store.append_event(study, kind, kind)
+    failed = store.set_study_status(study, StudyStatus.FAILED, "no arm has a score")
+    with pytest.raises(TopicInvalid, match="is failed, and not for want of budget"):
+        work_on(store, study, tmp_path, budget={"max_runs": 500})
+    assert (store.get_study(study), len(store.list_events(study)), is_over(store, failed)) == (failed, 2, True)
 
 
 def _claim_run(store: ExperimentStore, study_id: str) -> str:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import researcher.execution.preflight
-from researcher.errors import ResearchError
+from experiments_db import ExperimentStatus, open_store
+from researcher.errors import EnvironmentBroken, ResearchError
+from researcher.execution.background import BackgroundTasks
 from researcher.execution.preflight import check_program
-from researcher.types import ArmProgram
+from researcher.loop.deps import Deps
+from researcher.loop.nodes import check as check_node
+from researcher.loop.nodes.plan import plan
+from researcher.loop.nodes.write_program import write_program
+from researcher.loop.state import first_state
+from researcher.planner.rules import RulesPlanner
+from researcher.servers.server_pool import ServerPool, Slot
+from researcher.study.budget import BudgetLedger
+from researcher.study.log import StudyLog, to_json
+from researcher.study.settings import StudySettings, read_request
+from researcher.types import ArmProgram, Budget
 from swarm.sandbox.sandbox import choose_sandbox
 
 JOB = {"project_name": "research", "model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}
@@ -160,3 +174,41 @@ def test_a_foreign_program_is_tried_in_the_sandbox(start_server: Any, tmp_path: 
         )
         assert [problem.stage for problem in found] == ["preflight"] * problems
     assert "program.py, line 7: ZeroDivisionError" in found[0].message
+
+
+def test_arm_whose_environment_fails_costs_itself_and_not_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def try_out(program: ArmProgram, *_: Any, **__: Any) -> tuple[()]:
+        if program.arm == "batch_size=3":
+            raise EnvironmentBroken("grade.py, line 3: ZeroDivisionError")
+        return ()
+
+    monkeypatch.setattr(check_node, "check_program", try_out)
+    pool = SimpleNamespace(
+        take=lambda: Slot(0, "http://one"), give_back=print, token_of=print, take_changes=tuple, slots=()
+    )
+    with open_store(tmp_path / "research.db") as store:
+        study, planner = store.create_study("t", brain="rules").id, RulesPlanner()
+        charter = planner.frame(read_request("batch size 2, 3 or 4 on reversal", StudySettings(seeds=1)))
+        store.freeze_charter(study, to_json(replace(charter, environment="reverse")))
+        deps = Deps(
+            study_id=study,
+            store=store,
+            log=StudyLog(store, study),
+            planner=planner,
+            pool=cast(ServerPool, pool),
+            background=BackgroundTasks(1),
+            ledger=BudgetLedger(store, study, Budget()),
+            sandbox=None,
+            home=tmp_path,
+        )
+        state = write_program(deps, plan(deps, first_state(study)))
+
+        check_node.check(deps, state)
+
+        status = {arm.name: arm.status for arm in store.list_experiments(study)}
+        broken = store.find_experiment(study, "batch_size=3")
+    assert status.pop("batch_size=3") is ExperimentStatus.INVALID
+    assert set(status.values()) == {ExperimentStatus.READY} and len(status) == 2
+    assert broken is not None and "its environment fails: grade.py, line 3: ZeroDivisionError" in broken.note

@@ -12,17 +12,35 @@ from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, Severit
 from experiments_db import Verdict as FoundVerdict
 from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps
-from researcher.loop.nodes.analyze import analyze
+from researcher.loop.nodes.analyze import analyze, hypothesis_key
 from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.report.claims import check_claims
+from researcher.report.numbers.facts import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
+from researcher.study.log import AUTOMATIC, StudyLog, to_json
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import Action, Analysis, Budget, Charter, Decision, History, Verdict
+from researcher.types import (
+    Action,
+    Analysis,
+    Budget,
+    Charter,
+    Claim,
+    ClaimKind,
+    Contrast,
+    Decision,
+    History,
+    Hypothesis,
+    Outcome,
+    Plan,
+    Relation,
+    Verdict,
+)
+from researcher.verification.score_checks import check_analyses
 
 
 @pytest.fixture
@@ -58,7 +76,8 @@ def store_run(store: ExperimentStore, experiment: str, seed: int, score: float) 
     store.update_run(run, status=RunStatus.FINISHED, exit_reason="done")
 
 
-def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: ExperimentStore, tmp_path: Path) -> None:
+def compare_three(store: ExperimentStore) -> tuple[str, Charter, Plan, str, str]:
+    """A study whose plan has been run: its id, charter and plan, the best arm and the second."""
     study, rules = store.create_study("t", brain="scripted").id, RulesPlanner()
     charter = rules.frame(read_request("batch size 2, 3 or 4 on reversal", StudySettings(seeds=3)))
     store.freeze_charter(study, to_json(charter))
@@ -71,6 +90,11 @@ def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: Ex
         store.revise_experiment(experiment, status=ExperimentStatus.READY)
         for seed in plan.seeds:
             store_run(store, experiment, seed, means[name] + 0.01 * seed)
+    return study, charter, plan, cheat, honest
+
+
+def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: ExperimentStore, tmp_path: Path) -> None:
+    study, charter, plan, cheat, honest = compare_three(store)
     first = Decision(Action.REFINE, "go on", disqualified={cheat: "Python", charter.baseline: "no", "ghost": "no"})
     deps = deps_of(store, study, charter, tmp_path, first, Decision(Action.STOP, "enough"))
     deps.log.write_plan(plan, "plan")
@@ -93,6 +117,45 @@ def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: Ex
     assert cheat not in {experiments[item.experiment_id] for item in store.list_findings(verdict=FoundVerdict.KEEP)}
 
 
+def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    study, charter, plan, cheat, honest = compare_three(store)
+    contrast = Contrast(Relation.BETTER, (cheat,), (charter.baseline,))
+    plan = replace(plan, hypotheses=(Hypothesis("It is better.", "so", (cheat,), contrast),))
+    store.create_hypothesis(study, hypothesis_key(0, 0), "It is better.", iteration=0)
+    later = Decision(Action.STOP, "enough", disqualified={cheat: "Python"})
+    deps = deps_of(store, study, charter, tmp_path, Decision(Action.REFINE, "go on"), later)
+    deps.log.write_plan(plan, "plan")
+    state = decide(deps, analyze(deps, first_state(study)))
+    assert store.list_hypotheses(study)[0].verdict is FoundVerdict.SUPPORTED
+    deps.log.write_plan(replace(plan, iteration=1, arms=plan.arms[:1], seeds=(3,), hypotheses=()), "plan")
+
+    decide(deps, analyze(deps, state))
+
+    names = {item.id: item.name for item in store.list_experiments(study)}
+    assert {names[item.experiment_id] for item in store.list_findings(verdict=FoundVerdict.KEEP)} == {honest}
+    (hypothesis,) = store.list_hypotheses(study)
+    assert (hypothesis.verdict, hypothesis.verdict_reason) == (FoundVerdict.UNDECIDED, f"{cheat} disqualified")
+    assert [item.outcome for item in gather(store, study).contrasts] == [Outcome.UNDECIDED]
+    assert [check.mismatches for check in check_analyses(store, study, charter)] == [(), (), ()]
+
+
+def test_what_a_planner_said_as_it_disqualified_an_arm_is_checked_against_what_it_had_seen(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    study, charter, plan, cheat, _ = compare_three(store)
+    deps = deps_of(store, study, charter, tmp_path, Decision(Action.STOP, "enough", disqualified={cheat: "Python"}))
+    deps.log.write_plan(plan, "plan")
+    claims = [Claim(ClaimKind.BEST, cheat), Claim(ClaimKind.BETTER, cheat, charter.baseline, significant=True)]
+
+    decide(deps, analyze(deps, first_state(study)))
+
+    facts = gather(store, study)
+    assert all(claim.sentence for claim in check_claims(claims, facts.at_decisions[0]))
+    assert not any(claim.sentence for claim in check_claims(claims, facts))
+
+
 def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:
     study = store.create_study("t", brain="scripted")
     log, rules = StudyLog(store, study.id), RulesPlanner()
@@ -107,6 +170,7 @@ def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: Ex
 
     (decision,) = store.list_decisions(study.id)
     assert (decision.action, decision.reason) == ("stop", "The planner came to no decision.")
+    assert decision.details["author"] == AUTOMATIC
     warnings = [event.message for event in store.list_events(study.id) if event.severity is Severity.WARNING]
     assert warnings == [
         "No interpretation: the script has no interpretation number 1",

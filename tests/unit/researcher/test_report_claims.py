@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from simulated_study import BASELINE, SimulatedStudy, Simulation
 
+from researcher.judge.judgement import summarize_arm
 from researcher.report.claims import check_claim
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.study.log import StudyLog
-from researcher.types import Claim, ClaimKind, Measured
+from researcher.types import Claim, ClaimKind, Measured, ScoredRun
 
 HIGH, LOW, EQUAL = "lr=0.003", "lr=0.0003", "lr=0.002"
 EXACT = {
@@ -111,6 +112,30 @@ def test_numbers_printed_are_those_of_the_record(facts: StudyFacts) -> None:
     assert "0.375" in said and "significant" in said and "not significant" not in said
     untested = check_claim(_claim("better", arm=HIGH, other=LOW), facts).sentence
     assert "0.450" in untested and "not tested" in untested
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        _claim("better", arm=HIGH, other=BASELINE),
+        _claim("half_width", arm=HIGH, number=0.1),
+        _claim("ranking", arms=(HIGH, BASELINE)),
+    ],
+    ids=lambda claim: claim.kind,
+)
+def test_claim_of_before_training_is_never_worded_as_one_of_after_it(facts: StudyFacts, claim: Claim) -> None:
+    bases = {HIGH: {0: 0.5, 1: 0.6}, BASELINE: {0: 0.3, 1: 0.4}}
+    runs = {name: {seed: ScoredRun("run", value, 0.0) for seed, value in each.items()} for name, each in bases.items()}
+    arms = tuple(
+        replace(arm, base=summarize_arm(arm.name, runs.get(arm.name, {}), facts.charter)) for arm in facts.arms
+    )
+    half_width = next(arm.base.half_width for arm in arms if arm.name == HIGH)
+    number = round(half_width, 3) if claim.kind is ClaimKind.HALF_WIDTH else None
+
+    before = check_claim(replace(claim, measured=Measured.BEFORE, number=number), replace(facts, arms=arms))
+
+    assert "before training" in before.sentence
+    assert "training" not in check_claim(claim, facts).sentence
 
 
 @pytest.mark.parametrize(

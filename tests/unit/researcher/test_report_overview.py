@@ -11,11 +11,22 @@ import pytest
 from simulated_study import BASELINE, Simulation
 
 from researcher.judge import summarize_arm
+from researcher.report.figures import draw_all
 from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.report.overview import limitations, recommendation
 from researcher.study.costs import cost_flags
-from researcher.types import ArmCost, AttemptCost, GainPart, JudgedBy, ScoredRun
+from researcher.types import (
+    ArmCost,
+    AttemptCost,
+    Contrast,
+    GainPart,
+    JudgedBy,
+    JudgedContrast,
+    Outcome,
+    Relation,
+    ScoredRun,
+)
 from swarm import TrainJob
 
 BEST = "lr=0.003"
@@ -36,6 +47,17 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> StudyFacts:
 def test_a_kept_arm_is_recommended(kept: StudyFacts) -> None:
     assert answer(kept).startswith(f"{BEST} has the best mean of 3 arms") and f"better than {BASELINE}" in answer(kept)
     assert recommendation(kept)[0].startswith(f"Use {BEST}: ")
+
+
+def test_an_arm_that_the_test_found_best_of_some_is_not_called_the_best_of_all(kept: StudyFacts) -> None:
+    contrast = Contrast(Relation.BEST, (BASELINE, "lr=0.0003"))
+    of_two = JudgedContrast("h0.0", contrast, Outcome.SUPPORTED, "means: 0.5, 0.4.", BASELINE)
+
+    said = answer(replace(kept, contrasts=(of_two,)))
+
+    assert said.startswith(f"{BEST} has the best mean of 3 arms")
+    assert f"; of {BASELINE} and lr=0.0003, {BASELINE} is found the best (means: 0.5, 0.4)." in said
+    assert f" It is better than {BASELINE}" in said
 
 
 def test_an_arm_that_the_sealed_split_contradicts_is_not_recommended(tmp_path: Path) -> None:
@@ -68,6 +90,22 @@ def test_an_arm_that_spends_more_is_said_to(kept: StudyFacts) -> None:
     facts = with_arm(kept, BEST, cost=spent, flags=cost_flags(spent, cost(1.0, 1.0)))
     assert "at 8.0 times the calls" in answer(facts) and "at 8.0 times the calls" in recommendation(facts)[0]
     assert "times the calls" not in answer(kept)
+
+
+def test_whatever_is_to_be_known_of_a_recommended_arm_is_said(kept: StudyFacts) -> None:
+    flags = ("its sampling is greedy in evaluation alone", "at 8.0 times the calls")
+    said = recommendation(with_arm(kept, BEST, flags=flags))[0]
+    assert f" To be known of it: {flags[0]}; {flags[1]}." in said
+
+
+def test_a_curve_that_ends_before_its_last_step_is_not_told_as_a_run_that_ended_early(kept: StudyFacts) -> None:
+    """One that failed without a score has a curve, too, and is counted as failed."""
+    best = next(arm for arm in kept.arms if arm.name == BEST)
+    first, *others = best.runs
+    failed = replace(first, run=replace(first.run, diagnosis={"kind": "not_finite"}))
+    captions = [picture.caption for picture in draw_all(with_arm(kept, BEST, runs=(failed, *others)), has_images=False)]
+    stopped = "a run stopped before its last step; its curve is drawn on at its last value"
+    assert any(stopped in caption for caption in captions) and not any("early" in caption for caption in captions)
 
 
 def test_an_arm_whose_replies_are_not_the_models_is_not_recommended_as_better_trained(kept: StudyFacts) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import ExperimentStore, open_store
+from experiments_db import ExperimentStore, StudyStatus, open_store
 from researcher.errors import ResearchError
 from researcher.planner.rules import RulesPlanner
+from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.log import (
     DIAGNOSED,
+    EXTENDED,
     StudyLog,
     analysis_from_json,
     charter_from_json,
@@ -75,3 +77,16 @@ def test_study_without_charter_says_so(store: ExperimentStore) -> None:
 
     with pytest.raises(ResearchError, match="no charter"):
         StudyLog(store, study.id).charter()
+
+
+def test_study_that_fails_before_it_works_again_after_it_was_extended_is_not_over(store: ExperimentStore) -> None:
+    study = store.create_study("t", brain="rules").id
+    log = StudyLog(store, study)
+    for kind in (WORKING, REPORTED):
+        log.note(kind, kind)
+    failed = store.set_study_status(study, StudyStatus.FAILED, "no arm has a score")
+    assert is_over(store, failed)
+
+    log.note(EXTENDED, "extended")
+
+    assert not is_over(store, failed)

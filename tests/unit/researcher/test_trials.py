@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
+from researcher.execution.background import BackgroundTasks
+from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
 from researcher.execution.runs import (
     MAX_LOSSES,
     MAX_ON_ONE_SERVER,
@@ -19,6 +24,11 @@ from researcher.execution.runs import (
     plain_name,
     run_key,
 )
+from researcher.loop.budget_stop import stop_over_budget
+from researcher.loop.deps import ActiveRun, ActiveRuns, Deps, Phase
+from researcher.loop.outages import lose
+from researcher.servers.server_pool import Slot
+from researcher.study.log import StudyLog
 from researcher.types import Arm, Plan
 
 
@@ -154,3 +164,44 @@ def test_only_the_evaluator_sets_names_and_seed(arm: Experiment) -> None:
 @pytest.mark.parametrize(("name", "plain"), [("lr=0.1 kl", "lr_0.1_kl"), ("../../etc", ".._.._etc"), ("", "arm")])
 def test_plain_names_have_no_separators(name: str, plain: str) -> None:
     assert plain_name(name) == plain
+
+
+def _deps(store: ExperimentStore, study_id: str) -> Deps:
+    ledger = SimpleNamespace(find_exhausted=lambda: "2 h are used", end_run=print)
+    return cast(
+        Deps,
+        SimpleNamespace(
+            store=store,
+            log=StudyLog(store, study_id),
+            ledger=ledger,
+            background=BackgroundTasks(1),
+            active_runs=ActiveRuns(),
+            pool=SimpleNamespace(give_back=print),
+        ),
+    )
+
+
+@pytest.mark.parametrize("give_up", [stop_over_budget, lambda deps: lose(deps, *deps.active_runs, "it left")])
+@pytest.mark.parametrize(
+    ("kind", "state"), [("collapse", TrialState.GIVEN_UP), ("dead_reward", TrialState.OPEN), (None, TrialState.OPEN)]
+)
+def test_run_that_is_ended_by_its_own_doing_is_not_tried_again_because_its_server_went_away(
+    store: ExperimentStore, arm: Experiment, give_up: Callable[[Any], object], kind: str | None, state: TrialState
+) -> None:
+    run = _attempt(store, arm, moves=(RunStatus.LAUNCHING, RunStatus.RUNNING))
+    early_stopping = EarlyStopping(Limits(), "fake", 3)
+    diagnosis = None if kind is None else Diagnosis(kind, "It learns nothing.", is_scored=True, is_retried=False)
+    deps = _deps(store, arm.study_id)
+    deps.active_runs.add(
+        ActiveRun(
+            run.id, "a run", arm, 3, Slot(0), early_stopping,
+            phase=Phase.ENDING, diagnosis=diagnosis, away_since=time.monotonic(),
+        )
+    )  # fmt: skip
+
+    give_up(deps)
+
+    (trial,) = list_trials(store, arm.study_id, _plan(arm.name))
+    assert trial.state is state
+    if state is TrialState.GIVEN_UP:
+        assert (trial.runs[0].status, trial.runs[0].exit_reason) == (RunStatus.FAILED, "It learns nothing.")

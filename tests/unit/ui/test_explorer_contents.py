@@ -51,6 +51,20 @@ def test_without_scores_no_arm_is_best(contents: StudyContents) -> None:
     assert [item.arm for item in rank_arms(replace(contents, evaluations=()))] == list(contents.experiments)
 
 
+def test_arm_that_was_disqualified_is_ranked_last_and_never_the_best(contents: StudyContents) -> None:
+    first, second, third = (item.arm for item in rank_arms(contents))
+    (decision,) = contents.decisions
+    ruled_out = {"disqualified": {first.name: "Python", second.name: "Python"}}
+    out = replace(contents, decisions=(replace(decision, details=ruled_out),))
+
+    best = best_arm(out)
+
+    assert best is not None and best.arm == third
+    assert [item.arm for item in rank_arms(out)] == [third, first, second]
+    verdicts = {finding.experiment_id: out.verdict_of(finding) for finding in out.last_findings}
+    assert verdicts == {second.id: "disqualified", third.id: "worse"}
+
+
 def test_location_is_the_address_then_the_variables_then_the_default() -> None:
     both = {"SWARM_RESEARCH_DB": "given.db", "SWARM_HOME": "/home"}
     assert queries.database_location("asked.db", both) == "asked.db"

@@ -12,7 +12,7 @@ import pytest
 from explorer_study import HOSTILE, create_database
 from streamlit.testing.v1 import AppTest
 
-from experiments_db import StudyStatus, lease_name, open_store
+from experiments_db import ExperimentStore, StudyStatus, lease_name, open_store
 
 OpenPage = Callable[..., AppTest]
 
@@ -125,6 +125,18 @@ def test_studies_without_a_process_and_failed_ones_say_so(open_page: OpenPage, t
     shown = open_page("study", tmp_path / "research.db", study=failed.id)
     assert [item.value for item in shown.error] == ["The study failed: no arm has a score"]
     assert not shown.warning
+
+
+def test_only_the_words_of_a_planner_are_said_to_be_a_planners(open_page: OpenPage, tmp_path: Path) -> None:
+    def decide(store: ExperimentStore, home: Path) -> None:
+        for author in ("llm", "study"):
+            study = store.create_study(author, brain="llm")
+            store.record_decision(study.id, 0, action="stop", reason="Enough.", details={"author": author})
+
+    database = create_database(tmp_path, decide)
+    said = [words(open_page("study", database, study=study, section="Decisions")) for study in study_ids(database)]
+    assert ["Enough." in text for text in said] == [True, True]
+    assert ["The planner's words, unchecked." in text for text in said] == [True, False]
 
 
 @pytest.mark.parametrize("page", ["studies", "study", "compare"])

@@ -63,6 +63,7 @@ from researcher.types import (
     Hypothesis,
     Plan,
     Problem,
+    Question,
     Relation,
     SampleSizeGoal,
     StudiedEnvironment,
@@ -129,7 +130,7 @@ class LLMPlanner:
             "frame",
             topic=topic,
             tasks=list_tasks(self._environment),
-            settings=list_settings(),
+            settings=list_settings(request.question),
             fixed=list_fixed(request),
             left_out=LEFT_OUT if request.assume else REFUSED,
         )
@@ -171,7 +172,7 @@ class LLMPlanner:
             baseline=charter.baseline,
             iteration=str(len(history.plans) + 1),
             base_job=show_job(self._base_job(charter)),
-            settings=list_settings(),
+            settings=list_settings(charter.asks),
             history=show_history(history),
             budget=show_budget(charter.budget, history),
             seeds=str(self._seeds or SampleSizeGoal().pilot_seeds),
@@ -244,7 +245,10 @@ class LLMPlanner:
         return task_family(charter.task).description if self._environment is None else self._environment.description
 
     def _base_job(self, charter: Charter) -> dict[str, Any]:
-        return default_job(charter.task, steps=self._steps, base=self._base)
+        fixed = charter.asks.fixed
+        needs = {name: value for factor in charter.asks.factors for name, value in factor.needs.items()}
+        job = default_job(charter.task, steps=self._steps, base={**self._base, **fixed})
+        return {**job, **{name: value for name, value in needs.items() if name not in fixed}}
 
     def _parse_plan(self, text: str, charter: Charter, history: History) -> Plan:
         answer = parse_answer(text, PlanAnswer)
@@ -260,6 +264,7 @@ class LLMPlanner:
         programs = {item.name: item.program or PLAIN_PROGRAM for item in answer.arms}
         programs = {name: programs.get(name, _program_of(earlier.get(name))) for name in jobs}
         _check_arms(jobs, programs, earlier, charter.baseline)
+        _check_question(charter.asks, {**{name: arm.job for name, arm in earlier.items()}, **jobs})
         is_compared = len({*programs.values(), *map(_program_of, earlier.values())}) > 1
         factors = _find_factors(jobs, earlier)
         reasons = {item.name: item.rationale for item in answer.arms}
@@ -298,8 +303,9 @@ class LLMPlanner:
         return asked
 
     def _parse_job(self, item: ArmAnswer, charter: Charter) -> dict[str, Any]:
-        if foreign := sorted(item.settings.keys() - set(TUNABLE)):
-            raise Unusable(f"arm {item.name}: {', '.join(foreign)} cannot be set; choose from {', '.join(TUNABLE)}")
+        known = _settable(charter.asks)
+        if foreign := sorted(item.settings.keys() - set(known)):
+            raise Unusable(f"arm {item.name}: {', '.join(foreign)} cannot be set; choose from {', '.join(known)}")
         job = self._base_job(charter) | item.settings
         try:
             checked = build_job(job)
@@ -384,6 +390,32 @@ def _check_arms(
         if key in seen:
             raise Unusable(f"arms {seen[key]!r} and {name!r} have the same settings and the same program")
         seen[key] = name
+
+
+def _settable(question: Question) -> tuple[str, ...]:
+    """The settings that an arm may set: those of a person's factors, or all that a language model may choose from."""
+    if not question.factors:
+        return TUNABLE
+    return tuple(
+        dict.fromkeys(name for factor in question.factors for level in factor.levels for name in level.settings)
+    )
+
+
+def _check_question(question: Question, jobs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises Unusable where the arms have another value than a person's levels, or leave a level out."""
+    for factor in question.factors:
+        found = [
+            level.name
+            for job in jobs.values()
+            for level in factor.levels
+            if all(_setting(job, name) == value for name, value in level.settings.items())
+        ]
+        if len(found) < len(jobs):
+            raise Unusable(
+                f"{factor.name}: every arm has one of the levels {', '.join(level.name for level in factor.levels)}"
+            )
+        if missing := [level.name for level in factor.levels if level.name not in found]:
+            raise Unusable(f"{factor.name}: a person asked for {', '.join(missing)} as well, which no arm has")
 
 
 def _check_cost(runs: int, charter: Charter, history: History) -> None:

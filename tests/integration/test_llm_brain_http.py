@@ -26,6 +26,7 @@ from researcher.planner.language_model.backoff import Backoff
 from researcher.planner.language_model.briefing import TUNABLE
 from researcher.planner.language_model.chat import Chat, Price
 from researcher.planner.llm import LLMPlanner
+from researcher.question.flags import read_factors
 from researcher.study.budget import BudgetLedger
 from researcher.types import (
     Action,
@@ -37,6 +38,7 @@ from researcher.types import (
     FrameRequest,
     History,
     Plan,
+    Question,
     Relation,
     Verdict,
 )
@@ -221,6 +223,27 @@ def test_the_plan_has_the_arms_the_model_chose_as_checked_jobs(brain, charter):
         assert (job.engine, job.total_steps, job.model) == ("fake", 30, "nano")
         assert "seed" not in planned.job and "experiment_name" not in planned.job
     assert plan.hypotheses[0].arms == ("lr=0.01",)
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        ("lr=1e-3,1e-2,1e-4", None),
+        ("lr=1e-3,1e-2,1e-4,3e-3", "lr: a person asked for lr=0.003 as well"),
+        ("lr=1e-3,1e-2", "lr: every arm has one of the levels lr=0.001, lr=0.01"),
+        ("batch_size=8,16", "lr cannot be set; choose from batch_size"),
+    ],
+)
+def test_a_planner_adds_no_level_to_the_factors_of_a_person_and_drops_none(
+    store, study_id, replies, charter, vary, message
+):
+    asked = replace(charter, asks=Question(factors=read_factors([vary])))
+    brain = make_brain(store, study_id, replies.url)
+    if message is None:
+        assert len(brain.plan(asked, History()).arms) == 3
+        return
+    with pytest.raises(LanguageModelUnavailable, match=message):
+        brain.plan(asked, History())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from researcher.types import Analysis, Budget, FrameRequest, History, StudiedEnvironment
+from researcher.question.factors import SPECS
+from researcher.types import Analysis, Budget, FrameRequest, History, Question, StudiedEnvironment
 from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 
@@ -20,19 +21,26 @@ MAX_DATA_CHARS = 6_000
 MAX_ITEM_CHARS = 400
 MAX_ITEMS = 20
 
-TUNABLE = (
-    "algorithm", "batch_size", "num_repeat", "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio",
-    "weight_decay", "grad_clip", "ppo_epochs",
-    "mini_batch_num", "norm_adv_by_std_in_grpo", "policy_loss", "clip_ratio", "clip_ratio_low", "clip_ratio_high",
-    "loss_agg_mode", "entropy_coeff", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature", "lora_rank",
-    "lora_alpha",
+_NOT_TUNED = frozenset(
+    {"model", "dtype", "total_steps", "max_response_length", "max_model_len", "mixture", "verl", "tool_parser",
+     "reasoning_parser", "min_group"}
 )  # fmt: skip
-"""What an arm may set. Not among them: model, engine and names, which the study fixes; steps and response length, by
-which an arm would buy a better score with more training or compute; the seed, which is a block."""
+"""Factors that a person alone may ask for: what the study fixes, and steps and lengths, by which an arm would buy a
+better score with more training or compute."""
+TUNABLE = tuple(name for name in SPECS if name not in _NOT_TUNED)
+"""The settings that an arm may set where a person named no factors."""
 
 
-def list_settings() -> str:
-    """One line per tunable setting: name, what it takes, default."""
+def list_settings(question: Question) -> str:
+    """Return one line per setting that arms may set: its name, what it takes and its default.
+
+    Where a person named the factors these are all, each with its levels.
+    """
+    if question.factors:
+        return "\n".join(
+            f"- {factor.name}: {', '.join(level.name for level in factor.levels)}, which a person asked for"
+            for factor in question.factors
+        )
     schema = TrainJob.model_json_schema()["properties"]
     return "\n".join(f"- {name}: {_describe(schema[name])}" for name in TUNABLE)
 

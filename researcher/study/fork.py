@@ -23,6 +23,7 @@ from experiments_db import (
     Experiment,
     ExperimentStatus,
     ExperimentStore,
+    IterationDocument,
     Run,
     RunStatus,
     Study,
@@ -42,7 +43,8 @@ from researcher.study.continuation import (
     record,
     runs_per_arm,
 )
-from researcher.study.log import DIAGNOSED, StudyLog, to_json
+from researcher.study.findings import record_verdicts
+from researcher.study.log import DIAGNOSED, StudyLog, analysis_from_json, to_json
 from researcher.study.settings import (
     ForkOrigin,
     StudySettings,
@@ -51,7 +53,7 @@ from researcher.study.settings import (
     rules_brain,
     without_question,
 )
-from researcher.types import Charter, History
+from researcher.types import Analysis, Charter, History
 
 COPIED_FROM = "copied_from"
 """Where in a run's external ids the id of the run stands that it is a copy of."""
@@ -67,21 +69,6 @@ _OF_RUN = [
     "training_cost",
 ]
 _OF_SCORE = ["phase", "split", "metric", "weight_version", "episodes", "successes", "mean", "stderr", "evaluator_hash"]
-_OF_FINDING = [
-    "iteration",
-    "metric",
-    "split",
-    "effect",
-    "ci_low",
-    "ci_high",
-    "confidence",
-    "p_value",
-    "p_adjusted",
-    "verdict",
-    "method",
-    "summary",
-    "details",
-]
 """What is taken over of a row as it is."""
 _KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED)
 
@@ -246,7 +233,6 @@ class _Copy:
     arms: dict[str, Experiment] = field(default_factory=dict[str, Experiment])
     hypotheses: dict[str, str] = field(default_factory=dict[str, str])
     runs: dict[str, str] = field(default_factory=dict[str, str])
-    findings: dict[str, str] = field(default_factory=dict[str, str])
 
     def carry_out(self) -> None:
         analyses = [item for item in self.source.list_analyses(self.parent_id) if item.iteration <= self.last]
@@ -255,21 +241,18 @@ class _Copy:
         for run in self.source.list_runs(study_id=self.parent_id):
             if run.status.is_over and (run.finished_at or math.inf) <= ends and run.experiment_id in self.arms:
                 self._copy_run(run, ends)
-        for item in analyses:
-            self.clock.at = item.created_at
-            self.target.record_analysis(self.study_id, item.iteration, self._renamed(item.document))
-        self._copy_findings()
+        self._copy_analyses(analyses)
         for item in self.source.list_decisions(self.parent_id):
             if item.iteration <= self.last:
                 self.clock.at = item.created_at
-                found = [self.findings[finding] for finding in item.finding_ids if finding in self.findings]
+                found = self.target.list_findings(study_id=self.study_id, iteration=item.iteration)
                 self.target.record_decision(
                     self.study_id,
                     item.iteration,
                     action=item.action,
                     reason=item.reason,
-                    finding_ids=found,
-                    details=item.details,
+                    finding_ids=[finding.id for finding in found],
+                    details=self._renamed(item.details),
                 )
         for event in self.source.list_events(self.parent_id, kind=DIAGNOSED, limit=None):
             if event.run_id in self.runs:
@@ -277,6 +260,18 @@ class _Copy:
                 self.target.append_event(
                     self.study_id, event.kind, event.message, severity=event.severity, run_id=self.runs[event.run_id]
                 )
+
+    def _copy_analyses(self, analyses: Sequence[IterationDocument]) -> None:
+        """With the verdicts that followed from each then: a later decision may have ruled out an arm since."""
+        log, charter = StudyLog(self.source, self.parent_id), StudyLog(self.target, self.study_id).charter()
+        judged: list[Analysis] = []
+        for item in analyses:
+            self.clock.at = item.created_at
+            document = self._renamed(item.document)
+            self.target.record_analysis(self.study_id, item.iteration, document)
+            judged.append(analysis_from_json(document))
+            out = log.disqualified(until=item.iteration)
+            record_verdicts(self.target, self.study_id, charter, judged, item.iteration, out)
 
     def _copy_plans(self) -> None:
         for item in self.source.list_plans(self.parent_id):
@@ -290,8 +285,6 @@ class _Copy:
                     self.study_id, item.key, item.statement, rationale=item.rationale, iteration=item.iteration
                 )
                 self.hypotheses[item.id] = copied.id
-                if item.verdict is not None:
-                    self.target.judge_hypothesis(copied.id, item.verdict, item.verdict_reason or "")
         for item in self.source.list_experiments(self.parent_id):
             if item.iteration <= self.last and item.status is not ExperimentStatus.DRAFT:
                 self._copy_arm(item)
@@ -348,21 +341,6 @@ class _Copy:
         self.target.record_episodes(
             copied, [replace(item, summary=replace(item.summary, run_id=copied)) for item in episodes]
         )
-
-    def _copy_findings(self) -> None:
-        for item in self.source.list_findings(study_id=self.parent_id):
-            if item.iteration > self.last:
-                continue
-            self.clock.at = item.created_at
-            copied = self.target.record_finding(
-                self.study_id,
-                experiment_id=self.arms[item.experiment_id].id,
-                baseline_id=self._copied_arm(item.baseline_id),
-                hypothesis_id=self.hypotheses.get(item.hypothesis_id or ""),
-                run_ids=[self.runs[run] for run in item.run_ids],
-                **_fields_of(item, _OF_FINDING),
-            )
-            self.findings[item.id] = copied.id
 
     def _renamed(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """A document with the ids of the copied runs."""

@@ -22,6 +22,8 @@ from researcher.report.numbers.facts import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
+from researcher.study.continuation import Request
+from researcher.study.fork import Fork, carry_out_fork
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
 from researcher.study.settings import StudySettings, read_request
 from researcher.types import (
@@ -117,28 +119,49 @@ def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: Ex
     assert cheat not in {experiments[item.experiment_id] for item in store.list_findings(verdict=FoundVerdict.KEEP)}
 
 
-def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
-    store: ExperimentStore, tmp_path: Path
-) -> None:
+def disqualify_later(store: ExperimentStore, home: Path) -> tuple[str, Charter, str, str]:
+    """A study whose second decision rules out the arm that the first plan kept: its id and charter, that arm and the
+    other one."""
     study, charter, plan, cheat, honest = compare_three(store)
     contrast = Contrast(Relation.BETTER, (cheat,), (charter.baseline,))
     plan = replace(plan, hypotheses=(Hypothesis("It is better.", "so", (cheat,), contrast),))
     store.create_hypothesis(study, hypothesis_key(0, 0), "It is better.", iteration=0)
     later = Decision(Action.STOP, "enough", disqualified={cheat: "Python"})
-    deps = deps_of(store, study, charter, tmp_path, Decision(Action.REFINE, "go on"), later)
+    deps = deps_of(store, study, charter, home, Decision(Action.REFINE, "go on"), later)
     deps.log.write_plan(plan, "plan")
     state = decide(deps, analyze(deps, first_state(study)))
     assert store.list_hypotheses(study)[0].verdict is FoundVerdict.SUPPORTED
     deps.log.write_plan(replace(plan, iteration=1, arms=plan.arms[:1], seeds=(3,), hypotheses=()), "plan")
-
     decide(deps, analyze(deps, state))
+    return study, charter, cheat, honest
 
+
+def kept_in(store: ExperimentStore, study: str) -> set[str]:
     names = {item.id: item.name for item in store.list_experiments(study)}
-    assert {names[item.experiment_id] for item in store.list_findings(verdict=FoundVerdict.KEEP)} == {honest}
+    return {names[item.experiment_id] for item in store.list_findings(study_id=study, verdict=FoundVerdict.KEEP)}
+
+
+def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    study, charter, cheat, honest = disqualify_later(store, tmp_path)
+
+    assert kept_in(store, study) == {honest}
     (hypothesis,) = store.list_hypotheses(study)
     assert (hypothesis.verdict, hypothesis.verdict_reason) == (FoundVerdict.UNDECIDED, f"{cheat} disqualified")
     assert [item.outcome for item in gather(store, study).contrasts] == [Outcome.UNDECIDED]
     assert [check.mismatches for check in check_analyses(store, study, charter)] == [(), (), ()]
+
+
+def test_fork_of_the_decision_before_has_the_verdicts_of_then(store: ExperimentStore, tmp_path: Path) -> None:
+    study, charter, cheat, honest = disqualify_later(store, tmp_path)
+    parent, settings = store.get_study(study), StudySettings()
+
+    forked = carry_out_fork(store, str(tmp_path / "research.db"), Fork(parent, 0, settings, charter, Request())).id
+
+    assert kept_in(store, forked) == {cheat, honest}
+    assert [item.verdict for item in store.list_hypotheses(forked)] == [FoundVerdict.SUPPORTED]
+    assert [check.mismatches for check in check_analyses(store, forked, charter)] == [(), (), ()]
 
 
 def test_what_a_planner_said_as_it_disqualified_an_arm_is_checked_against_what_it_had_seen(

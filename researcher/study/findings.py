@@ -1,0 +1,88 @@
+"""What analyses leave in the database for people and for later studies: findings on arms, verdicts on hypotheses.
+
+Place in the flow: the analyze node writes them here once the judge has spoken, and a fork writes them from the analyses
+that it takes over, so that it has them as they stood then. This module judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from experiments_db import Experiment, ExperimentStore, Verdict
+from researcher.judge.contrasts import rule_out_contrast
+from researcher.judge.judgement import rule_out
+from researcher.study.log import finite
+from researcher.types import Analysis, Charter, Comparison
+
+METHOD = "Welch's t over seeds with the variance of equal arms, Holm-corrected"
+EVALUATION_ALONE = "evaluation noise alone, one run per arm"
+
+
+def record_verdicts(
+    store: ExperimentStore,
+    study_id: str,
+    charter: Charter,
+    analyses: Sequence[Analysis],
+    iteration: int,
+    ruled_out: Mapping[str, str],
+) -> None:
+    """Those of the last analysis, which is that of `iteration`; the earlier ones stand as they were recorded, but for
+    what they say of arms that are `ruled_out` since, with the reasons."""
+    arms = {item.name: item for item in store.list_experiments(study_id)}
+    for comparison in {(item.arm, item.iteration): item for each in analyses for item in each.comparisons}.values():
+        if comparison.iteration == iteration or comparison.arm in ruled_out:
+            _record(store, charter, rule_out(comparison, ruled_out), arms)
+    contrasts = {item.key: item for each in analyses for item in each.contrasts}
+    for hypothesis in store.list_hypotheses(study_id):
+        found = contrasts.get(hypothesis.key)
+        judged = None if found is None else rule_out_contrast(found, ruled_out)
+        if hypothesis.iteration != iteration and judged is found:
+            continue
+        if judged is None:
+            store.judge_hypothesis(hypothesis.id, Verdict.UNDECIDED, "it states no contrast that can be judged")
+        else:
+            store.judge_hypothesis(hypothesis.id, Verdict(judged.outcome.value), judged.reason)
+
+
+def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, arms: Mapping[str, Experiment]) -> None:
+    arm = arms[comparison.arm]
+    baseline = arms.get(comparison.baseline)
+    store.record_finding(
+        arm.study_id,
+        iteration=comparison.iteration,
+        experiment_id=arm.id,
+        baseline_id=baseline.id if baseline else None,
+        hypothesis_id=arm.hypothesis_id,
+        metric=charter.metric,
+        split=charter.search_split,
+        effect=finite(comparison.difference),
+        ci_low=finite(comparison.ci_low),
+        ci_high=finite(comparison.ci_high),
+        confidence=1 - charter.rule.alpha,
+        p_value=finite(comparison.p),
+        p_adjusted=finite(comparison.p_adjusted),
+        verdict=Verdict(comparison.verdict.value),
+        method=EVALUATION_ALONE if comparison.basis == "evaluation" else METHOD,
+        run_ids=comparison.run_ids,
+        summary=_summarize(charter, comparison),
+        details={
+            "seeds": list(comparison.seeds),
+            "note": comparison.note,
+            "failures": comparison.failures,
+            "baseline_failures": comparison.baseline_failures,
+            "missing": len(comparison.missing),
+            "retries": len(comparison.retries),
+            "correlation": finite(comparison.correlation),
+        },
+    )
+
+
+def _summarize(charter: Charter, comparison: Comparison) -> str:
+    if math.isnan(comparison.difference):
+        return f"{comparison.arm} could not be compared with {comparison.baseline} on {charter.task}."
+    note = f" ({comparison.note})" if comparison.note else ""
+    return (
+        f"{comparison.arm} against {comparison.baseline} on {charter.task}: {comparison.difference:+.3f} "
+        f"held-out reward over {len(comparison.seeds)} seeds, {comparison.verdict.value}{note}."
+    )

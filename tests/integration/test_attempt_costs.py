@@ -245,7 +245,9 @@ def test_the_client_passes_everything_on_and_raises_by_name(url: str) -> None:
         assert (view.sampling_seed, view.temperature, view.max_calls, view.max_tokens) == (3, 0.5, 1, 99)
         with pytest.raises(KeyError), client.open_episode(task, "eval") as failing:
             raise KeyError("the agent's own fault")
-        assert failing.aborted is not None and failing.aborted.usage.calls == 0
+        assert failing.receipt is None
+        given_up = client.episode(failing.episode_id).episode
+        assert (given_up.state, given_up.outcome, given_up.usage.calls) == ("aborted", "client_error:KeyError", 0)
 
 
 def test_seeds_limits_and_counts_outlive_the_server_which_counts_its_death_as_its_own_fault(

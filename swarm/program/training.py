@@ -33,7 +33,7 @@ from swarm.program.evaluation import POLL_S, until_rest
 from swarm.program.faults import ServerWatch, fault_of
 from swarm.program.order import TaskOrder, give_up_dead
 from swarm.program.roles import ONE_ROLE, Servers, clients_of, open_episodes
-from swarm.schemas import EngineState, Status
+from swarm.schemas import MAX_REPLIES, MAX_REPLY_TEXTS, EngineState, Status
 from swarm.tasks.base import Split
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
@@ -289,13 +289,23 @@ def _outputs(
 
 
 def _replies(transcript: Transcript) -> tuple[str, ...]:
-    """The texts of the assistant messages, with what they call tools with."""
+    """The texts of the assistant messages, with what they call tools with, as far as a server takes them.
+
+    Twice what it looks at is sent: what is beyond counts as not written by the model, here one half at least.
+    """
     found: list[str] = []
     for message in transcript:
         if message.get("role") == "assistant":
             calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-            found += [text for text in (message.get("content"), *calls) if text]
-    return tuple(found)
+            found += [text for text in (message.get("content"), *calls) if text and isinstance(text, str)]
+    last = MAX_REPLY_TEXTS - 1
+    found[last:] = ["\n".join(found[last:])]
+    kept: list[str] = []
+    left = 2 * MAX_REPLIES
+    for text in found:
+        kept.append(text[:left])
+        left -= len(kept[-1])
+    return tuple(filter(None, kept))
 
 
 def _play(

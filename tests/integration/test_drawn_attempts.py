@@ -9,9 +9,9 @@ import pytest
 from slow_engines import Pace
 
 from swarm import SwarmClient, TrainJob
-from swarm.environments import Environment, Session, load_environment
+from swarm.environments import DrivenEnvironment, Environment, Session, load_environment
 from swarm.environments.base import EnvironmentTask, Grade, Transcript
-from swarm.errors import BadRequest, EnvironmentFailure, ProgramFailure, SwarmError
+from swarm.errors import BadRequest, EnvironmentFailure, NotFound, ProgramFailure, SwarmError
 from swarm.program import Program, measure, train
 from swarm.program.attempts import MAX_ANSWER_CHARS
 from swarm.program.base import PLAIN
@@ -198,3 +198,36 @@ def test_a_reply_that_the_environment_refuses_is_the_programs_fault(server: Swar
     result = measure(server, Talking(), Program("provokes", provoke), episodes=1, worst=-1.0)
     assert (result.n, result.mean, result.repeats) == (1, -1.0, ())
     assert "refused an answer of the program: messages.0: too deep" in result.broken[0].error
+
+
+def test_what_an_environment_with_its_own_agent_raises_is_not_put_down_to_a_program(server: SwarmClient) -> None:
+    class Driven(Failing, DrivenEnvironment):
+        def run(
+            self, task: EnvironmentTask, base_url: str, api_key: str, model: str, max_tokens: int
+        ) -> tuple[Transcript, Grade]:
+            raise NotFound("no package 'numbers' is installed", param="env")
+
+        def interrupt(self) -> None:
+            return
+
+    result = measure(server, Driven("never"), episodes=2, worst=-1.0)
+    assert (result.n, result.broken, len(result.failures)) == (0, (), 2)
+    assert "no package 'numbers' is installed" in result.failures[0].error
+
+
+@pytest.mark.parametrize(("limit_s", "expected"), [(1.0, 240.0), (600.0, 1320.0), (86_400.0, 86_400.0)])
+def test_a_slow_environment_has_the_time_that_it_says_it_takes(
+    server: SwarmClient, monkeypatch: pytest.MonkeyPatch, limit_s: float, expected: float
+) -> None:
+    asked: list[float] = []
+    begin = SwarmClient.begin_episode
+
+    def noted(client: SwarmClient, kind: Any, idle_s: float, **options: Any) -> Any:
+        asked.append(idle_s)
+        return begin(client, kind, idle_s, **options)
+
+    monkeypatch.setattr(SwarmClient, "begin_episode", noted)
+    environment = Failing("never")
+    environment.time_limit_s = limit_s
+    assert measure(server, environment, episodes=1).n == 1
+    assert asked == [expected]

@@ -312,12 +312,12 @@ class AsyncSwarmClient:
                 episode.receipt = await self.end_episode(task, episode_id, episode.output)
         except BaseException as error:
             try:
-                episode.aborted = await self.abort_episode(episode_id, abort_reason(error))
+                await self.abort_episode(episode_id, abort_reason(error))
             except SwarmError as failure:
                 log_failed_abort(episode_id, failure)
             raise
         if episode.output is None:
-            episode.aborted = await self.abort_episode(episode_id, "no_result")
+            await self.abort_episode(episode_id, "no_result")
 
     async def status(self) -> Status:
         return await self._run(calls.status(self._server))

@@ -311,12 +311,12 @@ class SwarmClient:
                 episode.receipt = self.end_episode(task, episode_id, episode.output)
         except BaseException as error:
             try:
-                episode.aborted = self.abort_episode(episode_id, abort_reason(error))
+                self.abort_episode(episode_id, abort_reason(error))
             except SwarmError as failure:
                 log_failed_abort(episode_id, failure)
             raise
         if episode.output is None:
-            episode.aborted = self.abort_episode(episode_id, "no_result")
+            self.abort_episode(episode_id, "no_result")
 
     def status(self) -> Status:
         return self._run(calls.status(self._server))

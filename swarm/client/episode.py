@@ -22,7 +22,7 @@ from swarm.client.heartbeat import Leases
 from swarm.client.plans.exchange import Server
 from swarm.config import complete_address
 from swarm.errors import BadRequest, EpisodeEnded, SwarmError
-from swarm.schemas import LEASE_HEADER, BeginEpisodeResponse, EndEpisodeResponse, EpisodeView
+from swarm.schemas import LEASE_HEADER, BeginEpisodeResponse, EndEpisodeResponse
 from swarm.types import DEFAULT_DATA_SOURCE, Task, WorkflowOutput
 
 _ANTHROPIC_MODELS = (
@@ -116,7 +116,7 @@ class EpisodeSampling(TypedDict, total=False):
 class OpenEpisode:
     """A begun episode inside `with client.open_episode(task)`. Set `output` to have it ended with that result.
 
-    `receipt` says what became of it, once the block is left; `aborted` does if it was aborted.
+    `receipt` says what became of it, once the block is left; None if it was aborted.
     """
 
     task: Task
@@ -124,7 +124,6 @@ class OpenEpisode:
     credentials: Credentials
     output: WorkflowOutput | None = None
     receipt: EndEpisodeResponse | None = None
-    aborted: EpisodeView | None = None
 
 
 class Abort(Protocol):

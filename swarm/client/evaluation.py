@@ -13,7 +13,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -33,7 +33,7 @@ from swarm.errors import (
     SandboxUnavailable,
     SwarmError,
 )
-from swarm.schemas import EndEpisodeResponse, EvaluationView
+from swarm.schemas import EndEpisodeResponse, EpisodeView, EvaluationView
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ SILENT = ("idle_timeout", "deadline")
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFailure:
-    """An attempt that ended without a grade. `error` is one line."""
+    """An attempt that failed, and why: `error` is one line."""
 
     task_id: str
     error: str
@@ -61,7 +61,8 @@ class Evaluation:
     `successes` are the attempts that solved their task. `rewards` maps each task id to the rewards of its attempts, in
     the order they ended, and `solved` to whether each of them solved its task. `weight_versions` are all that answered:
     more than one means that the weights changed in between. `episode_ids` are the scored episodes, and `receipts` what
-    the server said of each that it ended.
+    the server said of each that it ended. An attempt whose own episode could not be ended is scored by another one,
+    which is ended at once; its receipt says what the attempt itself has spent.
 
     `broken` are the attempts that the program broke: they are among the figures, with the worst value. `failures` are
     the attempts that the system broke for good: they are in none of the figures. `repeats` are the reasons of attempts
@@ -201,22 +202,23 @@ class _Evaluator:
         broken: str | None = None
         episode: OpenEpisode | None = None
         try:
-            with self._client.open_episode(
-                task, EpisodeType.EVAL, self._discard_episode_timeout, wait_timeout=self._wait_timeout, **sampling
-            ) as episode:
+            with self._open(task, sampling) as episode:
                 try:
-                    output = self._run_agent(task, episode.credentials)
+                    episode.output = self._run_agent(task, episode.credentials)
                 except Exception as error:
                     if self._worst is None or _is_of_the_system(error):
                         raise
                     broken = _in_one_line(error)
-                    output = WorkflowOutput(self._worst, False, {"broken": broken[:MAX_REASON]})
-                episode.output = output
-        except EpisodeEnded as ended:
-            if episode is None or self._worst is None or not self._was_silent(episode.episode_id):
+                    episode.output = _worst_output(self._worst, broken)
+        except (BadRequest, EpisodeEnded) as error:
+            # A result that the server refuses, as one that is too large, is the agent's fault as much as silence.
+            if episode is None or self._worst is None:
                 raise
-            broken = broken or _in_one_line(ended)
-            episode.output = WorkflowOutput(self._worst, False)
+            lost = self._client.episode(episode.episode_id).episode
+            if isinstance(error, EpisodeEnded) and not _was_silent(lost):
+                raise
+            broken = broken or _in_one_line(error)
+            episode = self._end_instead(task, sampling, _worst_output(self._worst, broken), lost)
         assert episode is not None and episode.output is not None, "an episode that was begun was given its output"
         begun_at = (episode.credentials.weight_version,)
         receipt = episode.receipt
@@ -224,9 +226,31 @@ class _Evaluator:
         reward, is_success = episode.output.reward, bool(episode.output.is_success)
         return _Scored(task.task_id, reward, is_success, versions, episode.episode_id, receipt, broken)
 
-    def _was_silent(self, episode_id: str) -> bool:
-        """Whether the server gave an episode up because its agent said nothing for too long."""
-        return self._client.episode(episode_id).episode.outcome in SILENT
+    def _open(self, task: Task, sampling: EpisodeSampling) -> AbstractContextManager[OpenEpisode]:
+        return self._client.open_episode(
+            task, EpisodeType.EVAL, self._discard_episode_timeout, wait_timeout=self._wait_timeout, **sampling
+        )
+
+    def _end_instead(
+        self, task: Task, sampling: EpisodeSampling, output: WorkflowOutput, lost: EpisodeView
+    ) -> OpenEpisode:
+        """An episode in the place of a lost one, which is scored. Its receipt tells what the lost one spent."""
+        with self._open(task, sampling) as episode:
+            episode.output = output
+        assert episode.receipt is not None, "an episode that was ended has a receipt"
+        spent = {"usage": lost.usage, "weight_versions": lost.weight_versions}
+        episode.receipt = episode.receipt.model_copy(update=spent)
+        return episode
+
+
+def _was_silent(lost: EpisodeView) -> bool:
+    """Whether the server gave an episode up because its agent said nothing for too long, or took longer than an episode
+    may."""
+    return lost.outcome in SILENT
+
+
+def _worst_output(worst: float, broken: str) -> WorkflowOutput:
+    return WorkflowOutput(worst, False, {"broken": broken[:MAX_REASON]})
 
 
 _OF_THE_SYSTEM = (EngineFailure, EnvironmentFailure, SandboxUnavailable)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import httpx
-from pydantic import BaseModel, StrictStr, ValidationError
+from pydantic import BaseModel, Field, StrictStr, ValidationError
 
 from swarm.environments.base import Environment, EnvironmentTask, Session
 from swarm.errors import BadRequest
@@ -23,6 +23,8 @@ HISTORY_FIELDS = ("content", "tool_calls")
 """What of a reply stands in the history of later requests."""
 MAX_ANSWER_CHARS = 2**20
 """Of one answer of an agent, as JSON: more than any model writes, and little enough for any grader."""
+MAX_TOOL_CALLS = 128
+"""In one answer of an agent."""
 CALL_TIMEOUT_S = 180.0
 """A server may hold a call while its weights change."""
 
@@ -149,7 +151,7 @@ class RecordedSession:
 
 
 def as_answer(message: Message | str) -> dict[str, Any]:
-    """What of an agent's message goes into the transcript.
+    """What of an agent's message goes into the transcript: the fields of an assistant message and no others.
 
     Raises BadRequest for what is no assistant message: a garbled one could break the environment that reads it.
     """
@@ -158,14 +160,15 @@ def as_answer(message: Message | str) -> dict[str, Any]:
         raise BadRequest(f"an agent replies with a text or a message, not with {type(message).__name__}")
     kept = {name: said[name] for name in HISTORY_FIELDS if said.get(name)}
     try:
-        _Answer.model_validate(kept)
+        checked = _Answer.model_validate(kept).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise BadRequest(f"an agent replies with an assistant message: {where}: {first['msg']}") from None
-    if len(json.dumps(kept)) > MAX_ANSWER_CHARS:
+    answer = {"role": "assistant", "content": None, **{name: value for name, value in checked.items() if value}}
+    if len(json.dumps(answer)) > MAX_ANSWER_CHARS:
         raise BadRequest(f"an agent's reply has at most {MAX_ANSWER_CHARS} characters")
-    return {"role": "assistant", "content": None, **kept}
+    return answer
 
 
 class _Function(BaseModel):
@@ -174,6 +177,8 @@ class _Function(BaseModel):
 
 
 class _ToolCall(BaseModel):
+    id: StrictStr
+    type: Literal["function"] = "function"
     function: _Function
 
 
@@ -181,7 +186,7 @@ class _Answer(BaseModel):
     """The form of an assistant message in the OpenAI shape."""
 
     content: StrictStr | None = None
-    tool_calls: list[_ToolCall] = []
+    tool_calls: list[_ToolCall] = Field(default=[], max_length=MAX_TOOL_CALLS)
 
 
 def open_session(environment: Environment, task: EnvironmentTask) -> RecordedSession:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from swarm.client import Credentials, SwarmClient
 from swarm.errors import (
+    BadRequest,
     EngineFailure,
     EnvironmentFailure,
+    EnvironmentInvalid,
     ProgramFailure,
     SandboxUnavailable,
     SwarmError,
@@ -61,12 +63,15 @@ class ServerWatch:
 def fault_of(error: Exception, session: RecordedSession | None, server: SwarmError | None) -> SwarmError:
     """The error that stands for a failed attempt: ProgramFailure, or one of the system's.
 
-    `server` is the failure that the driver itself saw of the server.
+    `server` is the failure that the driver itself saw of the server. An answer that the environment refused is no
+    failure of the environment.
     """
     if session is not None and session.failure is not None:
         failure = session.failure
         if isinstance(failure, EnvironmentFailure):
             return failure
+        if isinstance(failure, BadRequest) and not isinstance(failure, EnvironmentInvalid):
+            return ProgramFailure(f"the environment refused an answer of the program: {failure}")
         return EnvironmentFailure(f"the environment raised {type(failure).__name__}: {failure}")
     if isinstance(error, SandboxUnavailable):
         return error

@@ -33,13 +33,17 @@ from swarm.program.evaluation import POLL_S, until_rest
 from swarm.program.faults import ServerWatch, fault_of
 from swarm.program.order import TaskOrder, give_up_dead
 from swarm.program.roles import ONE_ROLE, Servers, clients_of, open_episodes
-from swarm.schemas import EngineState, Status
+from swarm.schemas import MAX_REPLIES, MAX_REPLY_TEXTS, EngineState, Status
 from swarm.tasks.base import Split
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
 EVAL_TEMPERATURE = 1.0
 """Fixed, whatever a job trains at: what is compared is the policy itself, not its mode. An agent may set its own."""
 MAX_FAILED_SHARE = 0.9
+IDLE_S = 240.0
+"""How long an attempt of a score may be silent, at least: two calls of a slow environment may take longer."""
+MAX_IDLE_S = 86_400.0
+"""The most that a server takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +171,13 @@ def measure(
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
             if on_attempt is not None:
                 on_attempt(task, credentials)
-            # What never trains need not count on all servers at once.
+            # What never trains need not count on all servers at once. Silence is that of the first role.
             with ExitStack() as stack:
                 drawn: EpisodeSampling = {**sampling}
                 if seed is not None:
                     drawn["sampling_seed"] = attempt_seed(seed, task.task_id)
                 opened = {
-                    role: stack.enter_context(each.open_episode(task, EpisodeType.EVAL, **drawn))
+                    role: stack.enter_context(each.open_episode(task, EpisodeType.EVAL, MAX_IDLE_S, **drawn))
                     for role, each in others
                 }
                 keys = {name: credentials, **{role: each.credentials for role, each in opened.items()}}
@@ -192,9 +196,15 @@ def measure(
             worst=worst,
             seed=seed,
             sampling=sampling,
+            discard_episode_timeout=_idle_limit(environment),
             wait_timeout=wait_timeout,
             on_interrupt=end,
         )
+
+
+def _idle_limit(environment: Environment) -> float:
+    """How long an attempt may go without a model call: its environment works meanwhile, for one reply and the grade."""
+    return min(MAX_IDLE_S, max(IDLE_S, 2 * environment.time_limit_s + IDLE_S / 2))
 
 
 def _judged(
@@ -205,9 +215,13 @@ def _judged(
     http: httpx.Client,
     watches: Mapping[str, ServerWatch],
 ) -> dict[str, WorkflowOutput]:
-    """One attempt of a score. Raises ProgramFailure if the program broke it, another SwarmError if the system did."""
+    """One attempt of a score. Raises ProgramFailure if the program broke it, another SwarmError if the system did.
+
+    No program takes part where the environment drives its own agent: whatever that raises, the environment failed.
+    """
     if isinstance(environment, DrivenEnvironment):
-        return _attempt(program, environment, item, keys, http, is_training=False)
+        with _of_the_environment():
+            return _attempt(program, environment, item, keys, http, is_training=False)
     began = {role: watch.started_at for role, watch in watches.items()}
     session = _opened(environment, item)
     try:
@@ -289,13 +303,23 @@ def _outputs(
 
 
 def _replies(transcript: Transcript) -> tuple[str, ...]:
-    """The texts of the assistant messages, with what they call tools with."""
+    """The texts of the assistant messages, with what they call tools with, as far as a server takes them.
+
+    Twice what it looks at is sent: what is beyond counts as not written by the model, here one half at least.
+    """
     found: list[str] = []
     for message in transcript:
         if message.get("role") == "assistant":
             calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-            found += [text for text in (message.get("content"), *calls) if text]
-    return tuple(found)
+            found += [text for text in (message.get("content"), *calls) if text and isinstance(text, str)]
+    last = MAX_REPLY_TEXTS - 1
+    found[last:] = ["\n".join(found[last:])]
+    kept: list[str] = []
+    left = 2 * MAX_REPLIES
+    for text in found:
+        kept.append(text[:left])
+        left -= len(kept[-1])
+    return tuple(filter(None, kept))
 
 
 def _play(

@@ -20,7 +20,7 @@ from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode
-from swarm.rollout.held_sampling import CallCounts, Draft, HeldSampler, Oddity
+from swarm.rollout.held_sampling import CallCounts, Crowded, Draft, HeldSampler, Oddity
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.rollout.usage import OpenCompletion, call_seed
 from swarm.tracker.codec import Codec
@@ -342,8 +342,11 @@ class ModelService:
 
 
 def _note_fault(episode: RunningEpisode, error: BaseException) -> None:
-    """Count a call that failed though nothing was wrong with it, and nobody gave it up."""
-    if isinstance(error, Exception) and not isinstance(error, BadRequest | Conflict):
+    """Count a call that failed though nothing was wrong with it, and nobody gave it up.
+
+    One that got no turn beside too many others is none: an episode could cause that itself.
+    """
+    if isinstance(error, Exception) and not isinstance(error, BadRequest | Conflict | Crowded):
         episode.meter.system_failures += 1
 
 

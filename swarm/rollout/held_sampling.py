@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -88,6 +89,13 @@ SETTLED = SERVING | {EngineState.OFFLINE, EngineState.FAILED}
 """States in which it is known whether a waiting call can be answered."""
 
 
+class Crowded(RolloutPaused):
+    """No token came in time, while other calls got theirs: the engine serves, and more is asked of it than it can do.
+
+    To the caller it is no other error.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What is to be sampled, and who asks. `ended` says why the asker's episode is over, once it is; `has_left` whether
@@ -110,12 +118,14 @@ class HeldSampler:
     hold_s: float
     on_failure: Callable[[EngineFailure], None]
     rate: TokenRate = field(default_factory=TokenRate)
+    _token_at: float = field(default=-math.inf, init=False)
 
     async def sample(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
         """The tokens of one engine from the first to the last.
 
         A completion whose engine dies is sampled again on the next one, unless part of it has left. Raises
-        RolloutPaused if no token comes for `hold_s` seconds, EpisodeEnded if the episode ends meanwhile.
+        RolloutPaused if no token comes for `hold_s` seconds, Crowded if others got some lately, EpisodeEnded if the
+        episode ends meanwhile.
         """
         while True:
             await self._until_served(draft)
@@ -163,9 +173,12 @@ class HeldSampler:
                         if self.lifecycle.state is EngineState.OFFLINE:
                             raise EngineNotReady("the engine stopped during this call", retry_after_s=5)
                         raise EngineLost("the engine was started anew")
+                    self._token_at = clock()
                     self.rate.add(len(delta.token_ids_T))
                     yield delta
         except TimeoutError as error:
+            if clock() - self._token_at < self.hold_s / 2:
+                raise Crowded(f"no token for {self.hold_s:.0f} s: others wait as well", retry_after_s=5) from error
             raise RolloutPaused(f"no token for {self.hold_s:.0f} s: weights are changing", retry_after_s=5) from error
         finally:
             await tokens.aclose()

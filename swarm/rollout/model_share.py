@@ -19,11 +19,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
+from swarm.schemas import MAX_REPLIES
 from swarm.types import Turn
 
 RUN = 8
-MAX_REPLIES = 200_000
-"""Characters of the replies that are looked at. What is beyond counts as not written by the model."""
 MAX_WRITTEN = 1_000_000
 """Characters of the model that are looked at, the latest ones."""
 INLINE = 5_000

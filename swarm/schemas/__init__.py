@@ -26,6 +26,8 @@ from swarm.schemas.batch_bodies import BatchView as BatchView
 from swarm.schemas.batch_bodies import HeldTask as HeldTask
 from swarm.schemas.batch_bodies import HeldTasks as HeldTasks
 from swarm.schemas.batch_bodies import UpdateBatchPolicyRequest as UpdateBatchPolicyRequest
+from swarm.schemas.episode_bodies import MAX_REPLIES as MAX_REPLIES
+from swarm.schemas.episode_bodies import MAX_REPLY_TEXTS as MAX_REPLY_TEXTS
 from swarm.schemas.episode_bodies import MAX_TOGETHER as MAX_TOGETHER
 from swarm.schemas.episode_bodies import AbortEpisodeRequest as AbortEpisodeRequest
 from swarm.schemas.episode_bodies import AnswerOfMany as AnswerOfMany

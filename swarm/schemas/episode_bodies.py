@@ -63,6 +63,12 @@ class BeginEpisodeResponse(Body):
     is_greedy: bool = False
 
 
+MAX_REPLY_TEXTS = 10_000
+"""The most replies of one episode."""
+MAX_REPLIES = 200_000
+"""Characters of the replies that are looked at. What is beyond counts as not written by the model."""
+
+
 class EndEpisodeRequest(Body):
     """POST episodes/{id}/end. Exactly once by `idempotency_key` (default: the episode id).
 
@@ -77,7 +83,7 @@ class EndEpisodeRequest(Body):
     turn_rewards: list[Reward] | None = Field(default=None, max_length=10_000)
     rewards: NamedRewards | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
-    replies: list[str] | None = Field(default=None, max_length=10_000)
+    replies: list[str] | None = Field(default=None, max_length=MAX_REPLY_TEXTS)
     client_id: Identifier = "anonymous"
     idempotency_key: str | None = Field(default=None, max_length=200)
 

@@ -57,6 +57,8 @@ BEFORE_A_REPLY = {
     "replies with a number": "return {'content': 5}",
     "replies with nested content": "return {'content': {'a': [1, 2]}}",
     "replies with tool calls that are none": "return {'tool_calls': 'calc'}",
+    "replies with thousands of tool calls": "return {'tool_calls': [{'id': 'a', 'type': 'function', 'function': "
+    "{'name': 'a', 'arguments': 'a'}}] * 10_001}",
     "replies with too much": "return 'x' * 3_000_000",
     "replies with nothing": "return None",
     "replies twice": "session.reply('A'); session.reply('B')",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from tests_support import begin, chat, end, wait_for_state
 
 import swarm.server.http
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
+from swarm.backends.fake.sampler import FakeEngine
 from swarm.errors import AttemptLimit
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, temperature=0.7, drain_timeout_s=2)
@@ -161,6 +164,33 @@ def test_a_call_that_gets_no_token_is_a_fault_of_the_system_and_counts_nothing(s
     assert (usage["calls"], usage["limited"], usage["system_failures"]) == (1, False, 1)
 
 
+def test_a_call_that_gets_no_turn_beside_others_is_no_fault_of_the_system(
+    start_server: Any, pace: Pace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may send so many calls that the engine leaves one of them waiting."""
+    generate = FakeEngine.generate
+
+    async def generate_long_ones_first(engine: FakeEngine, name: str, prompt_ids: Any, params: Any) -> Any:
+        if params.max_tokens == 4:
+            await asyncio.sleep(3600)
+        async for delta in generate(engine, name, prompt_ids, params):
+            yield delta
+
+    monkeypatch.setattr(FakeEngine, "generate", generate_long_ones_first)
+    server = start_server(JOB, hold_s=1.0)
+    with httpx.Client(base_url=server.url, timeout=60) as http, ThreadPoolExecutor() as pool:
+        wait_for_state(http, "ROLLING")
+        episode = begin(http, **EVAL)
+        long = pool.submit(chat, http, episode, "Hello", max_tokens=60)
+        key = {"authorization": f"Bearer {episode['api_key']}"}
+        body = {"model": "default", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        refused = http.post("/v1/chat/completions", headers=key, json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "rollout_paused")
+        long.result(60)
+        usage = end(http, episode, task_id="t", reward=1.0)["usage"]
+    assert (usage["calls"], usage["system_failures"]) == (1, 0)
+
+
 def test_tokens_of_a_stream_that_nobody_read_to_its_end_count(start_server: Any, pace: Pace) -> None:
     """An agent that leaves its streams open and answers has spent what was sampled all the same."""
     server = start_server(JOB)
@@ -215,7 +245,9 @@ def test_the_client_passes_everything_on_and_raises_by_name(url: str) -> None:
         assert (view.sampling_seed, view.temperature, view.max_calls, view.max_tokens) == (3, 0.5, 1, 99)
         with pytest.raises(KeyError), client.open_episode(task, "eval") as failing:
             raise KeyError("the agent's own fault")
-        assert failing.aborted is not None and failing.aborted.usage.calls == 0
+        assert failing.receipt is None
+        given_up = client.episode(failing.episode_id).episode
+        assert (given_up.state, given_up.outcome, given_up.usage.calls) == ("aborted", "client_error:KeyError", 0)
 
 
 def test_seeds_limits_and_counts_outlive_the_server_which_counts_its_death_as_its_own_fault(

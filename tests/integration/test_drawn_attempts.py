@@ -9,13 +9,15 @@ import pytest
 from slow_engines import Pace
 
 from swarm import SwarmClient, TrainJob
-from swarm.environments import Environment, Session, load_environment
+from swarm.environments import DrivenEnvironment, Environment, Session, load_environment
 from swarm.environments.base import EnvironmentTask, Grade, Transcript
-from swarm.errors import EnvironmentFailure, ProgramFailure, SwarmError
+from swarm.errors import BadRequest, EnvironmentFailure, NotFound, ProgramFailure, SwarmError
 from swarm.program import Program, measure, train
+from swarm.program.attempts import MAX_ANSWER_CHARS
 from swarm.program.base import PLAIN
 from swarm.program.evaluation import until_rest
 from swarm.tasks import Split
+from swarm.types import Message
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -126,3 +128,106 @@ def test_an_environment_that_always_fails_leaves_no_score(server: SwarmClient) -
 
     result = measure(server, Broken("grade"), episodes=2, worst=-1.0)
     assert (result.n, result.mean, result.broken, len(result.failures)) == (0, None, (), 2)
+
+
+class Talking(Failing):
+    """Takes 40 replies; `seen` are those that it got, and one that says so is refused."""
+
+    max_turns = 40
+
+    def __init__(self) -> None:
+        super().__init__("never")
+        self.seen_replies: list[Message] = []
+
+    def open(self, task: EnvironmentTask) -> Session:
+        session, seen = super().open(task), self.seen_replies
+
+        class Conversation(Session):
+            messages = session.messages
+
+            def reply(self, message: Message) -> tuple[Message, ...]:
+                if message["content"] == "refuse this":
+                    raise BadRequest("messages.0: too deep")
+                seen.append(message)
+                return ({"role": "user", "content": "Go on"},)
+
+        return Conversation()
+
+
+def test_an_attempt_of_many_long_replies_is_scored(server: SwarmClient) -> None:
+    def flood(task: Any, model: Any, session: Any) -> None:
+        model.chat(session.messages)
+        while session.reply("x" * (MAX_ANSWER_CHARS - 100)) is not None:
+            pass
+
+    result = measure(server, Talking(), Program("floods", flood), episodes=1, worst=-1.0)
+    assert (result.n, result.mean, result.broken, result.failures) == (1, 0.0, (), ())
+    assert result.receipts[0].model_share == 0.0
+
+
+def test_replies_that_the_model_wrote_do_not_hide_a_long_one_that_it_did_not(server: SwarmClient) -> None:
+    def hide(task: Any, model: Any, session: Any) -> None:
+        said = model.chat(session.messages)["content"]
+        while session.turns < 39:
+            session.reply(f"{said}\n" * (MAX_ANSWER_CHARS // 4 // (len(said) + 1)))
+        session.reply("the answer of a program")
+
+    [receipt] = measure(server, Talking(), Program("hides", hide), episodes=1).receipts
+    assert receipt.model_share is not None and receipt.model_share <= 0.5
+
+
+def test_an_environment_sees_the_fields_of_a_message_and_no_others(server: SwarmClient) -> None:
+    def decorate(task: Any, model: Any, session: Any) -> None:
+        nested: Any = 0
+        for _ in range(197):
+            nested = [nested]
+        function = {"name": "calculator", "arguments": "{}", "nested": nested}
+        call = {"id": "one", "type": "function", "function": function, "index": nested}
+        session.reply({"content": "hi", "tool_calls": [call], "reasoning": nested})
+
+    environment = Talking()
+    assert measure(server, environment, Program("decorates", decorate), episodes=1).broken == ()
+    call = {"id": "one", "type": "function", "function": {"name": "calculator", "arguments": "{}"}}
+    assert environment.seen_replies == [{"role": "assistant", "content": "hi", "tool_calls": [call]}]
+
+
+def test_a_reply_that_the_environment_refuses_is_the_programs_fault(server: SwarmClient) -> None:
+    def provoke(task: Any, model: Any, session: Any) -> None:
+        session.reply("refuse this")
+
+    result = measure(server, Talking(), Program("provokes", provoke), episodes=1, worst=-1.0)
+    assert (result.n, result.mean, result.repeats) == (1, -1.0, ())
+    assert "refused an answer of the program: messages.0: too deep" in result.broken[0].error
+
+
+def test_what_an_environment_with_its_own_agent_raises_is_not_put_down_to_a_program(server: SwarmClient) -> None:
+    class Driven(Failing, DrivenEnvironment):
+        def run(
+            self, task: EnvironmentTask, base_url: str, api_key: str, model: str, max_tokens: int
+        ) -> tuple[Transcript, Grade]:
+            raise NotFound("no package 'numbers' is installed", param="env")
+
+        def interrupt(self) -> None:
+            return
+
+    result = measure(server, Driven("never"), episodes=2, worst=-1.0)
+    assert (result.n, result.broken, len(result.failures)) == (0, (), 2)
+    assert "no package 'numbers' is installed" in result.failures[0].error
+
+
+@pytest.mark.parametrize(("limit_s", "expected"), [(1.0, 240.0), (600.0, 1320.0), (86_400.0, 86_400.0)])
+def test_a_slow_environment_has_the_time_that_it_says_it_takes(
+    server: SwarmClient, monkeypatch: pytest.MonkeyPatch, limit_s: float, expected: float
+) -> None:
+    asked: list[float] = []
+    begin = SwarmClient.begin_episode
+
+    def noted(client: SwarmClient, kind: Any, idle_s: float, **options: Any) -> Any:
+        asked.append(idle_s)
+        return begin(client, kind, idle_s, **options)
+
+    monkeypatch.setattr(SwarmClient, "begin_episode", noted)
+    environment = Failing("never")
+    environment.time_limit_s = limit_s
+    assert measure(server, environment, episodes=1).n == 1
+    assert asked == [expected]

@@ -125,6 +125,22 @@ def test_a_score_is_among_the_metrics_of_its_step_and_told_as_an_event(start_ser
             assert line in scrape
 
 
+def test_a_silent_attempt_is_one_of_the_score_that_the_server_takes(start_server: Any) -> None:
+    def hang(task: Task, credentials: Any) -> WorkflowOutput:
+        if task is TASKS[0]:
+            # Until long after the server has given the episode up.
+            time.sleep(4)
+        return WorkflowOutput(1.0)
+
+    with rolling(start_server, total_steps=1) as (_, client):
+        claimed = client.claim_evaluation(wait_s=20).evaluation
+        assert claimed is not None
+        result = evaluate(client, TASKS, hang, worst=0.0, discard_episode_timeout=1.0)
+        assert (result.n, len(result.broken), result.failures, result.repeats) == (3, 1, (), ())
+        done = client.end_evaluation(claimed.step, result.episode_ids, failures=len(result.failures))
+        assert (done.state, done.scored, done.mean) == ("done", 3, pytest.approx(2 / 3))
+
+
 def test_the_last_step_is_scored_and_then_evaluators_hear_that_it_is_over(start_server: Any) -> None:
     with rolling(start_server, total_steps=1) as (http, client):
         score(http, client)

@@ -61,6 +61,7 @@ class VerifiersEnvironment(DrivenEnvironment):
         try:
             self.description = opened.description or f"The taskset {taskset} of verifiers."
             self.max_tokens = self._options.max_tokens
+            self.time_limit_s = self._options.rollout_seconds
             self._identity = digest_of(opened.model_dump())
             plain = self._options.model_dump(exclude={"python"})
             self.digest = digest_of([taskset, plain, self._settings, self._identity])

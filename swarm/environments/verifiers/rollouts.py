@@ -32,8 +32,9 @@ PLAIN_HARNESS = "null"
 PLAIN_RUNTIME = "subprocess"
 LABELS = frozenset({"idx", "id", "name", "description"})
 """Fields of a task that say which it is and not what is asked."""
-POLICYS_OWN_FAULT = frozenset({400, 413, 422})
-"""Statuses of model calls that a policy brings about, as by a context that has grown too long."""
+POLICYS_OWN_FAULT = frozenset({400, 403, 413, 422})
+"""Statuses of model calls that a policy brings about, as by a context that has grown too long or by more calls than an
+attempt may make."""
 END_S = 10.0
 """What rollouts get to end what they have started, once nobody waits for them any more."""
 

@@ -220,6 +220,21 @@ def test_attempt_that_the_agent_broke_is_not_made_again_and_scores_the_worst(
     assert (result.mean, len(result.broken)) == ((1.0, 0) if worst is None else (0.0, 1))
 
 
+def test_result_that_the_server_refuses_scores_the_worst_and_tells_its_cost(
+    rolling: SwarmClient, answer: Agent
+) -> None:
+    def say_too_much(task: Task, credentials: Credentials) -> WorkflowOutput:
+        answer(task, credentials)
+        return WorkflowOutput(1.0, replies=("a",) * 10_001)
+
+    result = evaluate(rolling, TASKS[:1], say_too_much, worst=-1.0)
+    assert (result.n, result.mean, result.failures, result.repeats) == (1, -1.0, (), ())
+    assert "replies" in result.broken[0].error
+    assert result.receipts[0].usage.calls == 1
+    scored = rolling.episode(result.episode_ids[0]).episode
+    assert (scored.state, scored.reward, scored.turns) == (EpisodeState.COMPLETED, -1.0, 0)
+
+
 def test_evaluation_of_nothing_is_refused(rolling: SwarmClient, answer: Agent) -> None:
     with pytest.raises(BadRequest):
         evaluate(rolling, [], answer)

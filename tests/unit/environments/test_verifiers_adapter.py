@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from verifiers_stand_in import STAND_IN, interpreter, name_of, opened
@@ -17,6 +18,7 @@ from verifiers_stand_in import STAND_IN, interpreter, name_of, opened
 from swarm.client.runner import is_transient
 from swarm.environments import DrivenEnvironment, load_environment
 from swarm.environments.environment_check import Severity, check_environment
+from swarm.environments.verifiers.rollouts import Refused, outcome
 from swarm.environments.verifiers.worker import Worker
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid, NotFound
 from swarm.processes.child import process_start
@@ -144,6 +146,22 @@ def test_a_failed_model_call_is_a_failure_that_tells_its_status(
     with opened(tmp_path, fail=status) as environment, pytest.raises(EnvironmentFailure) as failed:
         run(environment)
     assert is_transient(failed.value) is is_tried_again
+
+
+@pytest.mark.parametrize(("status", "is_graded"), [(400, True), (403, True), (401, False), (503, False)])
+def test_a_rollout_whose_last_call_the_policy_could_not_make_is_graded(status: int, is_graded: bool) -> None:
+    """403 is the limit of the calls or tokens of an attempt."""
+    refused = SimpleNamespace(error=SimpleNamespace(status_code=status, message="refused"))
+    trace = SimpleNamespace(
+        agent=SimpleNamespace(name="agent"), calls=[refused], num_turns=1, rewards={"said": SimpleNamespace(value=0.5)},
+        reward=0.5, metrics={}, messages=[],
+    )  # fmt: skip
+    episode = SimpleNamespace(ok=True, traces=[trace])
+    if is_graded:
+        assert outcome(episode, "agent")["reward"] == 0.5
+    else:
+        with pytest.raises(Refused, match="the last model call failed: refused"):
+            outcome(episode, "agent")
 
 
 def test_a_worker_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:

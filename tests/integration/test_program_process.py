@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,14 @@ from process_support import descendants, kill_all
 
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
-from swarm.errors import EnvironmentInvalid, ProgramFailure, SwarmError
+from swarm.errors import EnvironmentInvalid, ProgramFailure, SandboxUnavailable, SwarmError
 from swarm.program import Program, measure, train
+from swarm.program.base import answer_in_turn
+from swarm.program.hosted.host import Host
 from swarm.program.hosted.process import ProgramProcess, place_program
+from swarm.program.hosted.protocol import Following
 from swarm.sandbox.sandbox import choose_sandbox
+from swarm.tasks import Split
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -159,6 +166,42 @@ def test_a_program_that_is_killed_again_and_again_loses_no_step(server: SwarmCli
         assert process.starts > 1
     assert done.steps == 8
     assert [point.metrics["batch/groups"] for point in server.metrics()] == [4.0] * 8
+
+
+STOPPED = """
+import os, signal
+
+def agent(task, model, session):
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_program_that_stops_reading_keeps_no_attempt_waiting(server: SwarmClient, tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    folder.mkdir()
+    rows = [{"question": f"{number} " + "x" * 30_000, "answer": "1", "part": "validation"} for number in range(6)]
+    rows += [{"question": part, "answer": "1", "part": part} for part in ("train", "test")]
+    (folder / "tasks.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (folder / "environment.toml").write_text('name = "long"\ngrader = "exact"\nsplit = "part"\n')
+    environment = load_environment(str(folder))
+    with place_program(STOPPED, tmp_path / "program", server.url, None) as place:
+        process = ProgramProcess(place, attempt_limit_s=2.0, max_hung=2)
+        with process as program:
+            few: dict[str, Any] = {"episodes": 6, "max_workers": 6, "worst": 0.0}
+            score = measure(server, environment, program, split=Split.VALIDATION, **few)
+    assert (score.n, len(score.broken), score.failures) == (6, 6, ())
+
+
+def test_a_system_that_starts_no_process_is_no_failure_of_the_program(server: SwarmClient, tmp_path: Path) -> None:
+    with place_program(THINKS, tmp_path / "program", server.url, None) as place:
+        nowhere = replace(place, log=tmp_path / "gone" / "program.log")
+        with pytest.raises(SandboxUnavailable, match=r"program\.py cannot be started: No such file or directory"):
+            ProgramProcess(nowhere)
+
+
+def test_a_reply_after_an_agent_has_returned_ends_no_process() -> None:
+    host = Host(Program("late", answer_in_turn, None, None), Path("late.py"), "http://127.0.0.1:1", StringIO())
+    host.serve(StringIO(Following(id=7, is_over=True).model_dump_json() + "\n"))
 
 
 BROKEN = [

@@ -108,9 +108,11 @@ def test_an_agent_is_told_the_same_in_training_and_in_evaluation(server: SwarmCl
 KILLED_ONCE = """
 import os, pathlib, signal
 
-mark = pathlib.Path({mark!r})
-if not mark.exists():
-    mark.touch()
+starts = pathlib.Path({starts!r})
+is_first = not starts.exists()
+with starts.open("a") as file:
+    file.write("start\\n")
+if is_first:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -120,12 +122,11 @@ def agent(task, model, session):
 
 
 def test_a_program_whose_process_is_killed_as_it_starts_is_started_again(server: SwarmClient, tmp_path: Path) -> None:
-    code = KILLED_ONCE.format(mark=str(tmp_path / "mark"))
-    with place_program(code, tmp_path / "program", server.url, None) as place:
-        process = ProgramProcess(place)
-        with process as program:
-            assert process.starts == 2
-            assert measure(server, load_environment("guess"), program, episodes=2).n == 2
+    starts = tmp_path / "starts"
+    code = KILLED_ONCE.format(starts=str(starts))
+    with place_program(code, tmp_path / "program", server.url, None) as place, ProgramProcess(place) as program:
+        assert starts.read_text() == "start\n" * 2
+        assert measure(server, load_environment("guess"), program, episodes=2).n == 2
 
 
 def test_a_program_in_a_sandbox_trains_and_is_measured(server: SwarmClient, tmp_path: Path) -> None:
@@ -148,22 +149,30 @@ def test_a_program_that_is_killed_again_and_again_loses_no_step(server: SwarmCli
         program,
     ):
         ended = threading.Event()
+        answered: set[int] = set()
+
+        def agent(*arguments: Any) -> Any:
+            pid = process.pid
+            answer = program.agent(*arguments)
+            if process.pid == pid:
+                answered.add(pid)
+            return answer
 
         def kill() -> None:
             while not ended.wait(0.1):
-                if process.has_answered:
-                    kill_all(descendants(process.pid))
+                if (pid := process.pid) in answered:
+                    kill_all(descendants(pid))
 
         killer = threading.Thread(target=kill)
         killer.start()
         try:
             job = JOB.model_copy(update={"total_steps": 8})
             server.auto_sync_train_config_and_start_engine(job)
-            done = train(server, reverse, job, program, max_workers=8)
+            done = train(server, reverse, job, replace(program, agent=agent), max_workers=8)
         finally:
             ended.set()
             killer.join()
-        assert process.starts > 1
+        assert len(answered) > 1
     assert done.steps == 8
     assert [point.metrics["batch/groups"] for point in server.metrics()] == [4.0] * 8
 

@@ -146,19 +146,9 @@ class ProgramProcess:
         self.close()
 
     @property
-    def starts(self) -> int:
-        """How often the agent's process was started."""
-        return self._agents.starts
-
-    @property
     def pid(self) -> int:
         """That of the supervisor of the agent's process; another one after each start."""
         return self._agents.pid
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether the agent's process that runs now has answered a call."""
-        return self._agents.has_answered
 
     def close(self) -> None:
         self._agents.close()
@@ -237,7 +227,6 @@ class _Lives:
         self._lock = threading.Lock()
         self._is_closed = False
         self._useless_starts = 0
-        self.starts = 0
         self._life = self._start()
 
     @property
@@ -247,10 +236,6 @@ class _Lives:
     @property
     def pid(self) -> int:
         return self._life.child.pid
-
-    @property
-    def has_answered(self) -> bool:
-        return self._life.has_answered
 
     def close(self) -> None:
         with self._lock:
@@ -278,7 +263,6 @@ class _Lives:
         """Raises ProgramFailure, EnvironmentInvalid, SandboxUnavailable. One that is killed as it starts, or that the
         system refuses to start, is started again: that says nothing of the program."""
         for _ in range(MAX_USELESS_STARTS - 1):
-            self.starts += 1
             try:
                 return _Life(self._place)
             except _Killed:
@@ -286,7 +270,6 @@ class _Lives:
             except _Refused as refusal:
                 logger.warning("%s; it is tried again", refusal.message)
                 time.sleep(REFUSED_PAUSE_S)
-        self.starts += 1
         return _Life(self._place)
 
 

@@ -17,13 +17,14 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from swarm.errors import BadRequest, LedgerDamaged, LedgerError, NotFound, SwarmError
+from swarm.errors import BadRequest, CheckpointError, LedgerDamaged, LedgerError, NotFound, SwarmError
 from swarm.ledger import queries
-from swarm.ledger.database import connect_writer, hold_lock, open_for_reading
+from swarm.ledger.database import connect_writer, hold_lock, open_for_reading, open_unchanged
 from swarm.ledger.integrity.control import ClosedFile, ControlFile, control_path, read_mark
 from swarm.ledger.integrity.inspection import inspect
 from swarm.ledger.integrity.opening import CHECK_LIMIT_S, own_mark, rename
 from swarm.server.home import inspect_home, ledger_of, set_aside
+from swarm.trainer.manifest import verify_checkpoint
 from swarm.trainer.run_directories import DiskUse, RunDirectory, runs_of
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class Restored:
 
 
 def back_up(home: Path, target: Path) -> Saved:
-    """Write a backup of a home to `target`, which appears once it is whole and was read again.
+    """Write a backup of a home to `target`, which appears once it is whole: its ledger was read again, and each
+    checkpoint held against its manifest, which knows a large file by its size alone.
 
     Raises NotFound without a ledger, BadRequest if something is there already, LedgerDamaged if the home's own ledger
     is, LedgerError if the disk refuses.
@@ -108,20 +110,30 @@ def restore(source: Path, home: Path) -> Restored:
                 ) from error
             _make_own(ledger_of(draft))
             replaced = _found(home)
-            aside = set_aside(home)
-            # The ledger comes after the runs that it knows, and the control file that vouches for it comes last.
-            last = [ledger_of(draft), control_path(ledger_of(draft))]
-            for each in (*(path for path in sorted(draft.iterdir()) if path not in last), *last):
-                each.rename(home / each.name)
+            aside = set_aside(home, [path.name for path in draft.iterdir()])
+            _move_in(draft, home, aside)
             os.sync()
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    return Restored(describe(home), home, aside, replaced)
+        return Restored(describe(home), home, aside, replaced)
+
+
+def _move_in(draft: Path, home: Path, aside: Path | None) -> None:
+    """Give the content of the draft its place. Raises LedgerError, which says where that is which was there before."""
+    # The ledger comes after the runs that it knows, and the control file that vouches for it comes last.
+    last = [ledger_of(draft), control_path(ledger_of(draft))]
+    try:
+        for each in (*(path for path in sorted(draft.iterdir()) if path not in last), *last):
+            each.rename(home / each.name)
+    except OSError as error:
+        kept = "" if aside is None else f"; all that was there before is in {aside}"
+        raise LedgerError(f"the backup cannot be put into {home}: {error}{kept}") from error
 
 
 def describe(home: Path) -> Saved:
-    """What a home holds that nobody writes to. Raises LedgerError."""
-    with _disk_errors(home), closing(open_for_reading(ledger_of(home))) as connection:
+    """What a home holds that nobody writes to, and no file is left behind in. Raises LedgerError."""
+    with _disk_errors(home), closing(open_unchanged(ledger_of(home))) as connection:
+        connection.row_factory = sqlite3.Row
         episodes = own_mark(connection).acknowledged
         job = queries.latest_job(connection)
         step = 0 if job is None else queries.last_trained_step(connection, job.job_id)
@@ -131,12 +143,16 @@ def describe(home: Path) -> Saved:
 
 
 def _copy(home: Path, draft: Path) -> bool:
-    """Copy the runs and then the ledger; False if weights went back meanwhile, or a checkpoint was removed."""
-    rewinds = _rewinds(ledger_of(home))
+    """Copy the runs and then the ledger; False if weights went back meanwhile, if a checkpoint was removed or replaced,
+    or if a server began to write to a ledger that was closed."""
+    with closing(_open(ledger_of(home))) as present:
+        rewinds = _rewinds(present)
     runs = runs_of(home)
     try:
         for run in runs:
             _copy_run(run, draft / run.path.relative_to(home), is_newest=run.number == runs[-1].number)
+        if not all(_is_like(run, draft / run.path.relative_to(home)) for run in runs):
+            return False
     except (shutil.Error, FileNotFoundError) as error:
         if all(run.path.is_dir() for run in runs) and not _is_gone(error):
             raise
@@ -144,12 +160,15 @@ def _copy(home: Path, draft: Path) -> bool:
         return False
     # Read before the ledger: the copy is to be as far as this, at least.
     noted = read_mark(ledger_of(home))
-    with closing(open_for_reading(ledger_of(home))) as source, closing(sqlite3.connect(ledger_of(draft))) as copy:
+    with closing(_open(ledger_of(home))) as source, closing(sqlite3.connect(ledger_of(draft))) as copy:
         source.backup(copy)
+    if noted is not None and noted.closed is not None and read_mark(ledger_of(home)) != noted:
+        return False
     if noted is not None:
         # The copy is the same to the last row, but not to the last byte.
         ControlFile.create(ledger_of(draft), replace(noted, closed=None)).abandon()
-    return _rewinds(ledger_of(draft)) == rewinds
+    with closing(open_unchanged(ledger_of(draft))) as copied:
+        return _rewinds(copied) == rewinds
 
 
 def _copy_run(run: RunDirectory, target: Path, *, is_newest: bool) -> None:
@@ -162,6 +181,27 @@ def _copy_run(run: RunDirectory, target: Path, *, is_newest: bool) -> None:
     shutil.copytree(run.path, target, ignore=ignored)
 
 
+def _is_like(run: RunDirectory, copy: Path) -> bool:
+    """Whether each copied checkpoint holds what its manifest says, or is as damaged as the one that it is a copy of."""
+    for checkpoint in RunDirectory(copy, run.number).checkpoints.newest_first():
+        origin = run.path / checkpoint.relative_to(copy)
+        if _damage(checkpoint) is None:
+            continue
+        if not origin.is_dir() or (damage := _damage(origin)) is None:
+            logger.info("the copy of %s is not what its manifest says", origin)
+            return False
+        logger.warning("copied as it is: %s", damage)
+    return True
+
+
+def _damage(checkpoint: Path) -> str | None:
+    try:
+        verify_checkpoint(checkpoint)
+    except CheckpointError as error:
+        return error.message
+    return None
+
+
 def _is_gone(error: OSError) -> bool:
     """Whether something that was listed is not there any more."""
     if isinstance(error, FileNotFoundError):
@@ -169,9 +209,15 @@ def _is_gone(error: OSError) -> bool:
     return any(not Path(source).exists() for source, *_ in error.args[0])
 
 
-def _rewinds(path: Path) -> int:
-    with closing(open_for_reading(path)) as connection:
-        return connection.execute("SELECT count(*) FROM events WHERE kind = 'weights.rewound'").fetchone()[0]
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection that leaves no file behind where a server has closed the ledger: one that opens it says so in the
+    control file before it writes."""
+    noted = read_mark(path)
+    return open_for_reading(path) if noted is None or noted.closed is None else open_unchanged(path)
+
+
+def _rewinds(connection: sqlite3.Connection) -> int:
+    return connection.execute("SELECT count(*) FROM events WHERE kind = 'weights.rewound'").fetchone()[0]
 
 
 def _check_copy(origin: Path, draft: Path) -> None:

@@ -12,7 +12,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -54,18 +54,19 @@ def open_home(home: Path, *, is_new_wanted: bool = False) -> Ledger:
     return Ledger.open(path, lock, lambda: _require_to_fit(home))
 
 
-def set_aside(home: Path) -> Path | None:
-    """Move the ledger with its control file and all runs to a folder of the home, which is a home itself; None if there
-    was nothing. The caller holds the lock. Raises OSError."""
+def set_aside(home: Path, others: Iterable[str] = ()) -> Path | None:
+    """Move the ledger with its control file, all runs and what else has one of these names to a folder of the home,
+    which is a home itself; None if there was nothing. The caller holds the lock. Raises OSError."""
     path = ledger_of(home)
     copies = [each for each in home.glob(f"{path.name}*") if each.suffix != ".lock"]
-    projects = {run.path.parent.parent for run in runs_of(home)}
-    if not copies and not projects:
+    folders = {run.path.parent.parent for run in runs_of(home)}
+    folders |= {home / name for name in others if (home / name).exists()}
+    if not copies and not folders:
         return None
     place = home / f"{SET_ASIDE}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}"
     place.mkdir()
     # The control file goes last: until then it says that the ledger is missing.
-    for each in sorted({*copies, *projects}, key=lambda each: each == control_path(path)):
+    for each in sorted({*copies, *folders}, key=lambda each: each == control_path(path)):
         each.rename(place / each.name)
     logger.warning("what was in %s is in %s now", home, place)
     return place

@@ -7,11 +7,12 @@ to disk, and renamed. Knows nothing of what is in it.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from swarm.flush import flush
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def written_atomically(directory: Path) -> Generator[Path]:
         draft.mkdir()
         yield draft
         for path in (*draft.rglob("*"), draft):
-            _flush(path)
+            flush(path)
         _put_in_place(draft, directory)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -52,13 +53,5 @@ def _put_in_place(draft: Path, directory: Path) -> None:
         if replaced.exists():
             replaced.rename(directory)
         raise
-    _flush(directory.parent)
+    flush(directory.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

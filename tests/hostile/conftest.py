@@ -49,7 +49,6 @@ class World:
 class Outcome:
     evaluation: Evaluation
     log: str
-    starts: int
 
     @property
     def errors(self) -> str:
@@ -111,14 +110,13 @@ def attack(world: World, tmp_path: Path) -> Iterator[Attack]:
     def run(name: str, *, episodes: int = 3, limit_s: float = 60.0, environment: Environment | None = None) -> Outcome:
         code = f"FACTS = {world.facts | {'mark': mark}!r}\n{(PROGRAMS / f'{name}.py').read_text()}"
         with place_program(code, tmp_path / "run", world.client.url, world.sandbox) as place:
-            process = ProgramProcess(place, attempt_limit_s=limit_s)
-            with process as program:
+            with ProgramProcess(place, attempt_limit_s=limit_s) as program:
                 evaluation = measure(
                     world.client, environment or world.environment, program, split=Split.VALIDATION,
                     episodes=episodes, max_workers=episodes,
                 )  # fmt: skip
             log = place.log.read_text(errors="replace")
-            return Outcome(evaluation, log, process.starts)
+            return Outcome(evaluation, log)
 
     yield run
     assert untouched(world, tmp_path) == before

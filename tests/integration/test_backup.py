@@ -20,6 +20,10 @@ import pytest
 from command_line import run_swarm
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
+from swarm.server.backup import _is_like
+from swarm.trainer.manifest import read_manifest
+from swarm.trainer.run_directories import RunDirectory, runs_of
+
 pytestmark = pytest.mark.timeout(600)
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -164,3 +168,32 @@ def test_a_ledger_that_went_on_from_a_backup_is_not_taken_for_its_origin(closed:
     (closed / "ledger.db").write_bytes(Path("twin/ledger.db").read_bytes())
     refused = run_swarm("start", "--home", str(closed))
     assert refused.exit_code == 74 and "4 of 4 acknowledged episodes" in refused.output
+
+
+def test_a_restore_sets_aside_whatever_has_a_name_that_the_backup_brings(closed: Path) -> None:
+    project = next(Path("backup").glob("*/*/run-*")).parent.parent.name
+    (Path("half") / project / "notes").mkdir(parents=True)
+    done = run_swarm("restore", "backup", "--home", "half", "--json")
+    assert done.exit_code == 0, done.output
+    assert (Path(json.loads(done.stdout)["set_aside"]) / project / "notes").is_dir()
+    assert not (Path("half") / project / "notes").exists() and list(Path("half").glob("*/*/run-*"))
+
+
+def test_neither_a_backup_nor_the_home_of_a_stopped_server_is_left_a_write_ahead_log(closed: Path) -> None:
+    assert {path.name for path in Path("backup").glob("ledger.db*")} == {"ledger.db", "ledger.db.control"}
+    run(["restore", "backup", "--home", "twin"])
+    for home in (closed, Path("twin")):
+        kept = {"ledger.db", "ledger.db.control", "ledger.db.lock"}
+        assert {path.name for path in home.glob("ledger.db*")} == kept
+
+
+def test_a_checkpoint_that_was_not_copied_whole_is_copied_again_unless_it_was_damaged_before(closed: Path) -> None:
+    [origin] = runs_of(closed)
+    copy = Path("backup") / origin.path.relative_to(closed)
+    [checkpoint] = RunDirectory(copy, origin.number).checkpoints.newest_first()
+    name = next(iter(read_manifest(checkpoint)["files"]))
+    assert _is_like(origin, copy)
+    (checkpoint / name).write_bytes(b"torn")
+    assert not _is_like(origin, copy)
+    (origin.path / checkpoint.relative_to(copy) / name).write_bytes(b"torn")
+    assert _is_like(origin, copy)

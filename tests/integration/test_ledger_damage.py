@@ -32,7 +32,7 @@ from swarm.doctor.home import check_ledger
 from swarm.errors import LedgerDamaged
 from swarm.ledger import Ledger
 from swarm.ledger.database import log_of
-from swarm.ledger.integrity import opening
+from swarm.ledger.integrity import inspection, opening
 from swarm.server.home import open_home
 
 pytestmark = pytest.mark.timeout(600)
@@ -515,3 +515,21 @@ def test_damage_that_nothing_has_read_is_found_by_the_doctor(states: States, tmp
     found = check_ledger(home)
     assert sound.verdict is Health.OK and f"{ALL_KILLED} acknowledged episodes" in sound.message
     assert found.verdict is Health.FAIL and f"1 of {ALL_KILLED} acknowledged episodes" in found.message
+
+
+def test_a_server_that_runs_while_its_ledger_is_looked_at_is_no_damage(states: States, tmp_path: Path) -> None:
+    home = shutil.copytree(states.closed, tmp_path / "home")
+    look = inspection._check_file
+    served: list[int] = []
+
+    def serve_first(*arguments: Any) -> None:
+        if not served:
+            served.append(1)
+            with closing(open_home(home)) as opened:
+                asyncio.run(opened.record_job({}, {}))
+        look(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(inspection, "_check_file", serve_first)
+        found = inspection.inspect(ledger(home), None)
+    assert served and found.mark is not None and found.mark.acknowledged == acknowledged_in("closed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,14 @@ from process_support import descendants, kill_all
 
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
-from swarm.errors import EnvironmentInvalid, ProgramFailure, SwarmError
+from swarm.errors import EnvironmentInvalid, ProgramFailure, SandboxUnavailable, SwarmError
 from swarm.program import Program, measure, train
+from swarm.program.base import answer_in_turn
+from swarm.program.hosted.host import Host
 from swarm.program.hosted.process import ProgramProcess, place_program
+from swarm.program.hosted.protocol import Following
 from swarm.sandbox.sandbox import choose_sandbox
+from swarm.tasks import Split
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -101,9 +108,11 @@ def test_an_agent_is_told_the_same_in_training_and_in_evaluation(server: SwarmCl
 KILLED_ONCE = """
 import os, pathlib, signal
 
-mark = pathlib.Path({mark!r})
-if not mark.exists():
-    mark.touch()
+starts = pathlib.Path({starts!r})
+is_first = not starts.exists()
+with starts.open("a") as file:
+    file.write("start\\n")
+if is_first:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -113,12 +122,11 @@ def agent(task, model, session):
 
 
 def test_a_program_whose_process_is_killed_as_it_starts_is_started_again(server: SwarmClient, tmp_path: Path) -> None:
-    code = KILLED_ONCE.format(mark=str(tmp_path / "mark"))
-    with place_program(code, tmp_path / "program", server.url, None) as place:
-        process = ProgramProcess(place)
-        with process as program:
-            assert process.starts == 2
-            assert measure(server, load_environment("guess"), program, episodes=2).n == 2
+    starts = tmp_path / "starts"
+    code = KILLED_ONCE.format(starts=str(starts))
+    with place_program(code, tmp_path / "program", server.url, None) as place, ProgramProcess(place) as program:
+        assert starts.read_text() == "start\n" * 2
+        assert measure(server, load_environment("guess"), program, episodes=2).n == 2
 
 
 def test_a_program_in_a_sandbox_trains_and_is_measured(server: SwarmClient, tmp_path: Path) -> None:
@@ -141,24 +149,68 @@ def test_a_program_that_is_killed_again_and_again_loses_no_step(server: SwarmCli
         program,
     ):
         ended = threading.Event()
+        answered: set[int] = set()
+
+        def agent(*arguments: Any) -> Any:
+            pid = process.pid
+            answer = program.agent(*arguments)
+            if process.pid == pid:
+                answered.add(pid)
+            return answer
 
         def kill() -> None:
             while not ended.wait(0.1):
-                if process.has_answered:
-                    kill_all(descendants(process.pid))
+                if (pid := process.pid) in answered:
+                    kill_all(descendants(pid))
 
         killer = threading.Thread(target=kill)
         killer.start()
         try:
             job = JOB.model_copy(update={"total_steps": 8})
             server.auto_sync_train_config_and_start_engine(job)
-            done = train(server, reverse, job, program, max_workers=8)
+            done = train(server, reverse, job, replace(program, agent=agent), max_workers=8)
         finally:
             ended.set()
             killer.join()
-        assert process.starts > 1
+        assert len(answered) > 1
     assert done.steps == 8
     assert [point.metrics["batch/groups"] for point in server.metrics()] == [4.0] * 8
+
+
+STOPPED = """
+import os, signal
+
+def agent(task, model, session):
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_program_that_stops_reading_keeps_no_attempt_waiting(server: SwarmClient, tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    folder.mkdir()
+    rows = [{"question": f"{number} " + "x" * 30_000, "answer": "1", "part": "validation"} for number in range(6)]
+    rows += [{"question": part, "answer": "1", "part": part} for part in ("train", "test")]
+    (folder / "tasks.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (folder / "environment.toml").write_text('name = "long"\ngrader = "exact"\nsplit = "part"\n')
+    environment = load_environment(str(folder))
+    with place_program(STOPPED, tmp_path / "program", server.url, None) as place:
+        process = ProgramProcess(place, attempt_limit_s=2.0, max_hung=2)
+        with process as program:
+            few: dict[str, Any] = {"episodes": 6, "max_workers": 6, "worst": 0.0}
+            score = measure(server, environment, program, split=Split.VALIDATION, **few)
+    assert (score.n, len(score.broken), score.failures) == (6, 6, ())
+
+
+def test_a_system_that_starts_no_process_is_no_failure_of_the_program(server: SwarmClient, tmp_path: Path) -> None:
+    with place_program(THINKS, tmp_path / "program", server.url, None) as place:
+        nowhere = replace(place, log=tmp_path / "gone" / "program.log")
+        with pytest.raises(SandboxUnavailable, match=r"program\.py cannot be started: No such file or directory"):
+            ProgramProcess(nowhere)
+
+
+def test_a_reply_after_an_agent_has_returned_ends_no_process() -> None:
+    host = Host(Program("late", answer_in_turn, None, None), Path("late.py"), "http://127.0.0.1:1", StringIO())
+    host.serve(StringIO(Following(id=7, is_over=True).model_dump_json() + "\n"))
 
 
 BROKEN = [

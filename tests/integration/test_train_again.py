@@ -169,6 +169,19 @@ def test_a_base_score_that_was_never_measured_is_said_to_be_unknown(again: Path)
     assert refused.exit_code == 1 and refused.stdout == "" and "2 steps" in refused.stderr
 
 
+def test_a_refusal_by_the_server_leaves_the_record_and_is_repeated(again: Path, start_server: Any) -> None:
+    url = start_server().url
+    command = f"{TRAIN} --name there --url {url}"
+    figures(command)
+    path = Path("runs/train/there/training.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_score": None}))
+    before = path.read_bytes()
+    for _ in range(2):
+        refused = swarm(f"{command} --seed 1")
+        assert (refused.exit_code, refused.stdout) == (1, "") and "have trained 2 steps" in refused.stderr
+    assert path.read_bytes() == before
+
+
 def test_a_damaged_record_is_refused_by_name(again: Path) -> None:
     (FOLDER / "training.json").write_text("{")
     refused = swarm(TRAIN)

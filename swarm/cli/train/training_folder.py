@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from swarm.cli.own_server import await_former_server
 from swarm.cli.train.training_record import TrainingRecord, differences
 from swarm.errors import Conflict, LedgerError, Unavailable
+from swarm.flush import flush
 
 RECORD = "training.json"
 LOCK = "training.lock"
@@ -59,7 +60,7 @@ class TrainingFolder:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, self._path)
-            _sync(self.directory)
+            flush(self.directory)
         except OSError as error:
             raise LedgerError(f"{self._path} cannot be written: {error.strerror}") from error
 
@@ -138,11 +139,3 @@ def free_name(directory: Path, mark: str, first: int = 1) -> Path:
     while (free := directory.with_name(f"{directory.name}{mark}{number}")).exists():
         number += 1
     return free
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

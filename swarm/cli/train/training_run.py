@@ -32,8 +32,9 @@ def take_up(folder: TrainingFolder, wanted: TrainingRecord, *, has_own_server: b
         folder.require_no_ledger()
     if known is not None and known.base_score is None and differences(known, wanted):
         # It came to nothing, such as by a model that could not be loaded: there is no result to confuse this one with.
+        # Whether the server agrees is not known yet: until then its record stays.
         folder.former = known.key
-        known = None
+        return wanted
     if known is None:
         folder.write(wanted)
         return wanted
@@ -50,6 +51,7 @@ def start_run(
     """
     if folder.former is not None:
         _end_former(client, folder, folder.former, fresh=fresh)
+        folder.write(record)
     launched = client.find_launch(record.key)
     if launched is None:
         if record.base_score is not None:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from swarm.errors import LedgerError
+from swarm.flush import flush
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class ControlFile:
             os.write(descriptor, _encode(0, mark) * PLACES)
             os.fsync(descriptor)
             draft.replace(path)
-            _sync_directory(path.parent)
+            flush(path.parent)
         except BaseException:
             os.close(descriptor)
             draft.unlink(missing_ok=True)
@@ -168,11 +169,3 @@ def _decode(place: bytes) -> tuple[int, Mark] | None:
     fields = json.loads(said)
     number, closed = fields.pop("note"), fields.pop("closed")
     return number, Mark(**fields, closed=None if closed is None else ClosedFile(**closed))
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

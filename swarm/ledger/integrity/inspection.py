@@ -45,13 +45,23 @@ def inspect(path: Path, limit_s: float | None) -> Inspected:
     Raises LedgerDamaged for one that is missing, empty, older than its control file, damaged or of another directory;
     LedgerError for one of a newer version and for what is no ledger.
     """
+    # Read first: a server that runs meanwhile is ahead of it.
+    noted = read_mark(path)
+    try:
+        return _look(path, noted, limit_s)
+    except LedgerDamaged:
+        if (present := read_mark(path)) == noted:
+            raise
+        # A server has opened it, or written, while it was read as one that nobody writes to.
+        return _look(path, present, limit_s)
+
+
+def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
     give_up_at = None if limit_s is None else time.monotonic() + limit_s
 
     def left_s() -> float | None:
         return None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
 
-    # Read first: a server that runs meanwhile is ahead of it.
-    noted = read_mark(path)
     if _is_empty(path):
         _require_new(path, noted)
         return Inspected(None, 0, False)

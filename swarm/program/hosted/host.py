@@ -81,7 +81,9 @@ class Host:
                 threading.Thread(target=self._run, args=(call,), name=f"call-{call.id}", daemon=True).start()
             else:
                 following = Following.model_validate(document)
-                self._following[following.id].put(following)
+                # A thread of an agent may reply after the agent has returned.
+                if (waiting := self._following.get(following.id)) is not None:
+                    waiting.put(following)
 
     def say(self, line: Line) -> None:
         with self._lock:

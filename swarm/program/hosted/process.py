@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from swarm.client.transient_errors import is_transient
 from swarm.digest import digest_of
 from swarm.environments.base import Grade, Transcript
-from swarm.errors import EnvironmentInvalid, ProgramFailure, Unavailable, error_class
+from swarm.errors import EnvironmentInvalid, ProgramFailure, SandboxUnavailable, Unavailable, error_class
 from swarm.processes.child import KILLED, OWN_END_S, Child, tail
 from swarm.program.attempts import AgentSession, Model
 from swarm.program.base import Program, answer_in_turn
@@ -39,7 +39,6 @@ from swarm.program.hosted.protocol import (
     Following,
     FromProgram,
     KeyLine,
-    Line,
     ModelLine,
     Ready,
     TaskLine,
@@ -56,6 +55,7 @@ ATTEMPT_LIMIT_S = 900.0
 FUNCTION_LIMIT_S = 30.0
 """What a reward or a schedule may take: they only compute."""
 MAX_USELESS_STARTS = 3
+REFUSED_PAUSE_S = 1.0
 MAX_HUNG = 8
 """After so many attempts of a score that took longer than they may, the others are not waited for."""
 MAX_LINE_CHARS = 16 * 2**20
@@ -63,6 +63,8 @@ MAX_STRAY_LINES = 1000
 """What a program writes beside the lines of the protocol costs its driver time; so many in a row are no accident."""
 MAX_WAITING_LINES = 64
 """An agent waits for what follows its reply: one line of a call waits here, or one of each thread of the agent."""
+MAX_UNSAID_LINES = 4096
+"""A program that asks and does not read: what it is told waits here."""
 PROGRAM_FILE = "program.py"
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -112,10 +114,10 @@ class ProgramProcess:
         """The agent runs at `place`; reward and schedule at `shaping`, and not at all without it.
 
         With several roles, `place` is one that reaches the `router`, which leads on to their servers. After `max_hung`
-        attempts that took longer than they may, every other one fails at once.
+        attempts that took longer than they may, the process is ended and every other one fails at once.
 
         Raises EnvironmentInvalid for a file that is no program, ProgramFailure if its process does not start,
-        SandboxUnavailable if that is the sandbox's fault.
+        SandboxUnavailable if that is the fault of the sandbox or of the system.
         """
         self._place = place
         self._router = router
@@ -144,19 +146,9 @@ class ProgramProcess:
         self.close()
 
     @property
-    def starts(self) -> int:
-        """How often the agent's process was started."""
-        return self._agents.starts
-
-    @property
     def pid(self) -> int:
         """That of the supervisor of the agent's process; another one after each start."""
         return self._agents.pid
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether the agent's process that runs now has answered a call."""
-        return self._agents.has_answered
 
     def close(self) -> None:
         self._agents.close()
@@ -215,7 +207,7 @@ class ProgramProcess:
                 life.say(_following(call.id, said.reply, session, life))
         except Empty:
             self._hung += 1
-            if self._max_hung is None:
+            if self._max_hung is None or self._hung >= self._max_hung:
                 # Nothing else ends a thread of the program; other calls under way are made again.
                 life.end()
             raise ProgramFailure(
@@ -235,7 +227,6 @@ class _Lives:
         self._lock = threading.Lock()
         self._is_closed = False
         self._useless_starts = 0
-        self.starts = 0
         self._life = self._start()
 
     @property
@@ -245,10 +236,6 @@ class _Lives:
     @property
     def pid(self) -> int:
         return self._life.child.pid
-
-    @property
-    def has_answered(self) -> bool:
-        return self._life.has_answered
 
     def close(self) -> None:
         with self._lock:
@@ -273,20 +260,25 @@ class _Lives:
             return self._life
 
     def _start(self) -> _Life:
-        """Raises ProgramFailure, EnvironmentInvalid. One that is killed as it starts is started again: that says
-        nothing of the program."""
+        """Raises ProgramFailure, EnvironmentInvalid, SandboxUnavailable. One that is killed as it starts, or that the
+        system refuses to start, is started again: that says nothing of the program."""
         for _ in range(MAX_USELESS_STARTS - 1):
-            self.starts += 1
             try:
                 return _Life(self._place)
             except _Killed:
                 logger.warning("the process of %s was killed as it started and is started again", self._place.path.name)
-        self.starts += 1
+            except _Refused as refusal:
+                logger.warning("%s; it is tried again", refusal.message)
+                time.sleep(REFUSED_PAUSE_S)
         return _Life(self._place)
 
 
 class _Killed(ProgramFailure):
     """The process was killed before it was ready."""
+
+
+class _Refused(SandboxUnavailable):
+    """The system cannot start a process now, which says nothing of the program."""
 
 
 @dataclass(slots=True)
@@ -301,7 +293,9 @@ class _Life:
     offence: str | None = None
     """Why its driver ends it."""
     is_over: threading.Event = field(default_factory=threading.Event)
-    _write: threading.Lock = field(default_factory=threading.Lock)
+    _unsaid: SimpleQueue[tuple[int, bytes] | None] = field(default_factory=lambda: SimpleQueue())
+    """Lines with the calls that they belong to. One thread writes them: a program that does not read keeps nobody
+    else waiting."""
     _calls: dict[int, SimpleQueue[FromProgram | None]] = field(
         default_factory=dict[int, "SimpleQueue[FromProgram | None]"]
     )
@@ -309,15 +303,9 @@ class _Life:
 
     def __post_init__(self) -> None:
         place = self.place
-        argv = [sys.executable, "-m", "swarm.program.hosted", str(place.path), "--server", place.server_url]
-        if place.sandbox is None:
-            command = plain_command(argv, server_url=place.server_url)
-        else:
-            command = place.sandbox.command(argv, workdir=place.path.parent, server_url=place.server_url)
-        self.child = Child(
-            command.argv, env=command.env, cwd=place.path.parent, out=None, errors=place.log, on_stop=command.cleanup
-        )
-        threading.Thread(target=self._read, name=f"program {place.path.name}", daemon=True).start()
+        self.child = _started(place)
+        for target in (self._read, self._write):
+            threading.Thread(target=target, name=f"program {place.path.name}", daemon=True).start()
         try:
             ready = self._ready.get(timeout=START_TIMEOUT_S)
         except Empty:
@@ -345,16 +333,16 @@ class _Life:
     def forget(self, call_id: int) -> None:
         self._calls.pop(call_id, None)
 
-    def say(self, line: Line) -> None:
-        """What a dead process is told is lost; the end of its output says that it is dead."""
-        try:
-            with self._write:
-                self.child.write(line.model_dump_json().encode() + b"\n")
-        except OSError:
-            self.is_over.set()
+    def say(self, line: Call | Following) -> None:
+        """Hand a line over to be written. What a dead process is told is lost."""
+        if self._unsaid.qsize() >= MAX_UNSAID_LINES:
+            self.offence = f"it did not read {MAX_UNSAID_LINES} lines that it was told"
+            self.end()
+        self._unsaid.put((line.id, line.model_dump_json().encode() + b"\n"))
 
     def end(self) -> None:
         self.is_over.set()
+        self._unsaid.put(None)
         self.child.stop()
 
     def last_words(self) -> str:
@@ -362,6 +350,16 @@ class _Life:
             return self.offence
         lines = tail(self.place.log).splitlines()
         return lines[-1] if lines else "it said nothing"
+
+    def _write(self) -> None:
+        while (unsaid := self._unsaid.get()) is not None:
+            call_id, line = unsaid
+            try:
+                self.child.write(line)
+            except OSError:
+                self.is_over.set()
+                if (call := self._calls.get(call_id)) is not None:
+                    call.put(None)
 
     def _read(self) -> None:
         strays = 0
@@ -375,6 +373,7 @@ class _Life:
             if self.offence is not None:
                 break
         self.is_over.set()
+        self._unsaid.put(None)
         self._ready.put(None)
         for call in list(self._calls.values()):
             call.put(None)
@@ -399,6 +398,24 @@ class _Life:
         else:
             call.put(said)
         return True
+
+
+def _started(place: ProgramPlace) -> Child:
+    """Raises _Refused where the system has no process, memory or file for it."""
+    argv = [sys.executable, "-m", "swarm.program.hosted", str(place.path), "--server", place.server_url]
+    folder = place.path.parent
+    try:
+        if place.sandbox is None:
+            command = plain_command(argv, server_url=place.server_url)
+        else:
+            command = place.sandbox.command(argv, workdir=folder, server_url=place.server_url)
+        try:
+            return Child(command.argv, env=command.env, cwd=folder, out=None, errors=place.log, on_stop=command.cleanup)
+        except BaseException:
+            command.cleanup()
+            raise
+    except OSError as error:
+        raise _Refused(f"the process of {place.path.name} cannot be started: {error.strerror or error}") from error
 
 
 def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:

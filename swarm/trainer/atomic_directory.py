@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from swarm.flush import flush
+from swarm.processes.flush import flush
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from swarm.cli.own_server import await_former_server
 from swarm.cli.train.training_record import TrainingRecord, differences
 from swarm.errors import Conflict, LedgerError, Unavailable
-from swarm.flush import flush
+from swarm.processes.flush import flush
 
 RECORD = "training.json"
 LOCK = "training.lock"

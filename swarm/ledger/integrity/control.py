@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from swarm.errors import LedgerError
-from swarm.flush import flush
+from swarm.processes.flush import flush
 
 logger = logging.getLogger(__name__)
 

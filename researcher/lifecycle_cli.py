@@ -79,7 +79,7 @@ def fork(
 ) -> None:
     """Begin a study with the record of another one up to a decision; runs of that record are not trained again."""
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
-        from researcher.study.fork import Changes, carry_out_fork, prepare_fork
+        from researcher.study.changes.fork import Changes, carry_out_fork, prepare_fork
         from researcher.study.requests import find_study
         from researcher.study.settings import check_study
 

@@ -48,7 +48,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import ResearchState, first_state
-from researcher.study.continuation import find_continuation
+from researcher.study.changes.continuation import find_continuation
 from researcher.types import FrameRequest
 
 RECURSION_LIMIT = 1_000_000_000

@@ -42,7 +42,7 @@ from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.budget_change import change_budget, check_change, check_reopens, is_cut_short
+from researcher.study.changes.budget_change import change_budget, check_change, check_reopens, is_cut_short
 from researcher.study.ending import is_over, judge_ending
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog

@@ -14,7 +14,7 @@ from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, R
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
-from researcher.study.budget_change import is_cut_short
+from researcher.study.changes.budget_change import is_cut_short
 from researcher.study.log import EXTENDED, StudyLog
 from researcher.types import Outcome
 

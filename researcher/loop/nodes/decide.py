@@ -12,7 +12,7 @@ from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import ResearchState
 from researcher.report.claims import check_claims
 from researcher.report.numbers.facts import gather
-from researcher.study.continuation import find_continuation
+from researcher.study.changes.continuation import find_continuation
 from researcher.study.log import AUTOMATIC, BUDGET_SPENT, DISQUALIFIED, JUDGED, to_json
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 

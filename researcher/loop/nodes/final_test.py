@@ -13,7 +13,7 @@ from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.report.formats import join_names
-from researcher.study.continuation import find_continuation, is_test_over
+from researcher.study.changes.continuation import find_continuation, is_test_over
 from researcher.study.log import StudyLog
 from researcher.types import Charter, History, Relation, Verdict
 

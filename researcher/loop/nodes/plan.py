@@ -10,7 +10,7 @@ from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.loop.state import ResearchState
-from researcher.study.continuation import adapt, find_continuation
+from researcher.study.changes.continuation import adapt, find_continuation
 from researcher.types import Arm, Charter, History, Plan
 
 EARLIER_FINDINGS = 20

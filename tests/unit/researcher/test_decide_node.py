@@ -22,8 +22,8 @@ from researcher.report.numbers.facts import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.continuation import Request
-from researcher.study.fork import Fork, carry_out_fork
+from researcher.study.changes.continuation import Request
+from researcher.study.changes.fork import Fork, carry_out_fork
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
 from researcher.study.settings import StudySettings, read_request
 from researcher.types import (

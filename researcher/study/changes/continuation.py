@@ -20,7 +20,7 @@ from experiments_db import ExperimentStore, Study, StudyStatus
 from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha
 from researcher.study.budget import present_budget
-from researcher.study.budget_change import change_budget
+from researcher.study.changes.budget_change import change_budget
 from researcher.study.ending import is_over
 from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command

@@ -34,7 +34,7 @@ from researcher.errors import NothingToExtend, TopicInvalid
 from researcher.evaluator import CHECKPOINTS, PRUNED, SEALED
 from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
-from researcher.study.continuation import (
+from researcher.study.changes.continuation import (
     FORKED,
     Continuation,
     Request,

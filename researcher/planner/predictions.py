@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from researcher.question.wording import title_of, title_of_environment
 from researcher.types import Arm, Charter, Contrast, Hypothesis, Relation
 
 
@@ -36,8 +37,9 @@ def _by_change(arms: Sequence[Arm], baseline: Arm) -> dict[tuple[str, ...], list
 
 
 def _is_better(changed: tuple[str, ...], names: list[str], baseline: Arm, charter: Charter) -> Hypothesis:
+    titles = " and ".join(map(title_of, changed))
     return Hypothesis(
-        statement=f"Another {' and '.join(changed)} than that of {baseline.name} trains {charter.task} better.",
+        statement=f"Another {titles} than that of {baseline.name} trains {title_of_environment(charter.task)} better.",
         prediction=f"{' or '.join(names)} beats {baseline.name} on held-out episodes.",
         arms=tuple(names),
         contrast=Contrast(Relation.BETTER, tuple(names), (baseline.name,)),
@@ -47,7 +49,7 @@ def _is_better(changed: tuple[str, ...], names: list[str], baseline: Arm, charte
 def _one_is_best(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
     names = tuple(arm.name for arm in arms)
     return Hypothesis(
-        statement=f"One of these settings is the best for {charter.task}.",
+        statement=f"One of these settings is the best for {title_of_environment(charter.task)}.",
         prediction="The arm that leads the ranking is clear of every other one.",
         arms=names,
         contrast=Contrast(Relation.BEST, names),
@@ -57,7 +59,8 @@ def _one_is_best(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
 def _of_two_factors(
     single: list[tuple[tuple[str, ...], list[str]]], grouped: dict[tuple[str, ...], list[str]], baseline: Arm
 ) -> list[Hypothesis]:
-    ((first,), one), ((second,), other) = single
+    ((one_name,), one), ((other_name,), other) = single
+    first, second = title_of(one_name), title_of(other_name)
     found = [
         Hypothesis(
             statement=f"{first} matters more than {second}.",
@@ -66,7 +69,7 @@ def _of_two_factors(
             contrast=Contrast(Relation.MATTERS_MORE, tuple(one), tuple(other)),
         )
     ]
-    both = grouped.get((first, second)) or grouped.get((second, first)) or []
+    both = grouped.get((one_name, other_name)) or grouped.get((other_name, one_name)) or []
     if len(one) == len(other) == len(both) == 1:
         found.append(
             Hypothesis(

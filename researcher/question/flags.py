@@ -126,7 +126,7 @@ def _read_together(text: str) -> Factor:
     names = [level.name for level in levels]
     if len(set(names)) < max(2, len(names)):
         raise TopicInvalid(f"--vary: the levels {', '.join(names)} must be two or more, each with a name of its own")
-    name = " or ".join(names)
+    name = "/".join(names)
     varied = {setting for level in levels for setting in level.settings}
     return Factor(
         name,

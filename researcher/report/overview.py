@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from researcher.question.wording import title_of_environment
 from researcher.report.changes import list_changes
 from researcher.report.formats import (
     count,
@@ -46,7 +47,7 @@ def abstract(facts: StudyFacts, answer: str) -> list[str]:
     arms = len(facts.arms) - len(facts.rejected_arms)
     sentences = [
         f"This study asks: {charter.topic}",
-        f"{count(arms, 'arm')} on {charter.task}, over {count(facts.counts.seeds, 'seed')}. "
+        f"{count(arms, 'arm')} on {title_of_environment(charter.task)}, over {count(facts.counts.seeds, 'seed')}. "
         f"{say_runs(facts.counts, charter)}",
         f"A score is the mean of {charter.eval_episodes} held-out episodes.",
         answer,
@@ -157,7 +158,9 @@ def limitations(facts: StudyFacts) -> list[str]:
     charter = facts.charter
     models = sorted({str(arm.experiment.job.get("model")) for arm in facts.arms if arm.experiment.job.get("model")})
     of_model = f" with the model {join_names(models)}" if models else ""
-    found = [f"All of it is about {charter.task}{of_model}; other tasks and models were not looked at."]
+    found = [
+        f"All of it is about {title_of_environment(charter.task)}{of_model}; other tasks and models were not looked at."
+    ]
     if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
         found.append(
             f"The first plan was to find an arm that is better by {charter.sample_size.target_effect:g} with a "

@@ -21,6 +21,7 @@ from markupsafe import Markup
 import swarm
 from experiments_db import BudgetKind
 from researcher.execution.failure_reason import in_one_line
+from researcher.question.wording import describe_question
 from researcher.report.claims import CheckedClaim, check_claims
 from researcher.report.formats import (
     count,
@@ -109,6 +110,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "writer": WRITER,
         "charter": charter,
         "reading": "" if charter.question == charter.topic else charter.question,
+        "asked": [line.strip() for line in describe_question(charter)][1:] if charter.asks.factors else [],
         "not_studied": not_studied(facts),
         "compared_at": charter.compared_at,
         "answer": found,

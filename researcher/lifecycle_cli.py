@@ -52,7 +52,7 @@ def extend(
 ) -> None:
     """Go on with a finished study as far as its charter has alpha left: more runs for open arms, or further plans."""
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
-        from researcher.study import continuation
+        from researcher.study.changes import continuation
         from researcher.study.requests import find_study
 
         study = find_study(store, study_id)

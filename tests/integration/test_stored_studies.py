@@ -11,7 +11,7 @@ import pytest
 from simulated_study import reports_without_images
 from typer.testing import CliRunner
 
-from experiments_db import Author, RunStatus, SchemaTooOld, StudyStatus, open_store
+from experiments_db import Author, SchemaTooOld, open_store
 from researcher.cli import app
 from researcher.study.log import StudyLog
 
@@ -46,18 +46,3 @@ def test_reading_commands_upgrade_the_database_first(home: Path) -> None:
 
     assert listed.exit_code == 0, listed.stderr
     assert STUDY in listed.stdout
-
-
-@pytest.mark.timeout(400)
-def test_paused_study_goes_on_and_finishes(home: Path) -> None:
-    resumed = CliRunner().invoke(app, ["resume", STUDY, "--home", str(home)])
-
-    assert resumed.exit_code == 0, resumed.stderr
-    with open_store(home / "research.db") as store:
-        assert store.get_study(STUDY).status is StudyStatus.FINISHED
-        runs = store.list_runs(study_id=STUDY)
-        assert sum(run.status is RunStatus.FINISHED for run in runs) == 2
-        assert len(StudyLog(store, STUDY).history().analyses) == 1
-    verified = CliRunner().invoke(app, ["verify", STUDY, "--home", str(home)])
-    assert verified.exit_code == 0, verified.stdout
-    assert "stored by an earlier version, without a seal" in verified.stdout

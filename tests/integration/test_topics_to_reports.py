@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_report_and_summary_say_first_what_was_not_studied(home: Path, start_server: Callable[..., Any]) -> None:
-    topic = "Does dropout matter more than the batch size, with batch size 2 or 4 on copying?"
+    topic = "Does dropout matter? Batch size 2 or 4 on copying"
 
     done = CliRunner().invoke(
         app, ["start", "--topic", topic, "--assume", "--steps", "2", "--servers", start_server().url, *SMALL]

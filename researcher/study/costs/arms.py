@@ -21,6 +21,8 @@ MORE_TOKENS = 1.5
 """An arm with so many times the calls or tokens of the baseline spends more."""
 OTHER_PROFILE = 1.5
 """Training and evaluation differ where an attempt of one has so many times the calls or tokens of the other."""
+FEW_ATTEMPTS = 20
+"""The mean lengths of fewer attempts than this differ more by chance: it takes twice the ratio to say so."""
 
 
 def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]:
@@ -97,6 +99,7 @@ def _spends_more(own: AttemptCost, other: AttemptCost) -> list[str]:
         ("sampled_tokens", MORE_TOKENS, "sampled tokens"),
     ):
         mine, theirs = getattr(own, name), getattr(other, name)
+        least *= _for_chance(name, own, other)
         if mine and not theirs:
             flags.append(f"with {mine:.1f} {said} an attempt, and the baseline has none")
         elif mine >= least * theirs > 0:
@@ -114,9 +117,14 @@ def _profile(training: AttemptCost, evaluation: AttemptCost) -> list[str]:
         flags.append(f"samples with {', '.join(alone)} in evaluation alone")
     for name, said in (("calls", "calls"), ("prompt_tokens", "prompt tokens"), ("sampled_tokens", "sampled tokens")):
         here, there = getattr(evaluation, name), getattr(training, name)
-        if max(here, there) > OTHER_PROFILE * min(here, there):
+        if max(here, there) > OTHER_PROFILE * _for_chance(name, evaluation, training) * min(here, there):
             flags.append(f"{here:.1f} {said} an attempt in evaluation and {there:.1f} in training")
     return flags
+
+
+def _for_chance(name: str, own: AttemptCost, other: AttemptCost) -> float:
+    """The factor of a ratio that chance alone may reach: lengths of replies vary, numbers of calls hardly do."""
+    return 2.0 if name == "sampled_tokens" and min(own.attempts, other.attempts) < FEW_ATTEMPTS else 1.0
 
 
 def _temperatures(cost: AttemptCost) -> str:

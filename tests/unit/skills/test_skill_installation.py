@@ -173,4 +173,4 @@ def test_skills_are_listed_and_shown_without_being_installed() -> None:
     assert shown.stdout == list_skills()[NAMES.index("run-study")].read()
     assert "references/topics.md" in shown.stderr
     page = skills("show", "run-study", "references/topics.md", "--json")
-    assert json.loads(page.stdout)["text"].startswith("# What a topic may say")
+    assert json.loads(page.stdout)["text"].startswith("# What a study can ask")

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -210,7 +211,9 @@ def check_title(reading: Reading, question: Question, environment: str | None) -
 
 def check_environment(reading: Reading, environment: str | None) -> None:
     """Raises TopicInvalid where the topic names another environment than a flag does."""
-    if reading.environment is not None and environment not in (None, reading.environment):
+    named = None if reading.environment is None else Path(reading.environment).expanduser()
+    is_same = named is not None and environment is not None and named.exists() and str(named.resolve()) == environment
+    if reading.environment is not None and environment not in (None, reading.environment) and not is_same:
         raise TopicInvalid(
             f"the topic is about {title_of_environment(reading.environment)}, the flag --env about {environment}: "
             "name one of them"

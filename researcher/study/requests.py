@@ -18,7 +18,8 @@ from swarm.processes.child import is_dead
 
 def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:
     """Store a study that `check_study` has passed, with the flags that its topic stands for. Raises TopicInvalid."""
-    settings = complete_from_topic(topic, settings)
+    if not settings.is_asked:
+        settings = complete_from_topic(topic, settings)
     return store.create_study(topic.strip(), brain=settings.brain, settings=settings.model_dump(mode="json"))
 
 

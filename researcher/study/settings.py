@@ -183,6 +183,11 @@ class StudySettings(BaseModel):
             job=job if self.steps is None else {**job, "total_steps": self.steps},
         )
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the settings say what is asked, so that the topic has been read or is a title."""
+        return self.flags().name_factors or self.kind is StudyKind.OPTIMIZE
+
     def question(self) -> Question:
         """What is asked, as data. Raises TopicInvalid; with a language model there may be no factors."""
         flags = self.flags()
@@ -266,7 +271,7 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
         return settings
     reading = read_topic(topic, has_environment=settings.task is not None or settings.env is not None)
     given = settings.model_dump(exclude_defaults=True)
-    if settings.flags().name_factors or settings.kind is StudyKind.OPTIMIZE:
+    if settings.is_asked:
         check_title(reading, settings.question(), settings.task or settings.env)
         return settings
     check_environment(reading, settings.task or settings.env)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments_db import open_store
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.study import settings as study_settings
+from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings, complete_from_topic, read_settings
 from researcher.types import Asked, ComparedAt, StudyKind
 
@@ -109,3 +111,14 @@ def test_a_search_is_asked_by_its_words_or_by_a_flag() -> None:
     by_flag = complete_from_topic("Anything", StudySettings(kind=StudyKind.OPTIMIZE))
 
     assert by_words.kind is by_flag.kind is StudyKind.OPTIMIZE
+
+
+@pytest.mark.parametrize("topic", ["lr 1e-3 or 3e-3 on ./tasks.jsonl", "lr 1e-3 or 3e-3 with Dr.GRPO"])
+def test_a_topic_that_was_read_is_stored_as_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.jsonl").write_text("")
+    settings = complete_from_topic(topic, StudySettings())
+    with open_store(tmp_path / "research.db") as store:
+        assert create_study(store, topic, settings).settings == settings.model_dump(mode="json")

@@ -31,6 +31,8 @@ _FLAGS_OF_SETTINGS: Mapping[str, str] = MappingProxyType(
 _COMMAND_FLAGS = (
     *("equal", "design", "judged_by", "eval_every", "seeds", "steps", "max_runs", "max_hours", "eval_episodes"),
 )
+_OF_TWO = (Asked.MATTERS_MORE, Asked.INTERACTION)
+"""What is asked of two factors or more."""
 MID_TRAINING_SCORES = 5
 """Steps between the scores of a topic that asks what learns sooner."""
 
@@ -75,6 +77,8 @@ def build_question(flags: QuestionFlags) -> Question:
     factors = _with_baseline(factors, flags.baseline)
     if flags.kind is StudyKind.COMPARE and not factors:
         raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
+    if flags.asked in _OF_TWO and len(factors) < 2:
+        raise TopicInvalid(f"--ask {flags.asked} is about two factors: add another --vary, or leave --ask out")
     return Question(
         kind=flags.kind,
         asked=flags.asked,
@@ -175,6 +179,8 @@ def _command(reading: Reading, given: Mapping[str, Any]) -> str:
     if not vary and reading.kind is StudyKind.COMPARE:
         vary = [_as_levels(proposed) or "SETTING=VALUE,VALUE"]
         fix = [text for text in fix if text.partition("=")[0] != vary[0].partition("=")[0]]
+    if reading.kind is StudyKind.COMPARE and reading.asked not in (Asked.EFFECT, *(_OF_TWO if len(vary) < 2 else ())):
+        words += ["--ask", str(reading.asked)]
     for name, texts in (("vary", vary), ("fix", fix)):
         for text in texts:
             words += [f"--{name}", text]
@@ -193,7 +199,7 @@ def _as_levels(proposed: Mapping[str, tuple[Any, ...]]) -> str:
     return ""
 
 
-def check_title(reading: Reading, question: Question, environment: str | None) -> None:
+def check_title(reading: Reading, question: Question, fix: Sequence[str], environment: str | None) -> None:
     """Refuse a topic that names another environment, or a setting which no flag varies or fixes, where flags say what
     is compared.
 
@@ -201,7 +207,9 @@ def check_title(reading: Reading, question: Question, environment: str | None) -
     """
     check_environment(reading, environment)
     set_by_flags = {name for factor in question.factors for level in factor.levels for name in level.settings}
-    known = {*(factor.name for factor in question.factors), *set_by_flags, *question.fixed}
+    # A named algorithm is fixed by settings of other names.
+    fixed = {text.partition("=")[0].strip() for text in fix}
+    known = {*(factor.name for factor in question.factors), *set_by_flags, *question.fixed, *fixed}
     for name in sorted(reading.names - known):
         raise TopicInvalid(
             f"the topic names {title_of(name)}, which no flag varies or fixes: add --vary {name}=VALUE,VALUE or "

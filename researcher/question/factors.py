@@ -53,10 +53,6 @@ class FactorSpec:
     ladder: tuple[float, ...] = ()
 
     @property
-    def description(self) -> str:
-        return str(TrainJob.model_fields[self.name].description or "")
-
-    @property
     def is_numeric(self) -> bool:
         """Whether a number of a topic can be its value."""
         return any(isinstance(value, int | float) and not isinstance(value, bool) for value in self.usual)

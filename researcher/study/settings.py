@@ -272,7 +272,7 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     reading = read_topic(topic, has_environment=settings.task is not None or settings.env is not None)
     given = settings.model_dump(exclude_defaults=True)
     if settings.is_asked:
-        check_title(reading, settings.question(), settings.task or settings.env)
+        check_title(reading, settings.question(), settings.fix, settings.task or settings.env)
         return settings
     check_environment(reading, settings.task or settings.env)
     unread = reading.unread + _too_many_gpus(reading, settings)

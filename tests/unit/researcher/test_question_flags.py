@@ -112,6 +112,7 @@ def test_factor_that_cannot_be_is_refused_by_name(vary: list[str], message: str)
         ({"vary": ["lr=1e-3,3e-3"], "fix": ["batch_size=2"], "job": {"batch_size": 3}}, "set by another flag"),
         ({"vary": ["lr=1e-3,3e-3"], "equal": "luck"}, "--equal"),
         ({"vary": ["a=1,2"]}, "no setting 'a'"),
+        ({"vary": ["lr=1e-3,3e-3"], "asked": "interaction"}, "--ask interaction is about two factors"),
         ({"fix": ["nothing=1"], "vary": ["lr=1e-3,3e-3"]}, "no setting 'nothing'"),
     ],
 )

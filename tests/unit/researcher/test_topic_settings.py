@@ -91,6 +91,8 @@ def test_topic_beside_flags_that_name_factors_is_a_title() -> None:
     given = read_settings({"vary": ["lr=1e-3,3e-3"], "task": "reverse"})
 
     assert complete_from_topic("Ein Titel, den niemand liest", given) == given
+    fixed = read_settings({"vary": ["lr=1e-3,3e-3"], "fix": ["algorithm=dr.grpo"], "task": "reverse"})
+    assert complete_from_topic("lr with Dr.GRPO", fixed) == fixed
     with pytest.raises(TopicInvalid, match="names group size, which no flag varies"):
         complete_from_topic("Does the group size matter?", given)
 

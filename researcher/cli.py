@@ -89,7 +89,7 @@ def start(
     steps: options.StepsOption = None,
     eval_episodes: options.EvalEpisodesOption = None,
     eval_every: options.EvalEveryOption = None,
-    judged_by: options.JudgedByOption = "final",
+    metric: options.MetricOption = None,
     attempt_calls: options.AttemptCallsOption = None,
     attempt_tokens: options.AttemptTokensOption = None,
     servers: options.ServersOption = None,

@@ -51,7 +51,8 @@ AskedOption = Annotated[
     str,
     typer.Option(
         "--ask",
-        help="What is asked of the factors: effect, best, better, matters_more, interaction, equal, sooner, needed.",
+        help="What is asked of the factors: effect, best, better, matters_more, interaction, equal, sooner, "
+        "more_stable, needed.",
     ),
 ]
 BrainOption = Annotated[
@@ -90,8 +91,12 @@ EvalEpisodesOption = Annotated[int | None, typer.Option(min=1, help="Held-out ep
 EvalEveryOption = Annotated[
     int | None, typer.Option(min=1, help="Score held-out tasks every so many steps of training as well.")
 ]
-JudgedByOption = Annotated[
-    str, typer.Option(help="What arms are compared by: final, or area (the mean score over all steps).")
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What runs are compared by: final (default), area (mean score over all steps), steps-to:SCORE, worst "
+        "(lowest score in training), or spread (how far runs of an arm lie apart)."
+    ),
 ]
 AttemptCallsOption = Annotated[
     int | None, typer.Option(min=1, help="Model calls that one attempt of any arm may make (default: any number).")

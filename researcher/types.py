@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -56,11 +56,28 @@ class Action(StrEnum):
 
 
 class JudgedBy(StrEnum):
-    """The number of a run that arms are compared by: its held-out score at the end, or its mean over all steps of
-    training (the area under the curve), which says who learns sooner."""
+    """The number of a run that arms are compared by.
+
+    FINAL is its held-out score at the end. AREA is its mean score over all steps of training, and STEPS_TO the first
+    step at which the score reaches a level. WORST is its lowest score once training has begun. SPREAD is how far its
+    final score lies from the median of its arm (Brown & Forsythe 1974, JASA 69:364-367).
+    """
 
     FINAL = "final"
     AREA = "area"
+    STEPS_TO = "steps-to"
+    WORST = "worst"
+    SPREAD = "spread"
+
+    @property
+    def needs_curve(self) -> bool:
+        """Whether it is made from scores in mid-training."""
+        return self in (JudgedBy.AREA, JudgedBy.STEPS_TO, JudgedBy.WORST)
+
+    @property
+    def is_score(self) -> bool:
+        """Whether it is a score, in the units and the range of the environment's grades."""
+        return self in (JudgedBy.FINAL, JudgedBy.AREA, JudgedBy.WORST)
 
 
 HALVING = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 128)
@@ -112,7 +129,8 @@ class SampleSize:
     `seed_variance` is the variance between runs of one arm beyond `noise_variance`, that of a score which stems from
     its finite number of episodes alone; `basis` says where both come from. `wanted` is the number that the goal needs,
     `power` the probability that the number chosen gives. `seconds` is the expected time of the whole plan; None where
-    no run has been timed.
+    no run has been timed. `finds_worse` says that no arm can be better than the baseline by the target, so that the
+    power is that to find a worse one.
     """
 
     seeds: int
@@ -124,6 +142,7 @@ class SampleSize:
     basis: str
     runs: int
     seconds: float | None = None
+    finds_worse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +191,7 @@ class Asked(StrEnum):
     INTERACTION = "interaction"
     EQUAL = "equal"
     SOONER = "sooner"
+    MORE_STABLE = "more_stable"
     NEEDED = "needed"
     DIVERGES = "diverges"
 
@@ -232,7 +252,8 @@ class Charter:
     `environment_digest` changes with its tasks and its grader. `assumptions` lists, one sentence each, what the topic
     did not say and was filled in; `not_studied` the parts of the topic that nothing stands for and that a person let go
     with `--assume`. Held-out scores are taken every `eval_every` steps of training, or at its end alone if that is
-    0. `judged_by` says which number of a run arms are compared by. `compared_at` is what every arm gets the same
+    0. `judged_by` says which number of a run arms are compared by, and `judged_level` the score that it looks for where
+    it counts steps to one. `compared_at` is what every arm gets the same
     amount of (`ComparedAt`), empty in studies of older versions and where a planner says nothing. `amount` is how
     much of it ends a run, where that is tokens or seconds; 0 where the job's steps do. `metric_range` are the
     lowest and the highest score there can be; None if unknown. `failed_score` says what a run counts as that gave
@@ -260,6 +281,7 @@ class Charter:
     environment_digest: str = ""
     eval_every: int = 0
     judged_by: JudgedBy = JudgedBy.FINAL
+    judged_level: float | None = None
     not_studied: tuple[str, ...] = ()
     compared_at: str = ""
     amount: float = 0.0
@@ -270,6 +292,40 @@ class Charter:
     attempt_tokens: int | None = None
     asks: Question = Question()
     job: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def sign(self) -> float:
+        """1 where the larger number of two runs is the better one, else -1."""
+        return 1.0 if self.judged_by.is_score and self.direction == "maximize" else -1.0
+
+    @property
+    def of_scores(self) -> Charter:
+        """The same charter by final scores, which base scores and the sealed split are compared by."""
+        return replace(self, judged_by=JudgedBy.FINAL)
+
+    @property
+    def judged_range(self) -> tuple[float, float] | None:
+        """The lowest and the highest number that a run can be judged by; None if unknown."""
+        if self.judged_by is JudgedBy.STEPS_TO:
+            return 0.0, float(self.job["total_steps"])
+        if self.judged_by is JudgedBy.SPREAD and self.metric_range is not None:
+            return 0.0, self.metric_range[1] - self.metric_range[0]
+        return self.metric_range
+
+    @property
+    def judged(self) -> str:
+        """What runs are judged by, in words."""
+        match self.judged_by:
+            case JudgedBy.FINAL:
+                return self.metric
+            case JudgedBy.AREA:
+                return f"{self.metric}, over all steps of training"
+            case JudgedBy.STEPS_TO:
+                return f"training steps until the {self.metric} is {self.judged_level:g}"
+            case JudgedBy.WORST:
+                return f"lowest {self.metric} during training"
+            case JudgedBy.SPREAD:
+                return f"distance of a run from the median run of its arm, in {self.metric}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,6 +605,7 @@ class FrameRequest:
     eval_episodes: int | None = None
     eval_every: int | None = None
     judged_by: JudgedBy = JudgedBy.FINAL
+    judged_level: float | None = None
     budget: Budget = field(default_factory=Budget)
     assume: bool = False
     is_underpowered: bool = False

@@ -1,7 +1,8 @@
 """All that is stored of one study, and what follows from it: which runs count, the arms' scores, their ranking.
 
 Place in the flow: `queries.load_study` fills a `StudyContents`, pages and charts read it. Means are computed here the
-way the charter says (final score on the search split, one run per seed); intervals and verdicts are the researcher's,
+way the charter says (final score on the search split, one run per seed), or taken from the researcher's last analysis
+where the charter judges by another number; intervals and verdicts are the researcher's,
 taken from its last analysis, never made up here. This module knows nothing of Streamlit.
 """
 
@@ -31,6 +32,8 @@ from experiments_db import (
 )
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
+MINIMIZED = frozenset({"steps-to", "spread"})
+"""Numbers of a run of which the smaller one is better, whatever scores do."""
 AUTOMATIC = "study"
 """The author of a decision that no planner took."""
 
@@ -100,7 +103,12 @@ class StudyContents:
 
     @property
     def metric(self) -> str:
-        return str(self.document.get("metric", "score"))
+        """What runs are judged by, in words."""
+        return self.findings[-1].metric if self.findings else str(self.document.get("metric", "score"))
+
+    @property
+    def is_judged_by_final_score(self) -> bool:
+        return self.document.get("judged_by", FINAL) == FINAL
 
     @property
     def baseline(self) -> Experiment | None:
@@ -140,7 +148,8 @@ class StudyContents:
 def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
     """Every arm, best first; those without a score come last, in the order of creation, after those that are out."""
     scored = [_score_arm(contents, arm, seeds) for arm, seeds in _seeds_by_arm(contents)]
-    sign = 1.0 if contents.document.get("direction") == "minimize" else -1.0
+    is_minimized = contents.document.get("judged_by") in MINIMIZED or contents.document.get("direction") == "minimize"
+    sign = 1.0 if is_minimized else -1.0
     out = contents.disqualified
 
     def rank(item: ArmScore) -> tuple[bool, bool, float]:
@@ -162,25 +171,28 @@ def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedS
     # A seed counts once: with its first attempt that finished and was scored.
     for run in sorted(contents.runs, key=lambda run: (run.seed, run.attempt)):
         final = means.get((run.id, FINAL, split))
-        if run.status is not RunStatus.FINISHED or final is None:
+        if run.status is not RunStatus.FINISHED or final is None or not contents.is_judged_by_final_score:
             continue
         base, sealed = means.get((run.id, BASE, split)), means.get((run.id, SEALED, sealed_split))
         score = SeedScore(run.seed, run.id, final, base, sealed)
         found.setdefault(run.experiment_id, {}).setdefault(run.seed, score)
     for arm in contents.experiments:
-        for score in _failed_seeds(_summary_of(contents, arm)):
+        for score in _judged_seeds(contents, arm):
             found.setdefault(arm.id, {}).setdefault(score.seed, score)
     return [
         (arm, tuple(by_seed for _, by_seed in sorted(found.get(arm.id, {}).items()))) for arm in contents.experiments
     ]
 
 
-def _failed_seeds(summary: Mapping[str, Any]) -> list[SeedScore]:
-    """Runs that gave no score by the arm's own doing, with what the charter makes them count as."""
+def _judged_seeds(contents: StudyContents, arm: Experiment) -> list[SeedScore]:
+    """The runs whose number the analysis alone has: those that failed by the arm's own doing, or all of them where
+    runs are judged by something else than their final score."""
+    summary = _summary_of(contents, arm)
+    seeds = summary.get("failures" if contents.is_judged_by_final_score else "scores", {})
     run_ids = dict(zip(summary.get("scores", {}), summary.get("run_ids", ()), strict=False))
     return [
         SeedScore(int(seed), run_ids[seed], summary["scores"][seed], summary["base_scores"].get(seed), None)
-        for seed in summary.get("failures", {})
+        for seed in seeds
     ]
 
 

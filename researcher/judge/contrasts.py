@@ -50,7 +50,7 @@ def judge_contrast(
     if missing or not is_complete(contrast):
         why = f"too few runs of {', '.join(dict.fromkeys(missing))}" if missing else "the contrast lacks arms"
         return JudgedContrast(key, contrast, Outcome.UNDECIDED, f"{why}.")
-    sign = -1.0 if charter.direction == "minimize" else 1.0
+    sign = charter.sign
     supported, refuted, sentence, winner = _JUDGES[contrast.relation](
         _Scores(samples, sign, charter.baseline, charter.rule.min_effect), contrast
     )

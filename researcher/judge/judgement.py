@@ -77,8 +77,8 @@ def summarize_arm(arm: str, runs: Runs, charter: Charter) -> ArmSummary:
     if sample.n > 1:
         low, high = contrast_of({arm: 1.0}, {arm: sample}).interval(charter.rule.alpha)
     half_width = (high - low) / 2
-    if charter.metric_range is not None:
-        low, high = within(charter.metric_range, (low, high))
+    if charter.judged_range is not None:
+        low, high = within(charter.judged_range, (low, high))
     bases = {seed: runs[seed].base for seed in seeds}
     return ArmSummary(
         arm=arm,
@@ -111,7 +111,7 @@ def judge(
     _check(charter, runs)
     ruled_out = disqualified or {}
     arms = tuple(summarize_arm(arm, by_seed, charter) for arm, by_seed in runs.items())
-    sign = _sign(charter)
+    sign = charter.sign
     eligible = [arm for arm in arms if arm.scores and arm.arm not in ruled_out]
     ranked = sorted(eligible, key=lambda arm: -sign * arm.mean)
     worst = worst_score(charter, (run.score for by_seed in runs.values() for run in by_seed.values()))
@@ -194,7 +194,7 @@ def _at_worst(charter: Charter, family: Family, worst: float) -> tuple[Family, d
 def _test_family(
     charter: Charter, family: Family, ruled_out: Mapping[str, str], losses: Mapping[str, float]
 ) -> list[_Compared]:
-    rule, sign = charter.rule, _sign(charter)
+    rule, sign = charter.rule, charter.sign
     compared = [_compare(charter, arm, family) for arm in family.runs if arm != charter.baseline]
     compared = [
         replace(item, estimate=replace(item.estimate, value=item.estimate.value - sign * losses.get(item.arm, 0.0)))
@@ -226,7 +226,7 @@ def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> l
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
     runs, baseline = family.runs[arm], family.runs.get(charter.baseline, {})
     samples = {
-        name: sample_of(list(each.values()), charter.metric_range)
+        name: sample_of(list(each.values()), charter.judged_range)
         for name, each in ((arm, runs), (charter.baseline, baseline))
     }
     weights = {arm: 1.0, charter.baseline: -1.0}
@@ -276,14 +276,14 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
     verdict = item.verdict
     if outlier or (verdict is Verdict.KEEP and (fails_more or not is_kept_at_worst)):
         verdict = Verdict.INCONCLUSIVE
-    agent, training = divide_gain(item.runs, item.baseline, charter.metric_range, charter.rule.alpha)
+    agent, training = divide_gain(item.runs, item.baseline, charter.judged_range, charter.rule.alpha)
     missing = dict(family.missing.get(item.arm, {}))
     weighed = Weighed(
         item.arm, item.runs, item.baseline, item.verdict, verdict, missing, outlier, is_kept_at_worst, training
     )
     low, high = item.estimate.interval(charter.rule.alpha)
-    if charter.metric_range is not None:
-        span = charter.metric_range[1] - charter.metric_range[0]
+    if charter.judged_range is not None:
+        span = charter.judged_range[1] - charter.judged_range[0]
         low, high = within((-span, span), (low, high))
     return Comparison(
         arm=item.arm,
@@ -317,7 +317,7 @@ def _reasons(runs: Runs) -> dict[int, str]:
 
 def _verdict_by_rule(charter: Charter, item: _Compared, p: float, no_gain_p: float) -> Verdict:
     """The charter's rule. NaN compares false, so what was not estimated is never decided."""
-    rule, gain = charter.rule, _sign(charter) * item.estimate.value
+    rule, gain = charter.rule, charter.sign * item.estimate.value
     if min(len(item.runs), len(item.baseline)) < rule.min_seeds:
         return Verdict.INCONCLUSIVE
     if p < rule.alpha and gain >= rule.min_effect - TOLERANCE:
@@ -337,7 +337,7 @@ def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | Non
     """
     if item.verdict is Verdict.INCONCLUSIVE:
         return None
-    better = _sign(charter) if item.verdict is Verdict.KEEP else -_sign(charter)
+    better = charter.sign if item.verdict is Verdict.KEEP else -charter.sign
     for arm, runs, side in ((item.arm, item.runs, -better), (charter.baseline, item.baseline, better)):
         trained = {seed: run for seed, run in runs.items() if not run.failure}
         noise = fmean(run.noise for run in trained.values()) if trained else 0.0
@@ -372,7 +372,7 @@ def _judge_contrasts(
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
-    samples = {arm: sample_of(list(of_plan[arm].values()), charter.metric_range) for arm in of_plan}
+    samples = {arm: sample_of(list(of_plan[arm].values()), charter.judged_range) for arm in of_plan}
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
     alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.iteration) / len(family.contrasts)
     judged = (
@@ -387,14 +387,10 @@ def _share_of_troubles(runs: Runs, missing: Mapping[int, str]) -> float:
     return (troubled + len(missing)) / max(len(runs) + len(missing), 1)
 
 
-def _sign(charter: Charter) -> float:
-    return -1.0 if charter.direction == "minimize" else 1.0
-
-
 def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comparison:
     """The arm that was chosen against the baseline on the sealed split: one comparison, planned as such, with all of
     alpha."""
-    whole = replace(charter, rule=replace(charter.rule, shares=()))
+    whole = replace(charter.of_scores, rule=replace(charter.rule, shares=()))
     family = Family(0, {name: runs[name] for name in (arm, charter.baseline) if name in runs}, size=1)
     worst = worst_score(charter, (run.score for by_seed in family.runs.values() for run in by_seed.values()))
     (comparison,) = _compare_family(whole, family, worst, {})
@@ -404,8 +400,8 @@ def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comp
 def contradicts(charter: Charter, sealed: Comparison) -> bool:
     """Whether the sealed split speaks against an arm that was kept: no gain on it, or an interval without one that
     would matter. Too few scores contradict nothing."""
-    gain = _sign(charter) * sealed.difference
-    most = sealed.ci_high if charter.direction == "maximize" else -sealed.ci_low
+    gain = charter.sign * sealed.difference
+    most = sealed.ci_high if charter.sign > 0 else -sealed.ci_low
     return gain <= 0 or most < charter.rule.min_effect
 
 

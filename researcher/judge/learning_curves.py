@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import pi
+from statistics import median
 
 from experiments_db import EvaluationSummary
 from researcher.evaluator import AT_STEP, BASE, FINAL
@@ -26,10 +28,10 @@ class ScoredStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Area:
-    """The mean score over all steps of a run, in units of the metric, and its variance from evaluation alone."""
+class JudgedNumber:
+    """The number that a run is judged by, and its variance from evaluation alone."""
 
-    mean: float
+    value: float
     noise: float
 
 
@@ -46,8 +48,11 @@ def curve_of(
     return tuple(points[step] for step in sorted(points))
 
 
-def area_under(curve: Sequence[ScoredStep]) -> Area | None:
-    """The area by the trapezoidal rule over the steps from the first score to the last; None for fewer than two."""
+def area_under(curve: Sequence[ScoredStep]) -> JudgedNumber | None:
+    """Return the mean score over all steps of a run, in units of the metric: the area by the trapezoidal rule.
+
+    It is over the steps from the first score to the last; None for fewer than two.
+    """
     if len(curve) < 2:
         return None
     weights = [0.0] * len(curve)
@@ -57,18 +62,40 @@ def area_under(curve: Sequence[ScoredStep]) -> Area | None:
         weights[index + 1] += half
     mean = math.fsum(weight * point.mean for weight, point in zip(weights, curve, strict=True))
     noise = math.fsum(weight**2 * point.noise for weight, point in zip(weights, curve, strict=True))
-    return Area(mean, noise)
+    return JudgedNumber(mean, noise)
 
 
-def steps_to(curve: Sequence[ScoredStep], level: float) -> float | None:
-    """After how many steps the score first reaches a level, by straight lines between scores; None if it never does."""
+def steps_to(curve: Sequence[ScoredStep], level: float) -> JudgedNumber | None:
+    """Return after how many steps the score first reaches a level; None if it never does.
+
+    Between two scores the curve is a straight line. The variance follows from that of the score by the line's slope.
+    It is at most that of a step which may be anywhere between the two scores.
+    """
     if curve and curve[0].mean >= level:
-        return float(curve[0].step)
+        return JudgedNumber(float(curve[0].step), 0.0)
     for left, right in pairwise(curve):
         if right.mean >= level:
-            share = (level - left.mean) / (right.mean - left.mean)
-            return left.step + share * (right.step - left.step)
+            gap, rise = right.step - left.step, right.mean - left.mean
+            noise = max(left.noise, right.noise) * (gap / rise) ** 2
+            return JudgedNumber(left.step + gap * (level - left.mean) / rise, min(noise, gap**2 / 12))
     return None
+
+
+def lowest_of(curve: Sequence[ScoredStep], sign: float) -> JudgedNumber | None:
+    """Return the worst score after step 0; None where there is none. A larger score is better where `sign` is 1."""
+    trained = [point for point in curve if point.step > 0]
+    worst = min(trained, key=lambda point: sign * point.mean, default=None)
+    return None if worst is None else JudgedNumber(worst.mean, worst.noise)
+
+
+def spread_of(finals: Sequence[JudgedNumber]) -> list[JudgedNumber]:
+    """Return how far each score of an arm lies from their median, without a sign.
+
+    The mean of these distances is a measure of spread whose differences can be tested like those of means (Brown &
+    Forsythe 1974, JASA 69:364-367). The distance of a normal variable from its mean has 1 - 2/pi of its variance.
+    """
+    centre = median(each.value for each in finals)
+    return [JudgedNumber(abs(each.value - centre), (1 - 2 / pi) * each.noise) for each in finals]
 
 
 def _step_of(evaluation: EvaluationSummary) -> int | None:

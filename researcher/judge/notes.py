@@ -64,7 +64,7 @@ def _failures(charter: Charter, item: Weighed) -> list[str]:
     trained = [run.score for run in item.runs.values() if not run.failure]
     if trained and against < len(item.baseline):
         difference = fmean(trained) - fmean(run.score for run in item.baseline.values() if not run.failure)
-        is_better = difference < 0 if charter.direction == "minimize" else difference > 0
+        is_better = charter.sign * difference > 0
         said.append(f"{'better' if is_better else 'not better'} where it trained ({difference:+.3f})")
     return said
 
@@ -107,7 +107,7 @@ def _outlier(charter: Charter, item: Weighed) -> list[str]:
 def _training(charter: Charter, item: Weighed) -> list[str]:
     """Said of a kept arm whose training is not shown to have added more than the baseline's."""
     part = item.training_gain
-    gain = -part.value if charter.direction == "minimize" else part.value
+    gain = charter.sign * part.value
     if item.verdict is not Verdict.KEEP or math.isnan(part.p) or (part.p < charter.rule.alpha and gain > 0):
         return []
     return [f"better trained is not shown: training added {part.value:+.3f} more to it than to {charter.baseline}"]

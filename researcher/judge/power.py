@@ -4,12 +4,15 @@ Place in the flow: the `design` node hands in what is known of the variance and 
 nothing of how the variance was measured, of planners or of databases.
 
 The power is that of the rule for two arms of equal size and variance, by the noncentral t distribution, at the level of
-one comparison out of those of a plan (Bonferroni, which Holm's method is never below). Where the better arm is nearer
-to an end of the range than the baseline, the rule takes its variance for larger, and needs a larger t. What it takes
-for a run apart from the others is taken off. The variance between seeds is known from a few runs only, so the power is
-averaged over what it may be: seed variance times its degrees of freedom over a chi-squared variable (the scaled inverse
-chi-squared distribution). A size that reaches the goal on that average is safer than one that takes the estimate for
-the truth (assurance: O'Hagan, Stevens & Campbell 2005, Pharmaceutical Statistics 4:187-201).
+one comparison out of those of a plan (Bonferroni, which Holm's method is never below). What it takes for a run apart
+from the others is taken off. The variance between seeds is known from a few runs only, so the power is averaged over
+what it may be: seed variance times its degrees of freedom over a chi-squared variable (the scaled inverse chi-squared
+distribution). A size that reaches the goal on that average is safer than one that takes the estimate for the truth
+(assurance: O'Hagan, Stevens & Campbell 2005, Pharmaceutical Statistics 4:187-201).
+
+Scores vary less near an end of the range. The variance between seeds is therefore taken to follow the room of a mean as
+the rule has it, and evaluation noise as a proportion's does; the rule then takes the arm nearer to an end to vary as
+the other one. Where no arm can be better than the baseline by the effect, the power is that to find a worse one.
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ import numpy as np
 from scipy import special
 
 from researcher.judge.judgement import share_of_alpha
-from researcher.judge.samples import OUTLIER_LEVEL, TOLERANCE, inflation, room_at
+from researcher.judge.samples import OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, inflation, room_at
 from researcher.types import Charter, SampleSize, SampleSizeGoal, ScoredRun
 
 ASSUMED_SEED_SD = 0.04
-"""Standard deviation between runs of one arm where nothing was measured, on scores from 0 to 1: twice what the bundled
-model shows."""
+"""Standard deviation between runs of one arm where nothing was measured, on scores in the middle of 0 to 1: twice what
+the bundled model shows."""
+MIDDLE_ROOM = 0.25
 ASSUMED_DF = 2.0
 """What the assumption weighs beside measured runs: as much as three of them."""
 QUANTILES = 20
@@ -38,8 +42,9 @@ MOST_SEEDS = 200
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What is known of the variance of one run's score: between seeds, on `df` degrees of freedom, and of evaluation
-    alone. `basis` says in words where it comes from. `mean` is that of the scores; None if nothing was measured."""
+    """What is known of the variance of one run's score at `mean`: between seeds, on `df` degrees of freedom, and of
+    evaluation alone. `basis` says in words where it comes from. Without a mean nothing was measured, and the variances
+    are those in the middle of the range."""
 
     seed_variance: float
     df: float
@@ -49,17 +54,22 @@ class Spread:
 
 
 def assume_spread(charter: Charter, basis: str = "an assumption: nothing has been measured") -> Spread:
-    """Nothing measured: the usual variance between seeds, and the evaluation noise of a score in mid-range."""
+    """Return the usual variance between seeds, and the evaluation noise of a score in the middle of the range."""
     return Spread((ASSUMED_SEED_SD * _scale(charter)) ** 2, ASSUMED_DF, _largest_noise(charter), basis)
 
 
 def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis: str) -> Spread:
-    """From the runs of one arm or several, pooled within arms, together with the assumption.
+    """Return the variance of the runs of one arm or several, pooled within arms, together with the assumption.
 
-    Other arms may score where evaluation noise is largest, whatever the measured ones do, so that noise is taken.
+    Evaluation noise is taken to be that of episodes that are all or nothing, for other arms may score so.
     """
     assumed = assume_spread(charter)
     groups = [runs for runs in arms if len(runs) > 1]
+    if not groups:
+        return Spread(assumed.seed_variance, assumed.df, assumed.noise_variance, basis)
+    mean = fmean(run.score for runs in groups for run in runs)
+    # Where the range is unknown, all means have the same room.
+    share = 1.0 if charter.judged_range is None else room_at(mean, charter.judged_range) / MIDDLE_ROOM
     df = float(sum(len(runs) - 1 for runs in groups))
     squares = sum(
         (len(runs) - 1) * max(0.0, variance([run.score for run in runs]) - fmean(run.noise for run in runs))
@@ -67,11 +77,11 @@ def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis:
     )
     noise = [run.noise for runs in groups for run in runs]
     return Spread(
-        seed_variance=(assumed.df * assumed.seed_variance + squares) / (assumed.df + df),
+        seed_variance=(assumed.df * assumed.seed_variance * share**SHRINKAGE + squares) / (assumed.df + df),
         df=assumed.df + df,
-        noise_variance=max([assumed.noise_variance, *noise]) if charter.metric_range is not None else fmean(noise),
+        noise_variance=fmean(noise) if charter.judged_range is None else max(assumed.noise_variance * share, *noise),
         basis=basis,
-        mean=fmean(run.score for runs in groups for run in runs) if groups else None,
+        mean=mean,
     )
 
 
@@ -112,42 +122,58 @@ def choose_size(
         basis=spread.basis,
         runs=runs,
         seconds=None if run_seconds is None else run_seconds * math.ceil(runs / max(parallel, 1)),
+        finds_worse=finds_worse(charter, spread, goal.target_effect),
     )
 
 
 def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, effect: float) -> float:
-    """Probability that an arm which is better by `effect` is kept in the first plan; 0 with fewer seeds than the rule
-    asks."""
+    """Return the probability that an arm which differs by `effect` is found to do so in the first plan.
+
+    The arm is better, or worse where `finds_worse` says so. The power is 0 with fewer seeds than the rule asks.
+    """
     rule = charter.rule
     if seeds < max(rule.min_seeds, 2):
         return 0.0
     level = rule.alpha * share_of_alpha(rule, 0) / (comparisons if rule.correction == "holm" else 1)
-    factors = _inflations(charter, spread, effect)
-    df = sum(factors) ** 2 / sum(factor**2 for factor in factors) * (seeds - 1)
-    # The rule estimates its degrees of freedom, and comes out about one lower.
-    critical = float(special.stdtrit(max(df - 1, 1.0), 1 - level / 2)) * math.sqrt(fmean(factors))
     chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    variances = spread.seed_variance * spread.df / special.chdtri(spread.df, 1 - chances) + spread.noise_variance
-    shifts = effect / np.sqrt(2 * np.maximum(variances, TOLERANCE) / seeds)
+    seed_variances = spread.seed_variance * spread.df / special.chdtri(spread.df, 1 - chances)
+    measured, *places = _rooms(charter, spread, effect)
+    true = [
+        seed_variances * (room / measured) ** SHRINKAGE + spread.noise_variance * room / measured for room in places
+    ]
+    judged = [each * inflation(room, max(places)) for each, room in zip(true, places, strict=True)]
+    total, squares = np.maximum(sum(true), TOLERANCE), np.maximum(sum(each**2 for each in judged), TOLERANCE**2)
+    df = np.maximum(sum(judged), TOLERANCE) ** 2 / squares * (seeds - 1)
+    # The rule estimates its degrees of freedom, and comes out about one lower.
+    critical = special.stdtrit(np.maximum(df - 1, 1.0), 1 - level / 2) * np.sqrt(np.maximum(sum(judged) / total, 1.0))
+    shifts = effect / np.sqrt(total / seeds)
     misses = special.nctdtr(df, shifts, critical)
     # What is too small for a float comes as NaN.
     found = float(np.mean(1 - np.where(np.isnan(misses) & np.isfinite(shifts), 0.0, misses)))
     return found * (1 - OUTLIER_LEVEL) ** 2
 
 
-def _inflations(charter: Charter, spread: Spread, effect: float) -> list[float]:
-    """By how much the rule takes the variances of the baseline and of the better arm for larger than they are."""
-    if charter.metric_range is None:
-        return [1.0, 1.0]
-    low, high = charter.metric_range
+def finds_worse(charter: Charter, spread: Spread, effect: float) -> bool:
+    """Return whether no arm can be better than one of this mean by the effect, so that a worse one is looked for."""
+    if charter.judged_range is None or spread.mean is None:
+        return False
+    low, high = charter.judged_range
+    return not low <= spread.mean + charter.sign * effect <= high
+
+
+def _rooms(charter: Charter, spread: Spread, effect: float) -> tuple[float, float, float]:
+    """The room at the mean that was measured, at the baseline's, which is the same, and at the other arm's."""
+    if charter.judged_range is None:
+        return 1.0, 1.0, 1.0
+    low, high = charter.judged_range
     mean = (low + high) / 2 if spread.mean is None else spread.mean
-    better = mean + (-effect if charter.direction == "minimize" else effect)
-    rooms = [room_at(each, charter.metric_range) for each in (mean, better)]
-    return [inflation(room, max(rooms)) for room in rooms]
+    step = charter.sign * effect * (-1 if finds_worse(charter, spread, effect) else 1)
+    here = room_at(mean, charter.judged_range)
+    return here, here, room_at(mean + step, charter.judged_range)
 
 
 def _scale(charter: Charter) -> float:
-    return 1.0 if charter.metric_range is None else charter.metric_range[1] - charter.metric_range[0]
+    return 1.0 if charter.judged_range is None else charter.judged_range[1] - charter.judged_range[0]
 
 
 def _largest_noise(charter: Charter) -> float:

@@ -8,11 +8,19 @@ from __future__ import annotations
 from researcher.types import SampleSize, SampleSizeGoal
 
 
+def describe_target(effect: float, *, is_worse: bool) -> str:
+    """Return what a study looks for: an arm that differs so much."""
+    if is_worse:
+        return f"an arm that is worse by {effect:g} (none can be better by so much)"
+    return f"an arm that is better by {effect:g}"
+
+
 def describe(goal: SampleSizeGoal, size: SampleSize) -> str:
-    """The number of runs with its power, in one or two sentences."""
+    """Return the number of runs with its power, in one or two sentences."""
     cost = "" if size.seconds is None else f", about {size.seconds / 60:.0f} min of training"
+    target = describe_target(goal.target_effect, is_worse=size.finds_worse)
     said = (
-        f"{size.seeds} runs per arm, {size.runs} in all{cost}: an arm that is better by {goal.target_effect:g} is "
+        f"{size.seeds} runs per arm, {size.runs} in all{cost}: {target} is "
         f"found with probability {size.power:.2f} among {size.comparisons} comparisons (variance from {size.basis})."
     )
     if size.power < goal.target_power:
@@ -23,9 +31,10 @@ def describe(goal: SampleSizeGoal, size: SampleSize) -> str:
 
 
 def refuse(goal: SampleSizeGoal, size: SampleSize) -> str:
-    """Why the study stops, and what would let it go on."""
+    """Return why the study stops, and what would let it go on."""
+    target = describe_target(goal.target_effect, is_worse=size.finds_worse)
     return (
-        f"the study would find an arm that is better by {goal.target_effect:g} with probability {size.power:.2f} only "
+        f"the study would find {target} with probability {size.power:.2f} only "
         f"({size.seeds} runs per arm, variance from {size.basis}); {size.wanted} would be needed for "
         f"{goal.target_power:g}: start it anew with --seeds {size.wanted} and a budget for that, with more "
         "--eval-episodes, or with --underpowered"

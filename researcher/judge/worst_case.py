@@ -29,10 +29,9 @@ the bank of cases holds: the larger, the smaller is the effect that survives one
 
 def worst_score(charter: Charter, seen: Iterable[float]) -> float | None:
     """The worst end of the range; where no range is known, the worst score of those `seen`."""
-    is_minimized = charter.direction == "minimize"
-    if charter.metric_range is not None:
-        return charter.metric_range[1 if is_minimized else 0]
-    return (max if is_minimized else min)(seen, default=None)
+    if charter.judged_range is not None:
+        return charter.judged_range[0 if charter.sign > 0 else 1]
+    return (min if charter.sign > 0 else max)(seen, default=None)
 
 
 def with_missing(runs: Runs, missing: Mapping[int, str], worst: float) -> Runs:
@@ -50,7 +49,7 @@ def loss_by_retries(charter: Charter, runs: Runs, baseline: Runs, worst: float) 
     retried = sum(bool(run.retries) for run in runs.values())
     if not retried:
         return 0.0
-    sign = -1.0 if charter.direction == "minimize" else 1.0
+    sign = charter.sign
     bases = [run.base for run in runs.values() if run.base is not None]
     failed = fmean(bases) if charter.failed_score == "base" and bases else worst
     lowest = min([sign * failed, *(sign * run.score for each in (runs, baseline) for run in each.values())])

@@ -9,7 +9,7 @@ at a time, then the kept changes combined, then the best arm confirmed on fresh 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ from researcher.types import (
     DecisionRule,
     FrameRequest,
     History,
+    JudgedBy,
     Plan,
     Problem,
     Question,
@@ -112,6 +113,7 @@ class RulesPlanner:
         arms = self._first_arms(charter)
         for arm in arms:
             _check_job(arm)
+        _check_metric(request, arms)
         baseline = next(arm.name for arm in arms if arm.is_baseline)
         assumptions = (*_assumptions(charter, request), *say_inequality(arms, compared_at))
         return replace(charter, baseline=baseline, assumptions=assumptions)
@@ -167,7 +169,7 @@ class RulesPlanner:
         if not analysis.ranking:
             return ()
         compared = sorted(analysis.comparisons, key=lambda item: -abs(item.difference) if item.seeds else 0.0)
-        sign = -1.0 if charter.direction == "minimize" else 1.0
+        sign = charter.sign
         return (
             Claim(ClaimKind.BEST, arm=analysis.ranking[0]),
             *(
@@ -289,6 +291,16 @@ def _fresh_seeds(history: History) -> tuple[int, ...]:
     *_, last = history.plans
     first = max(seed for plan in history.plans for seed in plan.seeds) + 1
     return tuple(range(first, first + len(last.seeds)))
+
+
+def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
+    """Raises TopicInvalid where steps are counted and arms have more or fewer of them."""
+    steps = sorted({int(arm.job["total_steps"]) for arm in arms})
+    if request.judged_by is JudgedBy.STEPS_TO and len(steps) > 1:
+        raise TopicInvalid(
+            f"--metric steps-to: arms train for {' and '.join(map(str, steps))} steps, so steps are not comparable: "
+            "add --equal steps, or use --metric area"
+        )
 
 
 def _check_job(arm: Arm) -> None:

@@ -29,7 +29,7 @@ _FLAGS_OF_SETTINGS: Mapping[str, str] = MappingProxyType(
     {"total_steps": "--steps", "model": "--train-model", "n_gpu": "--n-gpu", "engine": "--engine"}
 )
 _COMMAND_FLAGS = (
-    *("equal", "design", "judged_by", "eval_every", "seeds", "steps", "max_runs", "max_hours", "eval_episodes"),
+    *("equal", "design", "metric", "eval_every", "seeds", "steps", "max_runs", "max_hours", "eval_episodes"),
 )
 _OF_TWO = (Asked.MATTERS_MORE, Asked.INTERACTION)
 """What is asked of two factors or more."""
@@ -106,7 +106,7 @@ def flags_of(reading: Reading) -> dict[str, Any]:
     elif reading.environment is not None:
         said["env"] = reading.environment
     if reading.asked is Asked.SOONER:
-        said |= {"judged_by": "area", "eval_every": MID_TRAINING_SCORES}
+        said["eval_every"] = MID_TRAINING_SCORES
     if len(vary) > 1 and not any(factor.explicit for factor in reading.factors) and reading.asked is Asked.MATTERS_MORE:
         said["design"] = Design.ONE_AT_A_TIME
     return {name: value for name, value in said.items() if value not in (None, [], {})}

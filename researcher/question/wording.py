@@ -66,6 +66,8 @@ def state_question(question: Question, task: str) -> str:
             return f"At which {names} does training on {place} diverge?"
         case Asked.SOONER:
             return f"Which {'setting of ' if several else ''}{names} learns {place} sooner?"
+        case Asked.MORE_STABLE:
+            return f"Which {'setting of ' if several else ''}{names} trains {place} with the least spread of runs?"
         case _:
             return _effect(names, place, several)
 
@@ -81,7 +83,7 @@ def describe_question(charter: Charter) -> Iterator[str]:
         fixed = (f"{title_of(name)} {value_as_text(value)}" for name, value in asks.fixed.items())
         yield f"  fixed: {', '.join(fixed)}"
     design = f"; {asks.design}" if asks.design else ""
-    yield f"  baseline {charter.baseline}{design}; at equal {charter.compared_at or 'steps'}; by {charter.metric}"
+    yield f"  baseline {charter.baseline}{design}; at equal {charter.compared_at or 'steps'}; by {charter.judged}"
 
 
 def _shown(factor: Factor) -> Sequence[str]:

@@ -32,6 +32,7 @@ ASKED: Mapping[str, Asked] = MappingProxyType(
                         Asked.INTERACTION),
         **dict.fromkeys(("as good as", "equivalent", "equally good", "the same result"), Asked.EQUAL),
         **dict.fromkeys(("sooner", "faster", "fastest", "quicker", "learn faster", "learns faster"), Asked.SOONER),
+        **dict.fromkeys(("more stable", "most stable", "more reproducible", "most reproducible"), Asked.MORE_STABLE),
         **dict.fromkeys(("needed", "necessary", "need", "do we need", "required"), Asked.NEEDED),
         **dict.fromkeys(("diverge", "diverges", "unstable", "become unstable", "blow up", "blows up", "collapse"),
                         Asked.DIVERGES),

@@ -113,7 +113,7 @@ def _check_mean(claim: Claim, facts: StudyFacts) -> str:
 def _check_difference(claim: Claim, facts: StudyFacts, direction: float, word: str) -> str:
     arm, other = _pair(claim, facts)
     found, difference = _difference(arm, other, claim.measured, facts)
-    gain = direction * difference * (-1.0 if facts.charter.direction == "minimize" else 1.0)
+    gain = direction * difference * facts.charter.sign
     if gain < LEAST:
         raise _Untrue(f"{arm.name} less {other.name} is {format_difference(difference)}")
     if claim.number is not None:
@@ -182,8 +182,8 @@ def _check_ranking(claim: Claim, facts: StudyFacts) -> str:
     if len(set(claim.arms)) < 2 or len(set(claim.arms)) < len(claim.arms):
         raise _Untrue("a ranking names two arms or more, each once")
     arms = [_arm(name, facts) for name in claim.arms]
-    sign = -1.0 if facts.charter.direction == "minimize" else 1.0
-    means = [sign * _summary(arm, claim.measured).mean for arm in arms]
+    charter = facts.charter if claim.measured is Measured.AFTER else facts.charter.of_scores
+    means = [charter.sign * _summary(arm, claim.measured).mean for arm in arms]
     listed = ", ".join(f"{arm.name} {format_score(_summary(arm, claim.measured).mean)}" for arm in arms)
     if any(earlier - later < LEAST for earlier, later in pairwise(means)):
         raise _Untrue(f"the means are {listed}")

@@ -253,12 +253,12 @@ def _draw_scores(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFact
         axes.plot(list(arm.search.scores.values()), [row + o for o in offsets], "o", ms=4.5, color=color, alpha=0.75)
         _draw_interval(axes, row, arm.search.mean, arm.search.ci_low, arm.search.ci_high, color, theme)
     _label_rows(axes, [arm.name for arm in arms])
-    axes.set_xlabel(facts.charter.metric)
+    axes.set_xlabel(facts.charter.judged)
 
 
 def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFacts]) -> None:
     axes.axvline(0, color=theme.text, lw=0.9)
-    sign = -1 if facts.charter.direction == "minimize" else 1
+    sign = facts.charter.sign
     axes.axvline(sign * facts.charter.rule.min_effect, color=theme.text, lw=0.8, ls="--", alpha=0.6)
     for row, arm in enumerate(arms):
         found = arm.comparison
@@ -271,7 +271,7 @@ def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[Ar
         axes.plot(apart, [row + o for o in _spread(len(apart))], "o", ms=4.5, color=color, alpha=0.75)
         _draw_interval(axes, row, found.difference, found.ci_low, found.ci_high, color, theme)
     _label_rows(axes, [f"{_short(arm.name)}\n{arm.verdict}" for arm in arms])
-    axes.set_xlabel(f"difference in {facts.charter.metric}")
+    axes.set_xlabel(f"difference in {facts.charter.judged}")
 
 
 def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: CurvesOf, label: str) -> None:

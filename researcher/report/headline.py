@@ -163,7 +163,7 @@ def unseen(found: Comparison) -> str:
 def is_better_trained(facts: StudyFacts, found: Comparison) -> bool:
     """Whether the part of a gain that training added is clear of 0."""
     gain = found.training_gain
-    sign = -1.0 if facts.charter.direction == "minimize" else 1.0
+    sign = facts.charter.sign
     return is_known(gain.p) and gain.p < facts.charter.rule.alpha and sign * gain.value >= LEAST
 
 

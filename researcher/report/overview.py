@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from researcher.judge.sample_size import describe_target
 from researcher.question.wording import title_of_environment
 from researcher.report.changes import list_changes
 from researcher.report.formats import (
@@ -147,7 +148,7 @@ def _needed(facts: StudyFacts) -> str:
     needed = facts.needed
     if needed is None:
         return ""
-    goal = f"an arm that is better by {needed.effect:g} is kept with probability {needed.power:g}"
+    goal = f"{describe_target(needed.effect, is_worse=needed.finds_worse)} is found with probability {needed.power:g}"
     if needed.seeds is None:
         return f" Even with {needed.most} runs per arm, no such number is reached that {goal}."
     return f" With about {needed.seeds} runs per arm in place of {needed.has}, {goal}."
@@ -162,10 +163,8 @@ def limitations(facts: StudyFacts) -> list[str]:
         f"All of it is about {title_of_environment(charter.task)}{of_model}; other tasks and models were not looked at."
     ]
     if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
-        found.append(
-            f"The first plan was to find an arm that is better by {charter.sample_size.target_effect:g} with a "
-            f"probability of {facts.sample_size.power:.2f} only."
-        )
+        target = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)
+        found.append(f"The first plan was to find {target} with a probability of {facts.sample_size.power:.2f} only.")
     found += [*_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_sealed(facts)]
     if charter.assumptions:
         found.append(f"Assumed, because the topic did not say: {count(len(charter.assumptions), 'thing')}; see Method.")
@@ -216,10 +215,10 @@ def _of_sealed(facts: StudyFacts) -> Iterator[str]:
         yield f"The {charter.sealed_split} split was not scored, so the choice is not confirmed."
     elif len(tested) == 1:
         yield f"On the {charter.sealed_split} split one arm alone has scores, which confirms no difference."
-    elif charter.judged_by is JudgedBy.AREA:
+    elif charter.judged_by is not JudgedBy.FINAL:
         yield (
-            f"The {charter.sealed_split} split was scored at the end of training alone: it does not confirm who learns "
-            "sooner."
+            f"The {charter.sealed_split} split was scored at the end of training alone: it confirms no difference in "
+            f"{charter.judged}."
         )
     lacking = [item for arm in tested for item in arm.runs if item.counts and item.sealed is None]
     if lacking:

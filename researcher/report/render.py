@@ -21,6 +21,7 @@ from markupsafe import Markup
 import swarm
 from experiments_db import BudgetKind
 from researcher.execution.failure_reason import in_one_line
+from researcher.judge.sample_size import describe_target
 from researcher.question.wording import describe_question
 from researcher.report.claims import CheckedClaim, check_claims
 from researcher.report.formats import (
@@ -85,9 +86,10 @@ def _sample_size(facts: StudyFacts) -> str:
     goal, size = facts.charter.sample_size, facts.sample_size
     if goal is None or size is None:
         return ""
+    target = describe_target(goal.target_effect, is_worse=size.finds_worse)
     return (
         f"The first plan has {size.seeds} runs per arm, {size.runs} in all: among "
-        f"{count(size.comparisons, 'comparison')} an arm that is better by {goal.target_effect:g} is kept with "
+        f"{count(size.comparisons, 'comparison')} {target} is found with "
         f"probability {size.power:.2f} (variance from {size.basis})."
     )
 

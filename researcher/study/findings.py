@@ -54,7 +54,7 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
         experiment_id=arm.id,
         baseline_id=baseline.id if baseline else None,
         hypothesis_id=arm.hypothesis_id,
-        metric=charter.metric,
+        metric=charter.judged,
         split=charter.search_split,
         effect=finite(comparison.difference),
         ci_low=finite(comparison.ci_low),

@@ -8,7 +8,7 @@ run that was lost to the system stays missing, with the reason by name. This mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TypeVar
 
@@ -16,12 +16,21 @@ from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore,
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.runs import Trial, TrialState, list_all_trials
 from researcher.judge import Runs, evaluation_noise, worst_score
-from researcher.judge.learning_curves import ScoredStep, area_under, curve_of
+from researcher.judge.learning_curves import (
+    JudgedNumber,
+    ScoredStep,
+    area_under,
+    curve_of,
+    lowest_of,
+    spread_of,
+    steps_to,
+)
 from researcher.types import Charter, JudgedBy, Plan, ScoredRun
 
 T = TypeVar("T")
 Scores = dict[tuple[str, str], EvaluationSummary]
 """By run and phase."""
+FEWEST_FOR_SPREAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,20 @@ def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> Stud
     for trial, run in _score_trials(charter, trials, evaluations):
         runs[trial.experiment.name][trial.seed] = run
     missing, cut_off = _sort_out([trial for trial in trials if trial.seed not in runs[trial.experiment.name]], trials)
+    if charter.judged_by is JudgedBy.SPREAD:
+        runs = {arm: _spread(by_seed) for arm, by_seed in runs.items()}
     return StudyScores(runs, missing, cut_off, rejected)
+
+
+def _spread(runs: Mapping[int, ScoredRun]) -> dict[int, ScoredRun]:
+    """The runs of an arm by their distance from its median; none where two runs are too few to have one."""
+    if len(runs) < FEWEST_FOR_SPREAD:
+        return {}
+    distances = spread_of([JudgedNumber(run.score, run.noise) for run in runs.values()])
+    return {
+        seed: replace(run, score=distance.value, noise=distance.noise, base=None, base_noise=None)
+        for (seed, run), distance in zip(runs.items(), distances, strict=True)
+    }
 
 
 def _score_trials(
@@ -71,25 +93,27 @@ def _score_trials(
     measured: Scores = {(item.run_id, item.phase): item for item in evaluations}
     by_run = _by_run(evaluations)
     untrained = [_base_of(trial, measured) for trial in trials]
-    worst = worst_score(charter, (item.mean for item in measured.values()))
+    worst = worst_score(charter.of_scores, (item.mean for item in measured.values()))
     for trial, base in zip(trials, untrained, strict=True):
         if trial.finished is not None:
             run_id = trial.finished.id
             curve = curve_of(by_run[run_id], charter.search_split, charter.metric_range)
-            given = _score_of(charter, measured[run_id, FINAL], curve)
+            given = _judge_by(charter, measured[run_id, FINAL], curve)
         elif trial.own_failure:
             run_id = trial.runs[-1].id
-            given = _score_of_failed(charter, base, untrained, worst)
+            curve = curve_of(by_run.get(run_id, []), charter.search_split, charter.metric_range)
+            given = _judge_failed(charter, _score_of_failed(charter, base, untrained, worst), curve)
         else:
             continue
         if given is not None:
             yield (
                 trial,
                 ScoredRun(
-                    *(run_id, *given),
-                    base=None if base is None else base.mean,
+                    *(run_id, given.value, given.noise),
+                    # A difference between a count of steps and a score would say nothing.
+                    base=base.mean if base is not None and charter.judged_by.is_score else None,
                     failure=trial.own_failure,
-                    base_noise=None if base is None else _noise(charter, base),
+                    base_noise=_noise(charter, base) if base is not None and charter.judged_by.is_score else None,
                     retries=_retries_of(trial),
                 ),
             )
@@ -179,23 +203,48 @@ def _by_run(evaluations: Iterable[EvaluationSummary]) -> dict[str, list[Evaluati
     return grouped
 
 
-def _score_of(charter: Charter, final: EvaluationSummary, curve: Sequence[ScoredStep]) -> tuple[float, float]:
-    """The number that a run is judged by, and its noise from evaluation."""
-    area = area_under(curve) if charter.judged_by is JudgedBy.AREA else None
-    return (final.mean, _noise(charter, final)) if area is None else (area.mean, area.noise)
+def _judge_by(charter: Charter, final: EvaluationSummary, curve: Sequence[ScoredStep]) -> JudgedNumber:
+    """The number that a finished run is judged by; its final score where its curve has no other point."""
+    found: JudgedNumber | None = None
+    match charter.judged_by:
+        case JudgedBy.AREA:
+            found = area_under(curve)
+        case JudgedBy.WORST:
+            found = lowest_of(curve, charter.sign)
+        case JudgedBy.STEPS_TO:
+            found = _count_steps(charter, curve)
+        case JudgedBy.FINAL | JudgedBy.SPREAD:
+            pass
+    return found or JudgedNumber(final.mean, _noise(charter, final))
+
+
+def _count_steps(charter: Charter, curve: Sequence[ScoredStep]) -> JudgedNumber:
+    """The steps to the charter's level; all that a run has where it never reaches the level."""
+    assert charter.judged_level is not None, "the settings of a study ask for it"
+    return steps_to(curve, charter.judged_level) or JudgedNumber(float(charter.job["total_steps"]), 0.0)
+
+
+def _judge_failed(charter: Charter, failed: JudgedNumber | None, curve: Sequence[ScoredStep]) -> JudgedNumber | None:
+    """The number of a run that failed: as if it had never reached a level, and no better than its lowest score."""
+    if charter.judged_by is JudgedBy.STEPS_TO:
+        return JudgedNumber(float(charter.job["total_steps"]), 0.0)
+    lowest = lowest_of(curve, charter.sign) if charter.judged_by is JudgedBy.WORST else None
+    if failed is None or lowest is None:
+        return failed
+    return min(failed, lowest, key=lambda number: charter.sign * number.value)
 
 
 def _score_of_failed(
     charter: Charter, base: EvaluationSummary | None, others: Iterable[EvaluationSummary | None], worst: float | None
-) -> tuple[float, float] | None:
-    """The score and its noise; None if there is nothing to go by."""
+) -> JudgedNumber | None:
+    """The final score that a failed run counts with, and its noise; None if there is nothing to go by."""
     if charter.failed_score == "base":
         if base is not None:
-            return base.mean, _noise(charter, base)
+            return JudgedNumber(base.mean, _noise(charter, base))
         known = [item for item in others if item is not None]
         if known:
-            return fmean(item.mean for item in known), _noise(charter, known[0])
-    return None if worst is None else (worst, 0.0)
+            return JudgedNumber(fmean(item.mean for item in known), _noise(charter, known[0]))
+    return None if worst is None else JudgedNumber(worst, 0.0)
 
 
 def _noise(charter: Charter, item: EvaluationSummary) -> float:

@@ -6,11 +6,13 @@ nor the database, so that a wrong setting is answered at once.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -35,6 +37,10 @@ from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 from swarm.tasks import TASK_FAMILIES
 
+METRICS_OF: Mapping[Asked, tuple[JudgedBy, ...]] = MappingProxyType(
+    {Asked.SOONER: (JudgedBy.AREA, JudgedBy.STEPS_TO), Asked.MORE_STABLE: (JudgedBy.SPREAD, JudgedBy.WORST)}
+)
+"""What answers a relation that final scores say nothing of; the first is taken where nobody chose."""
 MAX_OF_ATTEMPT = 2**31 - 1
 """What a server takes as the limit of an episode."""
 VLLM_LIMIT_S = 120.0
@@ -106,7 +112,7 @@ class StudySettings(BaseModel):
     steps: int | None = Field(default=None, ge=1, le=1_000_000)
     eval_episodes: int | None = Field(default=None, ge=1, le=100_000)
     eval_every: int | None = Field(default=None, ge=1, le=1_000_000)
-    judged_by: JudgedBy = JudgedBy.FINAL
+    metric: str | None = None
     attempt_calls: int | None = Field(default=None, ge=1, le=MAX_OF_ATTEMPT)
     attempt_tokens: int | None = Field(default=None, ge=1, le=MAX_OF_ATTEMPT)
     servers: tuple[str, ...] = ()
@@ -142,6 +148,20 @@ class StudySettings(BaseModel):
             if place.scheme not in ("http", "https") or not place.hostname:
                 raise ValueError("a webhook is an http:// or https:// URL")
         return webhook
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_that_exists(cls, metric: str | None) -> str | None:
+        if metric is not None:
+            read_metric(metric)
+        return metric
+
+    @property
+    def judged_by(self) -> JudgedBy:
+        """What runs are compared by: what a person said, else what the relation asked is about."""
+        if self.metric is not None:
+            return read_metric(self.metric)[0]
+        return METRICS_OF.get(self.asked, (JudgedBy.FINAL,))[0]
 
     def budget(self) -> Budget:
         return present_budget(self.model_dump(), Budget())
@@ -204,6 +224,7 @@ class StudySettings(BaseModel):
             eval_episodes=self.eval_episodes,
             eval_every=self.eval_every,
             judged_by=self.judged_by,
+            judged_level=None if self.metric is None else read_metric(self.metric)[1],
             budget=self.budget(),
             assume=self.assume,
             is_underpowered=self.underpowered,
@@ -214,6 +235,22 @@ class StudySettings(BaseModel):
             amount=float(amount) if amount else None,
             not_studied=self.not_studied,
         )
+
+
+def read_metric(text: str) -> tuple[JudgedBy, float | None]:
+    """Return what `--metric` says, with the score that steps are counted to. Raises ValueError."""
+    name, mark, level = text.partition(":")
+    if (name == JudgedBy.STEPS_TO) != bool(mark) or name not in list(JudgedBy):
+        raise ValueError("choose final, area, steps-to:SCORE, worst or spread")
+    if not mark:
+        return JudgedBy(name), None
+    try:
+        score = float(level)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError("steps-to takes a score, as in steps-to:0.9")
+    return JudgedBy(name), score
 
 
 def without_question(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,8 +383,16 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
 
 def _check_scores(settings: StudySettings) -> None:
     """What a study scores itself, its job must not ask for. Raises TopicInvalid."""
-    if settings.judged_by is JudgedBy.AREA and settings.eval_every is None:
-        raise TopicInvalid("--judged-by area needs scores in mid-training: give --eval-every N")
+    metric = settings.metric or settings.judged_by
+    if settings.judged_by.needs_curve and settings.eval_every is None:
+        raise TopicInvalid(f"--metric {metric} needs scores in mid-training: give --eval-every N")
+    if settings.judged_by not in METRICS_OF.get(settings.asked, tuple(JudgedBy)):
+        known = " or ".join(METRICS_OF[settings.asked])
+        raise TopicInvalid(f"--metric {metric} does not say what is {settings.asked}: use {known}, or leave it out")
+    if settings.judged_by is JudgedBy.STEPS_TO and settings.brain != "rules":
+        raise TopicInvalid(
+            f"--metric {metric} needs arms of equally many steps, which a language model may change: use --metric area"
+        )
     if settings.eval_every is not None and (settings.equal or "").startswith(("tokens", "time")):
         raise TopicInvalid(
             f"--eval-every needs runs of known steps, and --equal {settings.equal} ends them: leave one of both out"

@@ -32,13 +32,13 @@ def start(*words: str) -> Any:
 
 @pytest.mark.slow
 def test_runs_are_scored_at_the_steps_asked_for_and_judged_by_the_area_under_them(home: Path) -> None:
-    done = start("--eval-every", "3", "--judged-by", "area")
+    done = start("--eval-every", "3", "--metric", "area")
     assert done.exit_code == 0, done.output
     study = json.loads(done.stdout)["study"]
     with open_store(home / "runs" / "research.db") as store:
         charter = store.find_charter(study)
         assert charter is not None and charter.document["eval_every"] == 3
-        assert "over all steps" in charter.document["metric"]
+        assert all("over all steps" in item.metric for item in store.list_findings(study))
         runs = store.list_runs(study_id=study)
         assert len(runs) == 2
         [analysis] = store.list_analyses(study)
@@ -62,8 +62,8 @@ def zip_runs(arm: dict[str, Any]) -> list[tuple[str, float]]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--judged-by", "area"], "give --eval-every N"),
-        (["--judged-by", "speed", "--eval-every", "2"], "--judged-by"),
+        (["--metric", "area"], "give --eval-every N"),
+        (["--metric", "speed", "--eval-every", "2"], "--metric"),
         (["--eval-every", "2", "--job", "job.yaml"], "leave save_freq out of the job"),
         (["--job", "scored.yaml"], "leave eval_every out of the job"),
     ],

@@ -110,7 +110,7 @@ def _is_measured_alike(other: Charter, charter: Charter) -> bool:
     """Whether runs of two studies vary alike, as far as that is a matter of how they are scored."""
     return all(
         getattr(other, name) == getattr(charter, name)
-        for name in ("environment_digest", "eval_episodes", "judged_by", "eval_every")
+        for name in ("environment_digest", "eval_episodes", "judged_by", "judged_level", "eval_every")
     )
 
 

@@ -11,6 +11,9 @@ from researcher.study.log import to_json
 from researcher.types import Charter, FrameRequest, JudgedBy
 from swarm.environments.registry import is_bundled
 
+SPREAD_OF_EFFECT = 0.5
+"""Runs of one arm lie closer together than arms that differ: half of an effect on scores is one on their spread."""
+
 
 def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchState:
     if deps.store.find_charter(deps.study_id) is None:
@@ -30,19 +33,32 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
     assumptions = charter.assumptions
     if held_out < charter.eval_episodes:
         assumptions += (f"The {charter.search_split} split has {held_out} tasks: a score is over all of them.",)
+    return _in_units_of_metric(
+        replace(
+            charter,
+            environment=reference,
+            environment_digest=environment.digest,
+            eval_episodes=held_out,
+            eval_every=request.eval_every or 0,
+            judged_by=request.judged_by,
+            judged_level=request.judged_level,
+            attempt_calls=request.attempt_calls,
+            attempt_tokens=request.attempt_tokens,
+            # A grader that a person wrote may give any number; those of the bundled environments give 0 to 1.
+            metric_range=(0.0, 1.0) if is_bundled(reference) else charter.metric_range,
+            assumptions=assumptions,
+        )
+    )
+
+
+def _in_units_of_metric(charter: Charter) -> Charter:
+    """The charter with effects in the units of what runs are judged by: a share of all steps, or of a spread."""
+    if charter.judged_by.is_score:
+        return charter
+    scale = float(charter.job["total_steps"]) if charter.judged_by is JudgedBy.STEPS_TO else SPREAD_OF_EFFECT
+    goal = charter.sample_size
     return replace(
         charter,
-        environment=reference,
-        environment_digest=environment.digest,
-        eval_episodes=held_out,
-        eval_every=request.eval_every or 0,
-        judged_by=request.judged_by,
-        attempt_calls=request.attempt_calls,
-        attempt_tokens=request.attempt_tokens,
-        metric=charter.metric
-        if request.judged_by is JudgedBy.FINAL
-        else f"{charter.metric}, over all steps of training",
-        # A grader that a person wrote may give any number; those of the bundled environments give 0 to 1.
-        metric_range=(0.0, 1.0) if is_bundled(reference) else charter.metric_range,
-        assumptions=assumptions,
+        rule=replace(charter.rule, min_effect=scale * charter.rule.min_effect),
+        sample_size=None if goal is None else replace(goal, target_effect=scale * goal.target_effect),
     )

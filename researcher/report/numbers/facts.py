@@ -369,7 +369,7 @@ def _gather_arm(
         experiment=experiment,
         search=summarize_arm(experiment.name, search, charter),
         base=_summarize_base(experiment.name, search, charter),
-        sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter),
+        sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter.of_scores),
         runs=runs,
         curves=_gather_curves(store, drawn, REWARD),
         held_out=_gather_held_out(store, counted, charter),
@@ -384,7 +384,7 @@ def _gather_arm(
 def _summarize_base(arm: str, search: Runs, charter: Charter) -> ArmSummary:
     """The scores of its runs before they were trained."""
     untrained = {seed: replace(run, score=run.base, failure="") for seed, run in search.items() if run.base is not None}
-    return summarize_arm(arm, untrained, charter)
+    return summarize_arm(arm, untrained, charter.of_scores)
 
 
 def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charter) -> dict[str, tuple[ScoredStep, ...]]:

@@ -25,7 +25,7 @@ SAME = 1e-9
 
 
 def rank_arms(arms: Iterable[ArmFacts], charter: Charter) -> tuple[ArmFacts, ...]:
-    sign = 1.0 if charter.direction == "minimize" else -1.0
+    sign = -charter.sign
     return tuple(
         sorted(
             arms,
@@ -85,8 +85,11 @@ def compare_on_sealed(
 
 
 def find_contradicted(charter: Charter, arms: Iterable[ArmFacts], sealed: Sequence[Comparison]) -> str | None:
-    """The sealed split has scores at the end of training alone, which say nothing of who learns sooner."""
+    """Return the arm that the sealed split speaks against.
+
+    The split has scores at the end of training alone, which contradict nothing that is judged by another number.
+    """
     best = next((arm.name for arm in arms if arm.has_rank and arm.is_kept), None)
-    if not sealed or sealed[0].arm != best or charter.judged_by is JudgedBy.AREA:
+    if not sealed or sealed[0].arm != best or charter.judged_by is not JudgedBy.FINAL:
         return None
     return best if contradicts(charter, sealed[0]) else None

@@ -51,6 +51,6 @@ def compare_speed(curves: Mapping[str, Sequence[Sequence[ScoredStep]]], baseline
 
 
 def _speed(arm: str, runs: Sequence[Sequence[ScoredStep]], level: float) -> ArmSpeed:
-    areas = [area.mean for curve in runs if (area := area_under(curve)) is not None]
-    reached = [steps for curve in runs if (steps := steps_to(curve, level)) is not None]
+    areas = [area.value for curve in runs if (area := area_under(curve)) is not None]
+    reached = [steps.value for curve in runs if (steps := steps_to(curve, level)) is not None]
     return ArmSpeed(arm, fmean(areas), fmean(reached) if reached else None, len(reached), len(runs))

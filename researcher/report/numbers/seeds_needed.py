@@ -11,20 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from researcher.judge import Runs
-from researcher.judge.power import MOST_SEEDS, measure_spread, power_of
+from researcher.judge.power import MOST_SEEDS, finds_worse, measure_spread, power_of
 from researcher.types import Charter, SampleSizeGoal
 
 
 @dataclass(frozen=True, slots=True)
 class SeedsNeeded:
     """With `seeds` runs per arm, where there are `has` at least, an arm that is better by `effect` is kept with
-    probability `power`. `seeds` is None where even `most` would not do."""
+    probability `power`; where `finds_worse`, none can be so much better, and a worse one is found. `seeds` is None
+    where even `most` would not do."""
 
     has: int
     seeds: int | None
     effect: float
     power: float
     most: int = MOST_SEEDS
+    finds_worse: bool = False
 
 
 def estimate_seeds(charter: Charter, scored: Mapping[str, Runs], open_arms: Sequence[str]) -> SeedsNeeded | None:
@@ -47,5 +49,6 @@ def estimate_seeds(charter: Charter, scored: Mapping[str, Runs], open_arms: Sequ
         index = bisect_left(sizes, goal.target_power, key=power)
         seeds = sizes[index] if index < len(sizes) else None
         if seeds is None or seeds > has:
-            return SeedsNeeded(has, seeds, effect, goal.target_power)
+            is_worse = finds_worse(charter, spread, effect)
+            return SeedsNeeded(has, seeds, effect, goal.target_power, finds_worse=is_worse)
     return None

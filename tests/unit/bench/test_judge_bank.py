@@ -13,7 +13,9 @@ from scipy import stats
 from bench.judge.bank import Case, cases, draw, judge_one, play, play_real
 from bench.judge.many_studies import decide
 from bench.judge.policies import fixed_seeds
+from bench.judge.shapes import beta
 from researcher.judge.power import Spread, power_of
+from researcher.judge.samples import SHRINKAGE
 from researcher.types import Verdict
 
 BANK = {case.name: case for case in cases()}
@@ -53,6 +55,21 @@ def test_better_arm_is_found_as_often_as_the_design_says(name: str, seeds: int) 
     noise = 0.25 / fixed_seeds(4, seeds).charter.eval_episodes
     said = power_of(fixed_seeds(4, seeds).charter, Spread(deviation**2, 1e6, noise, "known", 0.5), 4, seeds, 0.10)
     assert said == pytest.approx(found, abs=0.06)
+
+
+@pytest.mark.parametrize("seeds", [4, 9])
+@pytest.mark.parametrize(("mean", "other"), [(0.98, 0.88), (0.95, 0.85), (0.85, 0.95), (0.02, 0.12), (0.1, 0.2)])
+def test_arm_near_an_end_of_the_range_is_found_as_often_as_the_design_says(
+    mean: float, other: float, seeds: int
+) -> None:
+    deviation, charter = 0.015, fixed_seeds(4, seeds).charter
+    wider = deviation * (other * (1 - other) / (mean * (1 - mean))) ** (SHRINKAGE / 2)
+    rates = play(Case("near an end", beta(other, wider), beta(mean, deviation), arms=1), seeds, STUDIES, seed=3)
+    found = (rates.first_kept if other > mean else rates.worse) / STUDIES
+
+    noise = mean * (1 - mean) / charter.eval_episodes
+    said = power_of(charter, Spread(deviation**2, 1e6, noise, "known", mean), 4, seeds, 0.10)
+    assert said == pytest.approx(found, abs=0.08)
 
 
 @pytest.mark.parametrize(

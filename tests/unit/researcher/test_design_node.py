@@ -165,7 +165,15 @@ def test_earlier_studies_of_the_environment_make_the_pilot_needless(store: Exper
     assert planned.sample_size.seed_variance < assume_spread(deps.log.charter()).seed_variance
 
 
-@pytest.mark.parametrize("measured", [{"judged_by": JudgedBy.AREA}, {"eval_every": 5}, {"eval_episodes": 7}])
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {"judged_by": JudgedBy.AREA},
+        {"judged_by": JudgedBy.STEPS_TO, "judged_level": 0.5},
+        {"eval_every": 5},
+        {"eval_episodes": 7},
+    ],
+)
 def test_earlier_studies_that_measured_otherwise_do_not_replace_the_pilot(
     store: ExperimentStore, tmp_path: Path, measured: dict[str, Any]
 ) -> None:

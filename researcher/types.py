@@ -313,6 +313,11 @@ class Charter:
         return self.metric_range
 
     @property
+    def room_range(self) -> tuple[float, float] | None:
+        """The range near whose ends the number varies less; None where it has no such ends, as distances have none."""
+        return None if self.judged_by is JudgedBy.SPREAD else self.judged_range
+
+    @property
     def judged(self) -> str:
         """What runs are judged by, in words."""
         match self.judged_by:

@@ -80,12 +80,12 @@ def play_studies(
             path = Path(folder) / f"{first}.db"
             with open_store(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as database:
                 for _ in range(min(STUDIES_PER_STORE, studies - first)):
-                    played.append(_play(store, database, charter, make_planner(), truth, random))
+                    played.append(play_study(store, database, charter, make_planner(), truth, random))
             path.unlink()
     return played
 
 
-def _play(
+def play_study(
     store: ExperimentStore,
     database: sqlite3.Connection,
     charter: Charter,

@@ -45,6 +45,8 @@ from researcher.types import (
     Contrast,
     DecisionRule,
     JudgedContrast,
+    Outcome,
+    Relation,
     Verdict,
 )
 
@@ -122,7 +124,9 @@ def judge(
         comparisons=(*(rule_out(item, ruled_out) for item in earlier if item.arm not in repeated), *compared),
         ranking=tuple(arm.arm for arm in ranked),
         failed={arm: tuple(reasons) for arm, reasons in (failed or {}).items() if reasons},
-        contrasts=_judge_contrasts(charter, runs, family, ruled_out),
+        contrasts=tuple(
+            _settle_best(charter, item, compared) for item in _judge_contrasts(charter, runs, family, ruled_out)
+        ),
     )
 
 
@@ -226,7 +230,7 @@ def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> l
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
     runs, baseline = family.runs[arm], family.runs.get(charter.baseline, {})
     samples = {
-        name: sample_of(list(each.values()), charter.judged_range)
+        name: sample_of(list(each.values()), charter.room_range)
         for name, each in ((arm, runs), (charter.baseline, baseline))
     }
     weights = {arm: 1.0, charter.baseline: -1.0}
@@ -372,13 +376,27 @@ def _judge_contrasts(
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
-    samples = {arm: sample_of(list(of_plan[arm].values()), charter.judged_range) for arm in of_plan}
+    samples = {arm: sample_of(list(of_plan[arm].values()), charter.room_range) for arm in of_plan}
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
     alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.iteration) / len(family.contrasts)
     judged = (
         judge_contrast(charter, key, contrast, samples, troubles, alpha) for key, contrast in family.contrasts.items()
     )
     return tuple(rule_out_contrast(item, ruled_out) for item in judged)
+
+
+def _settle_best(charter: Charter, item: JudgedContrast, compared: Sequence[Comparison]) -> JudgedContrast:
+    """A contrast that is not decided by itself, where the verdicts say it: every other arm is worse than the baseline.
+
+    The comparisons are corrected as one family, so that all of them hold together.
+    """
+    arms = {*item.contrast.arms, *item.contrast.against}
+    first = item.contrast.arms[:1] if item.contrast.against else (charter.baseline,)
+    worse = {each.arm for each in compared if each.verdict is Verdict.WORSE}
+    is_settled = charter.baseline in first and arms - {charter.baseline} <= worse
+    if item.contrast.relation is not Relation.BEST or item.outcome is not Outcome.UNDECIDED or not is_settled:
+        return item
+    return replace(item, outcome=Outcome.SUPPORTED, winner=charter.baseline)
 
 
 def _share_of_troubles(runs: Runs, missing: Mapping[int, str]) -> float:

@@ -69,7 +69,7 @@ def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis:
         return Spread(assumed.seed_variance, assumed.df, assumed.noise_variance, basis)
     mean = fmean(run.score for runs in groups for run in runs)
     # Where the range is unknown, all means have the same room.
-    share = 1.0 if charter.judged_range is None else room_at(mean, charter.judged_range) / MIDDLE_ROOM
+    share = 1.0 if charter.room_range is None else room_at(mean, charter.room_range) / MIDDLE_ROOM
     df = float(sum(len(runs) - 1 for runs in groups))
     squares = sum(
         (len(runs) - 1) * max(0.0, variance([run.score for run in runs]) - fmean(run.noise for run in runs))
@@ -79,7 +79,7 @@ def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis:
     return Spread(
         seed_variance=(assumed.df * assumed.seed_variance * share**SHRINKAGE + squares) / (assumed.df + df),
         df=assumed.df + df,
-        noise_variance=fmean(noise) if charter.judged_range is None else max(assumed.noise_variance * share, *noise),
+        noise_variance=fmean(noise) if charter.room_range is None else max(assumed.noise_variance * share, *noise),
         basis=basis,
         mean=mean,
     )
@@ -163,13 +163,13 @@ def finds_worse(charter: Charter, spread: Spread, effect: float) -> bool:
 
 def _rooms(charter: Charter, spread: Spread, effect: float) -> tuple[float, float, float]:
     """The room at the mean that was measured, at the baseline's, which is the same, and at the other arm's."""
-    if charter.judged_range is None:
+    if charter.room_range is None:
         return 1.0, 1.0, 1.0
-    low, high = charter.judged_range
+    low, high = charter.room_range
     mean = (low + high) / 2 if spread.mean is None else spread.mean
     step = charter.sign * effect * (-1 if finds_worse(charter, spread, effect) else 1)
-    here = room_at(mean, charter.judged_range)
-    return here, here, room_at(mean + step, charter.judged_range)
+    here = room_at(mean, charter.room_range)
+    return here, here, room_at(mean + step, charter.room_range)
 
 
 def _scale(charter: Charter) -> float:

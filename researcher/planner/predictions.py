@@ -6,24 +6,34 @@ of statistics.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
+from researcher.question.factors import SPECS
 from researcher.question.wording import title_of, title_of_environment
-from researcher.types import Arm, Charter, Contrast, Hypothesis, Relation
+from researcher.types import Arm, Asked, Charter, Contrast, Hypothesis, Relation
 
 
 def predict(arms: tuple[Arm, ...], charter: Charter) -> tuple[Hypothesis, ...]:
-    """That another level of each factor is better; that one arm is best of three or more; of two factors which matters
-    more, and whether they act on each other."""
+    """Return the hypotheses that answer what the charter asks, and no others: they share the probability of an error.
+
+    What is best of two arms is whether the other one is better than the baseline.
+    """
     baseline = next((arm for arm in arms if arm.is_baseline), arms[0])
     grouped = _by_change(arms, baseline)
-    found = [_is_better(changed, names, baseline, charter) for changed, names in grouped.items()]
-    if len(arms) > 2:
-        found.append(_one_is_best(arms, charter))
-    single = [(names, group) for names, group in grouped.items() if len(names) == 1]
-    if len(single) == 2:
-        found += _of_two_factors(single, grouped, baseline)
-    return tuple(found)
+    match charter.asks.asked:
+        case Asked.MATTERS_MORE:
+            return _matters_more(grouped)
+        case Asked.INTERACTION:
+            return _interactions(arms, baseline)
+        case Asked.EQUAL:
+            return (_is_equal(arms, baseline, charter),)
+        case Asked.NEEDED:
+            return (_is_needed(arms, charter),)
+        case Asked.BEST | Asked.SOONER | Asked.MORE_STABLE if len(arms) > 2:
+            return (_one_is_best(arms, charter),)
+        case _:
+            return tuple(_is_better(changed, names, baseline, charter) for changed, names in grouped.items())
 
 
 def _by_change(arms: Sequence[Arm], baseline: Arm) -> dict[tuple[str, ...], list[str]]:
@@ -56,27 +66,64 @@ def _one_is_best(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
     )
 
 
-def _of_two_factors(
-    single: list[tuple[tuple[str, ...], list[str]]], grouped: dict[tuple[str, ...], list[str]], baseline: Arm
-) -> list[Hypothesis]:
-    ((one_name,), one), ((other_name,), other) = single
-    first, second = title_of(one_name), title_of(other_name)
-    found = [
+def _is_equal(arms: Sequence[Arm], baseline: Arm, charter: Charter) -> Hypothesis:
+    names = tuple(arm.name for arm in arms if arm is not baseline)
+    place = title_of_environment(charter.task)
+    return Hypothesis(
+        statement=f"{' and '.join(names)} and {baseline.name} are equally good for {place}.",
+        prediction="No arm is further from the baseline than the smallest effect that matters.",
+        arms=names,
+        contrast=Contrast(Relation.EQUIVALENT, names, (baseline.name,)),
+    )
+
+
+def _is_needed(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
+    """That something is better than the arm without it, which is the first one where no level is off."""
+    (factor,) = charter.asks.factors
+    spec = SPECS.get(factor.name)
+    off = None if spec is None else spec.off
+    without = next((arm for arm in arms if arm.factors.get(factor.name) == off), arms[0])
+    names = tuple(arm.name for arm in arms if arm is not without)
+    return Hypothesis(
+        statement=f"{title_of(factor.name)} is needed for {title_of_environment(charter.task)}.",
+        prediction=f"{' or '.join(names)} beats {without.name} on held-out episodes.",
+        arms=names,
+        contrast=Contrast(Relation.BETTER, names, (without.name,)),
+    )
+
+
+def _matters_more(grouped: Mapping[tuple[str, ...], list[str]]) -> tuple[Hypothesis, ...]:
+    """One hypothesis for each pair of factors, of arms that change one factor alone."""
+    single = {changed[0]: names for changed, names in grouped.items() if len(changed) == 1}
+    return tuple(
         Hypothesis(
-            statement=f"{first} matters more than {second}.",
-            prediction=f"Changing {first} moves the score further, up or down, than changing {second}.",
-            arms=(*one, *other),
-            contrast=Contrast(Relation.MATTERS_MORE, tuple(one), tuple(other)),
+            statement=f"{title_of(first)} matters more than {title_of(second)}.",
+            prediction=f"Changing {title_of(first)} moves the score further, up or down, than {title_of(second)}.",
+            arms=(*single[first], *single[second]),
+            contrast=Contrast(Relation.MATTERS_MORE, tuple(single[first]), tuple(single[second])),
         )
-    ]
-    both = grouped.get((one_name, other_name)) or grouped.get((other_name, one_name)) or []
-    if len(one) == len(other) == len(both) == 1:
-        found.append(
-            Hypothesis(
-                statement=f"{first} and {second} act on each other.",
-                prediction=f"{both[0]} is not what {one[0]} and {other[0]} add up to.",
-                arms=(one[0], other[0], both[0]),
-                contrast=Contrast(Relation.INTERACTION, (baseline.name, one[0], other[0], both[0])),
+        for first, second in combinations(single, 2)
+    )
+
+
+def _interactions(arms: Sequence[Arm], baseline: Arm) -> tuple[Hypothesis, ...]:
+    """One hypothesis for each arm that changes two factors, beside the two arms that change one of both."""
+    by_factors = {tuple(sorted(arm.factors.items(), key=str)): arm for arm in arms}
+    found: list[Hypothesis] = []
+    for both in arms:
+        changed = [name for name in both.factors if both.factors[name] != baseline.factors.get(name)]
+        if len(changed) != 2:
+            continue
+        alone = [{**baseline.factors, name: both.factors[name]} for name in changed]
+        first, second = (by_factors.get(tuple(sorted(each.items(), key=str))) for each in alone)
+        if first is not None and second is not None:
+            names = (baseline.name, first.name, second.name, both.name)
+            found.append(
+                Hypothesis(
+                    statement=f"{' and '.join(map(title_of, changed))} act on each other.",
+                    prediction=f"{both.name} is not what {first.name} and {second.name} add up to.",
+                    arms=names[1:],
+                    contrast=Contrast(Relation.INTERACTION, names),
+                )
             )
-        )
-    return found
+    return tuple(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from researcher.report.asked import answer_relation, is_answered
 from researcher.report.formats import (
     LEAST,
     count_kinds,
@@ -21,7 +22,7 @@ from researcher.report.formats import (
 )
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.study.ending import headline
-from researcher.types import Comparison, JudgedContrast, Outcome, Relation, Verdict
+from researcher.types import Asked, Comparison, JudgedContrast, Outcome, Relation, Verdict
 
 
 def not_studied(facts: StudyFacts) -> str:
@@ -45,15 +46,24 @@ def _answer_so_far(facts: StudyFacts) -> str:
     if not facts.compared:
         return "No answer yet: nothing has been compared with the baseline."
     lead = [_lead(facts)] if facts.is_best_asked else []
-    return " ".join([*lead, *_against_baseline(facts, baseline), *_other_contrasts(facts), *_spending(facts)])
+    return " ".join(
+        [
+            *answer_relation(facts),
+            *lead,
+            *_against_baseline(facts, baseline),
+            *_other_contrasts(facts),
+            *_spending(facts),
+        ]
+    )
 
 
 def _lead(facts: StudyFacts) -> str:
     """What is best, with what the judge says of that."""
     asked = [item for item in facts.contrasts if item.contrast.relation is Relation.BEST]
     ranked = facts.ranked
-    if asked and asked[-1].winner == ranked[0].name:
-        return f"{ranked[0].name} is best: {_mean_of(ranked[0])}."
+    if asked and asked[-1].outcome is Outcome.SUPPORTED and asked[-1].winner == ranked[0].name:
+        word = _BEST_WORDS.get(facts.charter.asks.asked, "is best")
+        return f"{ranked[0].name} {word}: {_mean_of(ranked[0])}."
     equal, first = _leading(facts), format_score(ranked[0].search.mean)
     if len(equal) > 1:
         found = f"{join_names(equal)} share the best mean of {len(ranked)} arms, {first}"
@@ -68,6 +78,12 @@ def _lead(facts: StudyFacts) -> str:
         Outcome.UNDECIDED: "which is best is not decided",
     }[asked[-1].outcome]
     return f"{found}; {said}{_grounds(facts, asked[-1])}."
+
+
+_BEST_WORDS: Mapping[Asked, str] = {
+    Asked.SOONER: "is best, for it learns soonest",
+    Asked.MORE_STABLE: "is best, for its runs differ least",
+}
 
 
 def _leading(facts: StudyFacts) -> list[str]:
@@ -197,7 +213,7 @@ def _other_contrasts(facts: StudyFacts) -> Iterator[str]:
     statements = {item.key: item.statement for item in facts.hypotheses}
     last = {item.contrast: item for item in facts.contrasts}
     for item in last.values():
-        if item.contrast.relation in _ASKED:
+        if item.contrast.relation in _ASKED and not is_answered(facts, item.contrast.relation):
             said = _ANSWERS[item.outcome]
             if item.contrast.relation is Relation.MATTERS_MORE and item.outcome is Outcome.REFUTED:
                 said = "It is the other way round than this: {statement}"

@@ -14,6 +14,7 @@ from researcher.types import (
     Action,
     Analysis,
     ArmSummary,
+    Asked,
     Charter,
     ClaimKind,
     Comparison,
@@ -240,14 +241,35 @@ def test_number_of_runs_is_left_to_the_design_unless_a_person_says_it() -> None:
     assert [charter.sample_size and charter.sample_size.seeds for charter in (fixed, said)] == [5, 4]
 
 
-def test_predictions_of_two_crossed_factors_ask_which_matters_more_and_whether_they_act_on_each_other() -> None:
-    _, _, plan = _begin("learning rate 1e-4 or 1e-3 with KL or no KL for copying")
+@pytest.mark.parametrize(
+    ("asked", "levels", "relations"),
+    [
+        (Asked.EFFECT, ("lr=1e-4,1e-3", "use_kl_loss=false,true"), [Relation.BETTER] * 3),
+        (Asked.BEST, ("lr=1e-4,1e-3", "use_kl_loss=false,true"), [Relation.BEST]),
+        (Asked.BEST, ("lr=1e-4,1e-3",), [Relation.BETTER]),
+        (Asked.MATTERS_MORE, ("lr=1e-4,1e-3", "use_kl_loss=false,true"), [Relation.MATTERS_MORE]),
+        (Asked.INTERACTION, ("lr=1e-4,1e-3,3e-3", "use_kl_loss=false,true"), [Relation.INTERACTION] * 2),
+        (Asked.EQUAL, ("lr=1e-4,1e-3",), [Relation.EQUIVALENT]),
+        (Asked.NEEDED, ("use_kl_loss=false,true",), [Relation.BETTER]),
+    ],
+)
+def test_predictions_are_of_the_relation_that_is_asked_and_of_no_other(
+    asked: Asked, levels: tuple[str, ...], relations: list[Relation]
+) -> None:
+    _, _, plan = _begin("A title", asked=asked, vary=levels)
 
-    contrasts = {item.contrast.relation: item.contrast for item in plan.hypotheses if item.contrast}
-    assert set(contrasts) == {Relation.BETTER, Relation.BEST, Relation.MATTERS_MORE, Relation.INTERACTION}
-    assert all(is_complete(contrast) for contrast in contrasts.values())
+    contrasts = [item.contrast for item in plan.hypotheses if item.contrast]
+    assert [contrast.relation for contrast in contrasts] == relations
+    assert all(is_complete(contrast) for contrast in contrasts)
+
+
+def test_interaction_is_of_arms_without_with_one_and_with_both_changes() -> None:
+    _, _, plan = _begin("A title", asked=Asked.INTERACTION, vary=("lr=1e-4,1e-3", "use_kl_loss=false,true"))
+
+    (contrast,) = (item.contrast for item in plan.hypotheses)
+    assert contrast is not None
     jobs = {arm.name: (arm.job["lr"], arm.job["use_kl_loss"]) for arm in plan.arms}
-    neither, one, other, both = (jobs[arm] for arm in contrasts[Relation.INTERACTION].arms)
+    neither, one, other, both = (jobs[arm] for arm in contrast.arms)
     assert sum(a != b for a, b in zip(neither, both, strict=True)) == 2
     assert {one, other} == {(neither[0], both[1]), (both[0], neither[1])}
 

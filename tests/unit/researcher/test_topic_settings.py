@@ -10,8 +10,8 @@ from experiments_db import open_store
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.study import settings as study_settings
 from researcher.study.requests import create_study
-from researcher.study.settings import StudySettings, complete_from_topic, read_settings
-from researcher.types import Asked, ComparedAt, StudyKind
+from researcher.study.settings import StudySettings, check_study, complete_from_topic, read_settings
+from researcher.types import Asked, ComparedAt, JudgedBy, StudyKind
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 
@@ -124,3 +124,51 @@ def test_a_topic_that_was_read_is_stored_as_it_was_read(
     settings = complete_from_topic(topic, StudySettings())
     with open_store(tmp_path / "research.db") as store:
         assert create_study(store, topic, settings).settings == settings.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("text", "judged_by", "level"),
+    [
+        ("final", JudgedBy.FINAL, None),
+        ("area", JudgedBy.AREA, None),
+        ("worst", JudgedBy.WORST, None),
+        ("spread", JudgedBy.SPREAD, None),
+        ("steps-to:0.9", JudgedBy.STEPS_TO, 0.9),
+    ],
+)
+def test_metric_says_what_runs_are_judged_by(text: str, judged_by: JudgedBy, level: float | None) -> None:
+    request = read_settings({"metric": text, "vary": ["lr=1e-3,3e-3"]}).request("A title")
+
+    assert (request.judged_by, request.judged_level) == (judged_by, level)
+
+
+@pytest.mark.parametrize("text", ["best", "steps-to", "steps-to:", "steps-to:nan", "steps-to:soon", "final:0.9", ""])
+def test_metric_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(TopicInvalid, match="--metric"):
+        read_settings({"metric": text})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"metric": "area"}, "give --eval-every N"),
+        ({"metric": "worst"}, "give --eval-every N"),
+        ({"metric": "steps-to:0.9"}, "give --eval-every N"),
+        ({"asked": "sooner"}, "give --eval-every N"),
+        ({"asked": "sooner", "metric": "final"}, "use area or steps-to"),
+        ({"asked": "more_stable", "metric": "area", "eval_every": 5}, "use spread or worst"),
+        ({"metric": "steps-to:0.9", "eval_every": 5, "vary": ["total_steps=10,20"]}, "--equal steps"),
+    ],
+)
+def test_metric_that_cannot_be_measured_or_does_not_answer_is_refused_before_the_study(
+    values: dict[str, object], said: str
+) -> None:
+    settings = read_settings({"brain": "rules", "vary": ["lr=1e-3,3e-3"], **values})
+    with pytest.raises(TopicInvalid, match=said):
+        check_study("A title", settings)
+
+
+def test_topic_that_asks_what_is_more_stable_is_judged_by_spread() -> None:
+    settings = complete_from_topic("Which learning rate is more stable on sorting?", StudySettings())
+
+    assert (settings.asked, settings.judged_by) == (Asked.MORE_STABLE, JudgedBy.SPREAD)

@@ -1,0 +1,151 @@
+"""The relation that a study asks about, answered in one sentence: matters, interacts, is needed, is as good, diverges.
+
+Place in the flow: headline.py begins the answer with this sentence. The words are those of the question, the outcome is
+the judge's. What is best and what is better headline.py says itself. Nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from researcher.question.wording import title_of, title_of_environment
+from researcher.report.formats import join_names
+from researcher.report.numbers.facts import ArmFacts, StudyFacts
+from researcher.types import Asked, JudgedContrast, Outcome, Relation, Verdict
+
+_RELATIONS: Mapping[Asked, Relation] = MappingProxyType(
+    {
+        Asked.MATTERS_MORE: Relation.MATTERS_MORE,
+        Asked.INTERACTION: Relation.INTERACTION,
+        Asked.EQUAL: Relation.EQUIVALENT,
+        Asked.NEEDED: Relation.BETTER,
+    }
+)
+"""The relation of the hypothesis that answers a question."""
+
+
+def answer_relation(facts: StudyFacts) -> Iterator[str]:
+    """Yield the sentence that answers what is asked; none where headline.py answers it."""
+    asked = facts.charter.asks.asked
+    if not facts.charter.asks.factors or not facts.compared:
+        return
+    if asked is Asked.EFFECT:
+        yield from _of_effects(facts)
+    elif asked is Asked.DIVERGES:
+        yield _of_divergence(facts)
+    elif asked in _RELATIONS:
+        relation = _RELATIONS[asked]
+        for item in facts.contrasts:
+            if item.contrast.relation is relation:
+                yield f"{_ANSWERS[asked](facts, item)} ({item.reason.rstrip('.')})."
+
+
+def is_answered(facts: StudyFacts, relation: Relation) -> bool:
+    """Return whether the first sentence of the answer is about hypotheses of this relation."""
+    return bool(facts.charter.asks.factors) and _RELATIONS.get(facts.charter.asks.asked) is relation
+
+
+def _of_effects(facts: StudyFacts) -> Iterator[str]:
+    """Whether each factor matters: some arm that differs from the baseline in it alone is better or worse."""
+    baseline = facts.baseline
+    if baseline is None:
+        return
+    place = title_of_environment(facts.charter.task)
+    for factor in facts.charter.asks.factors:
+        arms = [arm for arm in facts.compared if _changes(arm, baseline) == {factor.name}]
+        verdicts = {arm.verdict for arm in arms}
+        if not arms:
+            continue
+        if {Verdict.KEEP, Verdict.WORSE} & verdicts:
+            yield _sentence(f"{title_of(factor.name)} matters for {place}.")
+        elif verdicts == {Verdict.NO_BETTER}:
+            yield f"No other {title_of(factor.name)} is better for {place}."
+        else:
+            yield f"Whether the {title_of(factor.name)} matters for {place} is not decided."
+
+
+def _changes(arm: ArmFacts, baseline: ArmFacts) -> set[str]:
+    ours, theirs = arm.experiment.factors, baseline.experiment.factors
+    return {name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
+
+
+def _of_divergence(facts: StudyFacts) -> str:
+    titles = join_names(title_of(factor.name) for factor in facts.charter.asks.factors)
+    failed = [arm for arm in facts.arms if arm.counts.failed]
+    if not failed:
+        runs = facts.counts.counting
+        return f"At no {titles} that was tried did training diverge or collapse, in {runs} runs."
+    arms = (f"{arm.name} in {arm.counts.failed} of {arm.counts.counting} runs" for arm in failed)
+    return f"Training diverged or collapsed at {join_names(arms)}."
+
+
+def _of_importance(facts: StudyFacts, item: JudgedContrast) -> str:
+    first, second = (_changed_by(facts, arms) for arms in (item.contrast.arms, item.contrast.against))
+    place = title_of_environment(facts.charter.task)
+    match item.outcome:
+        case Outcome.SUPPORTED:
+            return _sentence(f"{first} matters more for {place} than {second}")
+        case Outcome.REFUTED:
+            return _sentence(f"{second} matters more for {place} than {first}")
+        case Outcome.UNDECIDED:
+            return f"Whether {first} or {second} matters more for {place} is not decided"
+
+
+def _of_interaction(facts: StudyFacts, item: JudgedContrast) -> str:
+    neither, first, second, _ = item.contrast.arms
+    names = join_names(_changed_by(facts, (arm,), neither) for arm in (first, second))
+    place = title_of_environment(facts.charter.task)
+    match item.outcome:
+        case Outcome.SUPPORTED:
+            return _sentence(f"{names} interact in {place}")
+        case Outcome.REFUTED:
+            return _sentence(f"{names} do not interact in {place} by {facts.charter.rule.min_effect:g} or more")
+        case Outcome.UNDECIDED:
+            return f"Whether {names} interact in {place} is not decided"
+
+
+def _of_equality(facts: StudyFacts, item: JudgedContrast) -> str:
+    arms, rival = join_names(item.contrast.arms), item.contrast.against[0]
+    margin = item.contrast.margin or facts.charter.rule.min_effect
+    match item.outcome:
+        case Outcome.SUPPORTED:
+            return f"{arms} and {rival} are equally good within {margin:g}"
+        case Outcome.REFUTED:
+            return f"{arms} and {rival} differ by more than {margin:g}"
+        case Outcome.UNDECIDED:
+            return f"Whether {arms} and {rival} are equally good within {margin:g} is not decided"
+
+
+def _of_need(facts: StudyFacts, item: JudgedContrast) -> str:
+    title = title_of(facts.charter.asks.factors[0].name)
+    place = title_of_environment(facts.charter.task)
+    match item.outcome:
+        case Outcome.SUPPORTED:
+            return _sentence(f"{title} is needed for {place}")
+        case Outcome.REFUTED:
+            return _sentence(f"{title} is not needed for {place}")
+        case Outcome.UNDECIDED:
+            return f"Whether {title} is needed for {place} is not decided"
+
+
+_ANSWERS: Mapping[Asked, Callable[[StudyFacts, JudgedContrast], str]] = MappingProxyType(
+    {
+        Asked.MATTERS_MORE: _of_importance,
+        Asked.INTERACTION: _of_interaction,
+        Asked.EQUAL: _of_equality,
+        Asked.NEEDED: _of_need,
+    }
+)
+
+
+def _changed_by(facts: StudyFacts, arms: tuple[str, ...], against: str | None = None) -> str:
+    """The titles of the factors in which arms differ from another one, or from the baseline."""
+    found = {arm.name: arm for arm in facts.arms}
+    base = found[against or facts.charter.baseline]
+    names = dict.fromkeys(name for arm in arms for name in sorted(_changes(found[arm], base)))
+    return join_names(map(title_of, names))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

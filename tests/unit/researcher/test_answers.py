@@ -1,0 +1,108 @@
+"""The answer of a study begins with what was asked, in the words of the question, and with what the judge found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numpy.random import default_rng
+
+from bench.judge.simulation import Truth, play_study
+from experiments_db import open_store
+from researcher.planner.rules import RulesPlanner
+from researcher.question.wording import describe_question
+from researcher.report.headline import answer
+from researcher.report.numbers.facts import StudyFacts, gather
+from researcher.study.settings import StudySettings
+from researcher.types import Asked, Charter, Design
+
+LR = "lr=0.001,0.003"
+GROUPS = "num_repeat=4,8"
+KL = "use_kl_loss=false,true"
+
+
+def play(folder: Path, truth: Truth, **flags: Any) -> StudyFacts:
+    """A study that the real nodes carried out with the scores of the truth."""
+    settings = StudySettings.model_validate({"task": "reverse", "seeds": 9, **flags})
+    framed = RulesPlanner().frame(settings.request("A title"))
+    charter = replace(framed, metric_range=(0.0, 1.0), judged_by=settings.judged_by)
+    path = folder / "research.db"
+    with open_store(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as database:
+        play_study(store, database, charter, RulesPlanner(), truth, default_rng(1))
+        (study,) = store.list_studies()
+        return gather(store, study.id)
+
+
+TWO_FACTORS = {"vary": (LR, GROUPS), "design": Design.FACTORIAL}
+LOW, HIGH = "lr=0.001 num_repeat=8", "lr=0.003 num_repeat=8"
+LOW_FEW, HIGH_FEW = "lr=0.001 num_repeat=4", "lr=0.003 num_repeat=4"
+
+
+@pytest.mark.parametrize(
+    ("flags", "scores", "begins"),
+    [
+        ({"vary": (LR,)}, {"lr=0.003": 0.8}, "Learning rate matters for word reversal."),
+        ({"vary": (LR,)}, {"lr=0.003": 0.2}, "Learning rate matters for word reversal."),
+        ({"vary": (LR,)}, {}, "No other learning rate is better for word reversal."),
+        (
+            {"vary": (LR,), "asked": Asked.EQUAL},
+            {"lr=0.003": 0.8},
+            "lr=0.003 and lr=0.001 differ by more than 0.02 (",
+        ),
+        ({"vary": (KL,), "asked": Asked.NEEDED}, {"use_kl_loss=true": 0.8}, "KL term is needed for word reversal ("),
+        (
+            {"vary": (KL,), "asked": Asked.NEEDED},
+            {"use_kl_loss=true": 0.2},
+            "KL term is not needed for word reversal (",
+        ),
+        (
+            {**TWO_FACTORS, "asked": Asked.MATTERS_MORE},
+            {HIGH: 0.8, HIGH_FEW: 0.8, LOW_FEW: 0.52},
+            "Learning rate matters more for word reversal than group size (",
+        ),
+        (
+            {**TWO_FACTORS, "asked": Asked.MATTERS_MORE},
+            {HIGH: 0.52, HIGH_FEW: 0.8, LOW_FEW: 0.8},
+            "Group size matters more for word reversal than learning rate (",
+        ),
+        (
+            {**TWO_FACTORS, "asked": Asked.INTERACTION},
+            {HIGH_FEW: 0.9},
+            "Learning rate and group size interact in word reversal (",
+        ),
+        ({"vary": ("lr=0.0003,0.001,0.003",), "asked": Asked.BEST}, {"lr=0.003": 0.8}, "lr=0.003 is best: "),
+        ({"vary": ("lr=0.0003,0.001,0.003",), "asked": Asked.BEST}, {"lr=0.001": 0.8}, "lr=0.001 is best: "),
+    ],
+)
+def test_answer_begins_with_the_relation_that_is_asked(
+    tmp_path: Path, flags: Mapping[str, Any], scores: Mapping[str, float], begins: str
+) -> None:
+    facts = play(tmp_path, Truth(means=scores, deviation=0.02), **flags)
+    assert answer(facts).startswith(begins)
+
+
+def test_a_factor_of_which_too_little_is_known_is_not_decided(tmp_path: Path) -> None:
+    facts = play(tmp_path, Truth(deviation=0.2), vary=(LR,), seeds=3)
+    assert answer(facts).startswith("Whether the learning rate matters for word reversal is not decided.")
+
+
+def test_where_training_diverges_is_answered_by_how_many_runs_failed(tmp_path: Path) -> None:
+    truth = Truth(failures={"lr=0.1": 1.0}, deviation=0.02)
+    facts = play(tmp_path / "failed", truth, vary=("lr=0.001,0.01,0.1",), asked=Asked.DIVERGES)
+    assert answer(facts).startswith("Training diverged or collapsed at lr=0.1 in 9 of 9 runs.")
+
+
+def test_runs_that_lie_closer_together_are_better_where_spread_is_asked(tmp_path: Path) -> None:
+    truth = Truth(deviations={"lr=0.003": 0.001}, deviation=0.3, mean=0.5)
+    facts = play(tmp_path, truth, vary=(LR,), asked=Asked.MORE_STABLE, seeds=12, eval_episodes=4000)
+    charter: Charter = facts.charter
+    assert charter.judged_range == (0.0, 1.0) and charter.sign == -1.0
+    assert [arm.name for arm in facts.ranked] == ["lr=0.003", "lr=0.001"]
+    assert facts.compared[0].comparison is not None and facts.compared[0].comparison.verdict == "keep"
+    assert answer(facts).startswith("lr=0.003 is better than lr=0.001: -0.")
+    assert any("distance of a run from the median" in line for line in describe_question(charter))

@@ -22,7 +22,7 @@ from researcher.report.formats import (
 )
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.study.ending import headline
-from researcher.types import Asked, Comparison, JudgedContrast, Outcome, Relation, Verdict
+from researcher.types import Asked, Comparison, JudgedBy, JudgedContrast, Outcome, Relation, Verdict
 
 
 def not_studied(facts: StudyFacts) -> str:
@@ -46,15 +46,15 @@ def _answer_so_far(facts: StudyFacts) -> str:
     if not facts.compared:
         return "No answer yet: nothing has been compared with the baseline."
     lead = [_lead(facts)] if facts.is_best_asked else []
-    return " ".join(
-        [
-            *answer_relation(facts),
-            *lead,
-            *_against_baseline(facts, baseline),
-            *_other_contrasts(facts),
-            *_spending(facts),
-        ]
-    )
+    parts = [*answer_relation(facts), *lead, *_against_baseline(facts, baseline), *_other_contrasts(facts)]
+    return " ".join([*parts, *_units(facts), *_spending(facts)])
+
+
+def _units(facts: StudyFacts) -> Iterator[str]:
+    """What the numbers are, where they are not final scores."""
+    if facts.charter.judged_by is not JudgedBy.FINAL:
+        better = "larger" if facts.charter.sign > 0 else "smaller"
+        yield f"The numbers are: {facts.charter.judged}; a {better} one is better."
 
 
 def _lead(facts: StudyFacts) -> str:

@@ -85,3 +85,16 @@ def test_a_reader_that_looks_again_sees_what_one_that_looks_first_sees(tmp_path:
         after = reader.read()
         assert len(after.runs) == len(before.runs) + 1
         assert after == StudyReader(store, study_id).read()
+
+
+def test_arms_judged_by_another_number_are_ranked_by_the_numbers_of_the_analysis(contents: StudyContents) -> None:
+    assert contents.charter is not None
+    charter: Charter = replace(contents.charter, document={**contents.document, "judged_by": "spread"})
+    by_spread = replace(contents, charter=charter)
+    judged = {item["arm"]: list(item["scores"].values()) for item in by_spread.analysis["arms"]}
+
+    ranked = rank_arms(by_spread)
+    assert {item.arm.name: [seed.final for seed in item.seeds] for item in ranked} == judged
+    means = [item.mean for item in ranked if item.mean is not None]
+    assert means == sorted(means)
+    assert by_spread.metric == by_spread.findings[-1].metric

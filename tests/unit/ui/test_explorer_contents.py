@@ -91,10 +91,15 @@ def test_arms_judged_by_another_number_are_ranked_by_the_numbers_of_the_analysis
     assert contents.charter is not None
     charter: Charter = replace(contents.charter, document={**contents.document, "judged_by": "spread"})
     by_spread = replace(contents, charter=charter)
-    judged = {item["arm"]: list(item["scores"].values()) for item in by_spread.analysis["arms"]}
+    numbers = {arm.name: 0.1 * place for place, arm in enumerate(contents.experiments, 1)}
+    run_of = {
+        arm.name: next(run.id for run in contents.runs if run.experiment_id == arm.id) for arm in contents.experiments
+    }
+    arms = [
+        {"arm": name, "scores": {"0": number}, "base_scores": {}, "run_ids": [run_of[name]]}
+        for name, number in reversed(numbers.items())
+    ]
+    ranked = rank_arms(replace(by_spread, analysis={"arms": arms}))
 
-    ranked = rank_arms(by_spread)
-    assert {item.arm.name: [seed.final for seed in item.seeds] for item in ranked} == judged
-    means = [item.mean for item in ranked if item.mean is not None]
-    assert means == sorted(means)
+    assert [(item.arm.name, item.mean) for item in ranked] == list(numbers.items())
     assert by_spread.metric == by_spread.findings[-1].metric

@@ -40,6 +40,8 @@ def model(tmp_path: Path) -> Iterator[ReplyServer]:
     arms = [
         {"name": name, "settings": {"lr": lr}, "rationale": "r"} for name, lr in (("lr=0.001", 1e-3), ("hot", 0.01))
     ]
+    frame = json.loads((folder / "frame.1.md").read_text().strip("`json\n"))
+    (folder / "frame.1.md").write_text(json.dumps({**frame, "vary": ["lr=1e-3,1e-2"]}))
     for number in (1, 2):
         (folder / f"plan.{number}.md").write_text(json.dumps({**whole, "arms": arms, "hypotheses": []}))
     with ReplyServer(folder) as server:
@@ -88,8 +90,8 @@ def test_study_waits_through_failures_of_every_sort_and_finishes(store, model, b
 
 
 def test_answers_that_no_repair_mends_are_an_outage_too(store, model, begin, tmp_path):
-    good = (LEARNING_RATE / "frame.1.md").read_text()
     folder = tmp_path / "replies"
+    good = (folder / "frame.1.md").read_text()
     for number, text in enumerate(["I cannot say.", "[]", "{}", good], 1):
         (folder / f"frame.{number}.md").write_text(text)
     model.down = {"plan"}

@@ -32,6 +32,7 @@ from researcher.study.settings import read_settings
 from researcher.types import (
     Action,
     Analysis,
+    ArmProgram,
     Budget,
     Charter,
     Comparison,
@@ -168,6 +169,37 @@ def test_with_assume_a_model_frames_the_rest_and_the_charter_says_what_is_left_o
 
     assert "question: Field required" in told
     assert charter.not_studied == ("LoRA rank",) and charter.task == "reverse"
+
+
+def test_a_frame_that_swaps_a_factor_of_a_person_is_sent_back_with_the_reason(store, study_id, write_replies):
+    request = FrameRequest(TOPIC, question=Question(factors=read_factors(["lr=1e-3,1e-2,1e-4"])))
+    with ReplyServer(write_replies(frame=[frame_reply(vary=["batch_size=8,16"], baseline=[]), frame_reply()])) as model:
+        charter = make_brain(store, study_id, model.url).frame(request)
+        shown, told = (model.requests[number]["messages"][-1]["content"] for number in (0, 1))
+
+    assert '- vary: ["lr=0.001,0.01,0.0001"]' in shown
+    assert "the person did not ask about batch_size" in told
+    assert charter.asks.factors[0].levels == request.question.factors[0].levels
+
+
+def test_arms_of_one_program_share_what_was_written_for_the_first(store, study_id, write_replies):
+    frame = frame_reply(programs=["plain", "second try"], vary=["lr=1e-3,1e-2"], baseline=["plain", "lr=0.001"])
+    arms = [
+        arm("try", lr=1e-3) | {"program": "second try"}, arm("fast", lr=1e-2),
+        arm("both", lr=1e-2) | {"program": "second try"},
+    ]  # fmt: skip
+    with ReplyServer(write_replies(frame=[frame], plan=[plan_reply(arms=arms, hypotheses=[])])) as replies:
+        brain = make_brain(store, study_id, replies.url)
+        framed = brain.frame(FrameRequest(TOPIC))
+        programs: dict[str, ArmProgram] = {}
+        for planned in brain.plan(framed, History()).arms:
+            parent = programs.get(planned.parent or "")
+            programs[planned.name] = brain.write_program(framed, planned, parent)
+        assert replies.asked["write_program"] == 2
+        asked = replies.requests[-1]["messages"][1]["content"]
+
+    assert list(programs) == ["plain lr=0.001", "try", "fast", "both"]
+    assert "Its program: second try" in asked and "from which this one is to differ" in asked
 
 
 def test_arm_whose_name_promises_another_setting_is_told_to_the_model(store, study_id, write_replies, charter):

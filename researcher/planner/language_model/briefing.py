@@ -66,7 +66,7 @@ def list_fixed(request: FrameRequest) -> str:
         "task family": request.task,
         "kind": asked.kind if is_asked or asked.kind is StudyKind.OPTIMIZE else None,
         "ask": None if asked.asked is Asked.EFFECT else asked.asked,
-        "vary": json.dumps([factor_as_text(factor) for factor in asked.factors]) if is_asked else None,
+        "vary": json.dumps([_factor_as_text(factor) for factor in asked.factors]) if is_asked else None,
         "baseline": json.dumps([factor.compared_with for factor in asked.factors if factor.compared_with]),
         "design": asked.design,
         "equal in every arm": request.equal,
@@ -90,14 +90,14 @@ def show_choice(charter: Charter) -> str:
             "program: say in one sentence what that does differently."
         )
     if question.kind is StudyKind.OPTIMIZE:
-        lines = [f"- {factor_as_text(factor)}" for factor in question.factors]
+        lines = [f"- {_factor_as_text(factor)}" for factor in question.factors]
         return "\n".join(["An arm has one level of each of these factors, in any combination:", "", *lines])
     lines = [f"- {arm.name}: {json.dumps(_show_arm(arm, question))}" for arm in lay_out(question, charter.job)]
     return "\n".join(["The question has these arms, and a plan may have no others:", "", *lines])
 
 
-def factor_as_text(factor: Factor) -> str:
-    """Return a factor as --vary reads it; one of programs by their names."""
+def _factor_as_text(factor: Factor) -> str:
+    """A factor as --vary reads it; one of programs by their names."""
     if any(level.settings and not level.factors.keys() <= SPECS.keys() for level in factor.levels):
         parts = [f"{level.name}: {_assigned(level.settings)}" for level in factor.levels]
         return "; ".join(parts)

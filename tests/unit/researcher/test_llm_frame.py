@@ -43,8 +43,8 @@ def plan(charter: Charter, *arms: dict[str, Any], history: History | None = None
 
 
 def test_an_answer_is_the_question_that_the_same_flags_ask() -> None:
-    said = {"vary": [*LR, "num_repeat=4,8"], "fix": ["batch_size=8"], "baseline": ["num_repeat=4"]}
-    by_model = frame(**said, ask="matters_more")
+    said: dict[str, Any] = {"vary": [*LR, "num_repeat=4,8"], "fix": ["batch_size=8"], "baseline": ["num_repeat=4"]}
+    by_model = frame(None, **said, ask="matters_more")
     by_flags = RulesPlanner().frame(
         read_settings({"engine": "fake", "task": "reverse", "asked": "matters_more", **said}).request(TOPIC)
     )

@@ -228,6 +228,11 @@ class Factor:
     needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     compared_with: str | None = None
 
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The settings of a job that its levels set."""
+        return tuple(dict.fromkeys(name for level in self.levels for name in level.settings))
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -242,6 +247,11 @@ class Question:
     factors: tuple[Factor, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     design: Design | None = None
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The settings of a job that its factors vary."""
+        return tuple(dict.fromkeys(name for factor in self.factors for name in factor.varied))
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,13 @@ class ChaosStudy:
         """What the language model answers, as ReplyServer reads it."""
         folder.mkdir(parents=True)
         baseline, *others = [f"{self.setting}={value:g}" for value in self.values]
-        framed = {"question": f"{self.topic}?", "task": ENVIRONMENT, "baseline": baseline, "compared_at": "steps"}
+        framed = {
+            "question": f"{self.topic}?",
+            "task": ENVIRONMENT,
+            "vary": [f"{self.setting}={','.join(f'{value:g}' for value in self.values)}"],
+            "baseline": [baseline],
+            "compared_at": "steps",
+        }
         for name, answer in {
             "frame.1": framed,
             "interpret.1": {"claims": [{"claim": "opinion", "text": "Some of these learn less in so few steps."}]},

@@ -14,7 +14,8 @@ from researcher.planner.base import Planner
 from researcher.planner.fallback import FallbackPlanner
 from researcher.planner.language_model.backoff import Backoff
 from researcher.planner.language_model.chat import Chat, Price
-from researcher.planner.llm import PLAIN_PROGRAM, LLMPlanner
+from researcher.planner.language_model.planning import PLAIN_PROGRAM
+from researcher.planner.llm import LLMPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import StudySettings, read_request, rules_brain
@@ -40,9 +41,6 @@ def build_language_planner(
     )
     planner = LLMPlanner(
         chat,
-        seeds=settings.seeds,
-        steps=settings.steps,
-        base_job=settings.base_job(),
         environment=request.environment,
         program=settings.programs[0].code if settings.programs else None,
     )

@@ -2,9 +2,9 @@
 
 Place in the flow: one of the planners of base.py, made of two others. Each question goes to the language model first;
 what takes the rules' planner instead is a failure named beforehand: an outage, a spent budget of tokens or money, or
-both. The next question goes to the language model again. Rules answer only what they can answer soundly: they take the
-factors of the charter, or read the topic as `--brain rules` would, and write no program but the plain one. Where they
-cannot, the failure stands.
+both. The next question goes to the language model again. Rules answer only what they can answer soundly: they frame a
+topic as `--brain rules` reads it, plan by the factors of the charter, and write no program but the plain one. Where
+they cannot, the failure stands.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TypeVar
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.job_check import contradict_name
 from researcher.planner.base import Planner
+from researcher.planner.designs import default_space
 from researcher.planner.predictions import predict
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import PROGRAM
@@ -117,14 +118,10 @@ class FallbackPlanner:
         return self.rules.decide(self._with_question(charter), analysis, history)
 
     def _with_question(self, charter: Charter) -> Charter:
-        """The charter with a question as data. Raises TopicInvalid for a topic that rules cannot read, or that they
-        would study on another environment."""
-        if charter.asks.factors and charter.job:
+        """The charter with the space that rules search where it leaves the factors open."""
+        if charter.asks.factors:
             return charter
-        read = self.rules.frame(self.read(charter.topic))
-        if read.task != charter.task:
-            raise TopicInvalid(f"rules read the topic as one on {read.task}, the study is on {charter.task}")
-        return replace(charter, asks=read.asks, job=read.job, compared_at=charter.compared_at or read.compared_at)
+        return replace(charter, asks=replace(charter.asks, factors=default_space(charter.job)))
 
     def _write_plain(self, charter: Charter, arm: Arm) -> ArmProgram:
         """Raises PlannerError for an arm that is about another program."""

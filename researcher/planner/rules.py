@@ -88,7 +88,7 @@ class RulesPlanner:
         question = self._fill(request.question, task, request.steps)
         job = default_job(task, steps=request.steps, base=question.fixed)
         compared_at = request.equal or usual_comparison([factor.name for factor in question.factors])
-        usual = usual_amount(compared_at, job, _longest_reply(task))
+        usual = usual_amount(compared_at, job, longest_reply(task))
         amount = (request.amount or usual) if usual else 0.0
         charter = Charter(
             topic=request.topic,
@@ -269,8 +269,8 @@ def _has_room(budget: Budget, runs: int) -> bool:
     return budget.max_runs is not None and runs <= budget.max_runs
 
 
-def _longest_reply(task: str) -> int:
-    """Tokens that a reply may have on an environment, as far as that is known before it is opened."""
+def longest_reply(task: str) -> int:
+    """Return the tokens that a reply may have on an environment, as far as that is known before it is opened."""
     return TASK_FAMILIES[task].max_tokens if task in TASK_FAMILIES else DEFAULT_MAX_TOKENS
 
 

@@ -57,8 +57,11 @@ class QuestionFlags:
         return bool(self.vary) or len(self.programs) > 1 or len(self.train_envs) > 1
 
 
-def build_question(flags: QuestionFlags) -> Question:
-    """Return the question that flags ask. Raises TopicInvalid, which names the flag that is wrong."""
+def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Question:
+    """Return the question that flags ask. Raises TopicInvalid, which names the flag that is wrong.
+
+    With `needs_factors` False a planner may name the factors later.
+    """
     named = {PROGRAM: flags.programs, TRAIN_ENV: flags.train_envs}
     factors = tuple(
         Factor(factor, tuple(Level(name, {factor: name}, {}) for name in names))
@@ -71,13 +74,13 @@ def build_question(flags: QuestionFlags) -> Question:
         raise TopicInvalid(f"--fix: {', '.join(sorted(twice))} is set by another flag as well: leave one of them out")
     fixed = {**flags.job, **fixed}
     for factor in factors:
-        for name in sorted({name for level in factor.levels for name in level.settings} & fixed.keys()):
+        for name in sorted({*factor.varied} & fixed.keys()):
             flag = "--fix" if name in read_fixed(flags.fix) else _FLAGS_OF_SETTINGS.get(name, "--job")
             raise TopicInvalid(f"--vary: {factor.name} varies {name}, which {flag} fixes: leave one of both out")
     factors = _with_baseline(factors, flags.baseline)
-    if flags.kind is StudyKind.COMPARE and not factors:
+    if flags.kind is StudyKind.COMPARE and not factors and needs_factors:
         raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
-    if flags.asked in _OF_TWO and len(factors) < 2:
+    if flags.asked in _OF_TWO and len(factors) < 2 and (factors or needs_factors):
         raise TopicInvalid(f"--ask {flags.asked} is about two factors: add another --vary, or leave --ask out")
     return Question(
         kind=flags.kind,
@@ -206,10 +209,9 @@ def check_title(reading: Reading, question: Question, fix: Sequence[str], enviro
     Raises TopicInvalid: otherwise the study would be about something else than its title.
     """
     check_environment(reading, environment)
-    set_by_flags = {name for factor in question.factors for level in factor.levels for name in level.settings}
     # A named algorithm is fixed by settings of other names.
     fixed = {text.partition("=")[0].strip() for text in fix}
-    known = {*(factor.name for factor in question.factors), *set_by_flags, *question.fixed, *fixed}
+    known = {*(factor.name for factor in question.factors), *question.varied, *question.fixed, *fixed}
     for name in sorted(reading.names - known):
         raise TopicInvalid(
             f"the topic names {title_of(name)}, which no flag varies or fixes: add --vary {name}=VALUE,VALUE or "
@@ -247,11 +249,14 @@ def _with_baseline(factors: tuple[Factor, ...], names: Sequence[str]) -> tuple[F
         found.append(replace(factor, compared_with=level))
     if left:
         known = ", ".join(level.name for factor in factors for level in factor.levels)
-        raise TopicInvalid(f"--baseline: there is no level {next(iter(left))!r}: choose from {known}")
+        choice = f"choose from {known}" if known else "name a factor with --vary, or leave --baseline out"
+        raise TopicInvalid(f"--baseline: there is no level {next(iter(left))!r}: {choice}")
     return tuple(found)
 
 
 def _choose_design(factors: Sequence[Factor], flags: QuestionFlags) -> Design | None:
+    if flags.design is not None and not factors:
+        raise TopicInvalid("--design: it is about several factors: name them with --vary, or leave it out")
     if len(factors) < 2:
         return None
     if flags.kind is StudyKind.OPTIMIZE:

@@ -209,9 +209,8 @@ class StudySettings(BaseModel):
         return self.flags().name_factors or self.kind is StudyKind.OPTIMIZE
 
     def question(self) -> Question:
-        """What is asked, as data. Raises TopicInvalid; with a language model there may be no factors."""
-        flags = self.flags()
-        return build_question(flags) if self.brain == "rules" or flags.name_factors else Question(kind=self.kind)
+        """What is asked, as data. Raises TopicInvalid; a language model may be left to name the factors."""
+        return build_question(self.flags(), needs_factors=self.brain == "rules")
 
     def request(self, topic: str) -> FrameRequest:
         unit, _, amount = (self.equal or "").partition("=")
@@ -372,9 +371,8 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     if settings.brain == "rules":
         understood = tuple(describe_question(rules_brain(settings).frame(settings.request(topic))))
     else:
-        if settings.env is not None:
-            look_at(settings.env)
         _check_language_model(settings)
+        settings.request(topic)
     sandbox_of(settings)
     _check_programs(settings)
     check_servers(settings.servers)

@@ -28,9 +28,11 @@ from researcher.planner.language_model.chat import Chat, Price
 from researcher.planner.llm import LLMPlanner
 from researcher.question.flags import read_factors
 from researcher.study.budget import BudgetLedger
+from researcher.study.settings import read_settings
 from researcher.types import (
     Action,
     Analysis,
+    ArmProgram,
     Budget,
     Charter,
     Comparison,
@@ -40,6 +42,7 @@ from researcher.types import (
     Plan,
     Question,
     Relation,
+    StudyKind,
     Verdict,
 )
 from swarm import TrainJob
@@ -102,7 +105,7 @@ def make_brain(
         model="recorded-model", base_url=url, api_key=KEY, store=store, study_id=study_id, ledger=ledger, price=price,
         backoff=backoff,
     )  # fmt: skip
-    return LLMPlanner(chat, base_job={"engine": "fake"}, **options)
+    return LLMPlanner(chat, **options)
 
 
 @pytest.fixture
@@ -112,7 +115,18 @@ def brain(store: ExperimentStore, study_id: str, replies: ReplyServer) -> LLMPla
 
 @pytest.fixture
 def charter(brain: LLMPlanner) -> Charter:
-    return brain.frame(FrameRequest(topic=TOPIC))
+    return brain.frame(FrameRequest(topic=TOPIC, question=Question(fixed={"engine": "fake"})))
+
+
+@pytest.fixture
+def search(charter: Charter) -> Charter:
+    """A search in all that a model may choose from."""
+    return replace(charter, asks=replace(charter.asks, kind=StudyKind.OPTIMIZE, factors=()))
+
+
+def frame_reply(**changes: Any) -> str:
+    reply = json.loads((LEARNING_RATE / "frame.1.md").read_text().strip("`json\n"))
+    return json.dumps({**reply, **changes})
 
 
 def plan_reply(**changes: Any) -> str:
@@ -148,8 +162,7 @@ def test_a_model_may_say_that_a_topic_cannot_be_studied(store, study_id, write_r
 
 def test_with_assume_a_model_frames_the_rest_and_the_charter_says_what_is_left_out(store, study_id, write_replies):
     infeasible = {"infeasible": [{"what": "LoRA rank", "why": "no setting stands for it"}]}
-    whole = json.loads((LEARNING_RATE / "frame.1.md").read_text().strip("`json\n")) | infeasible
-    with ReplyServer(write_replies(frame=[json.dumps(infeasible), json.dumps(whole)])) as replies:
+    with ReplyServer(write_replies(frame=[json.dumps(infeasible), frame_reply(**infeasible)])) as replies:
         charter = make_brain(store, study_id, replies.url).frame(FrameRequest(TOPIC, assume=True))
         assert replies.asked["frame"] == 2
         told = replies.requests[1]["messages"][-1]["content"]
@@ -158,19 +171,50 @@ def test_with_assume_a_model_frames_the_rest_and_the_charter_says_what_is_left_o
     assert charter.not_studied == ("LoRA rank",) and charter.task == "reverse"
 
 
+def test_a_frame_that_swaps_a_factor_of_a_person_is_sent_back_with_the_reason(store, study_id, write_replies):
+    request = FrameRequest(TOPIC, question=Question(factors=read_factors(["lr=1e-3,1e-2,1e-4"])))
+    with ReplyServer(write_replies(frame=[frame_reply(vary=["batch_size=8,16"], baseline=[]), frame_reply()])) as model:
+        charter = make_brain(store, study_id, model.url).frame(request)
+        shown, told = (model.requests[number]["messages"][-1]["content"] for number in (0, 1))
+
+    assert '- vary: ["lr=0.001,0.01,0.0001"]' in shown
+    assert "the person did not ask about batch_size" in told
+    assert charter.asks.factors[0].levels == request.question.factors[0].levels
+
+
+def test_arms_of_one_program_share_what_was_written_for_the_first(store, study_id, write_replies):
+    frame = frame_reply(programs=["plain", "second try"], vary=["lr=1e-3,1e-2"], baseline=["plain", "lr=0.001"])
+    arms = [
+        arm("try", lr=1e-3) | {"program": "second try"}, arm("fast", lr=1e-2),
+        arm("both", lr=1e-2) | {"program": "second try"},
+    ]  # fmt: skip
+    with ReplyServer(write_replies(frame=[frame], plan=[plan_reply(arms=arms, hypotheses=[])])) as replies:
+        brain = make_brain(store, study_id, replies.url)
+        framed = brain.frame(FrameRequest(TOPIC))
+        programs: dict[str, ArmProgram] = {}
+        for planned in brain.plan(framed, History()).arms:
+            parent = programs.get(planned.parent or "")
+            programs[planned.name] = brain.write_program(framed, planned, parent)
+        assert replies.asked["write_program"] == 2
+        asked = replies.requests[-1]["messages"][1]["content"]
+
+    assert list(programs) == ["plain lr=0.001", "try", "fast", "both"]
+    assert "Its program: second try" in asked and "from which this one is to differ" in asked
+
+
 def test_arm_whose_name_promises_another_setting_is_told_to_the_model(store, study_id, write_replies, charter):
-    arms = [arm("lr=0.001", lr=0.001), arm("lr=0.01", lr=0.02)]
+    arms = [arm("lr=0.001", lr=0.001), arm("lr=0.01", lr=0.0001)]
     with ReplyServer(write_replies(plan=[plan_reply(arms=arms, hypotheses=[]), plan_reply()])) as replies:
         make_brain(store, study_id, replies.url).plan(charter, History())
         told = replies.requests[1]["messages"][-1]["content"]
 
-    assert "its name says lr=0.01, and its job has lr 0.02" in told
+    assert "its name says lr=0.01, and its job has lr 0.0001" in told
 
 
-def test_arms_of_a_model_train_on_as_many_episodes_as_the_baseline(store, study_id, write_replies, charter):
-    arms = [arm("lr=0.001", lr=0.001), arm("larger", batch_size=32)]
-    with ReplyServer(write_replies(plan=[plan_reply(arms=arms, hypotheses=[])])) as replies:
-        plan = make_brain(store, study_id, replies.url, steps=10).plan(charter, History())
+def test_arms_of_a_model_train_on_as_many_episodes_as_the_baseline(store, study_id, write_replies, search):
+    ten_steps = replace(search, job={**search.job, "total_steps": 10})
+    with ReplyServer(write_replies(plan=[plan_reply(arms=[arm("larger", batch_size=32)], hypotheses=[])])) as replies:
+        plan = make_brain(store, study_id, replies.url).plan(ten_steps, History())
 
     assert [(item.job["batch_size"], item.job["total_steps"]) for item in plan.arms] == [(16, 10), (32, 5)]
 
@@ -185,13 +229,19 @@ def test_the_charter_keeps_what_a_model_may_not_choose(charter):
 
 
 def test_what_a_person_fixed_stays_fixed(store, study_id, replies):
-    brain = make_brain(store, study_id, replies.url, seeds=2, steps=7)
-    budget = Budget(max_runs=9)
-    charter = brain.frame(FrameRequest(topic=TOPIC, task="reverse", eval_episodes=32, budget=budget))
+    brain = make_brain(store, study_id, replies.url)
+    settings = read_settings(
+        {
+            "brain": "llm", "task": "reverse", "eval_episodes": 32, "max_runs": 9, "seeds": 2, "steps": 7,
+            "fix": ["batch_size=8"], "equal": "tokens=300",
+        }
+    )  # fmt: skip
+    charter = brain.frame(settings.request(TOPIC))
     plan = brain.plan(charter, History())
-    assert (charter.eval_episodes, charter.budget) == (32, budget)
+    assert (charter.eval_episodes, charter.budget) == (32, Budget(max_runs=9))
+    assert (charter.compared_at, charter.amount) == ("tokens", 300)
     assert plan.seeds == (0, 1)
-    assert {arm.job["total_steps"] for arm in plan.arms} == {7}
+    assert {arm.job["batch_size"] for arm in plan.arms} == {8}
 
 
 def test_a_task_that_contradicts_the_flag_is_asked_again_and_given_up(store, study_id, replies):
@@ -229,12 +279,12 @@ def test_the_plan_has_the_arms_the_model_chose_as_checked_jobs(brain, charter):
     ("vary", "message"),
     [
         ("lr=1e-3,1e-2,1e-4", None),
-        ("lr=1e-3,1e-2,1e-4,3e-3", "lr: a person asked for lr=0.003 as well"),
-        ("lr=1e-3,1e-2", "lr: every arm has one of the levels lr=0.001, lr=0.01"),
+        ("lr=1e-3,1e-2,1e-4,3e-3", "the question asks for lr=0.003 as well"),
+        ("lr=1e-3,1e-2", "arm lr=0.0001: lr has one of the levels lr=0.001, lr=0.01"),
         ("batch_size=8,16", "lr cannot be set; choose from batch_size"),
     ],
 )
-def test_a_planner_adds_no_level_to_the_factors_of_a_person_and_drops_none(
+def test_a_plan_adds_no_level_to_the_factors_of_the_charter_and_drops_none(
     store, study_id, replies, charter, vary, message
 ):
     asked = replace(charter, asks=Question(factors=read_factors([vary])))
@@ -251,7 +301,7 @@ def test_a_planner_adds_no_level_to_the_factors_of_a_person_and_drops_none(
     [
         ({"seeds": 1}, "seeds must be from 3 to 10"),
         ({"seeds": 1000}, "seeds must be from 3 to 10"),
-        ({"arms": [arm("other", lr=0.1), arm("more", lr=0.2)]}, "one arm must be called exactly 'lr=0.001'"),
+        ({"arms": [arm("lr=0.001", batch_size=4), arm("b", lr=0.1)]}, "arm 'lr=0.001' is the baseline, and has other"),
         ({"arms": [arm("lr=0.001", lr=0.001)]}, "at least one arm besides"),
         ({"arms": [arm("lr=0.001", lr=0.001), arm("lr=0.001", lr=0.01)]}, "two arms have the same name"),
         ({"arms": [arm("lr=0.001", lr=0.001), arm("same", lr=1e-3)]}, "'lr=0.001' and 'same' have the same settings"),
@@ -262,11 +312,11 @@ def test_a_planner_adds_no_level_to_the_factors_of_a_person_and_drops_none(
         ({"arms": [arm("lr=0.001"), arm("b", batch_size=4096)]}, "batch_size \\* num_repeat is above 2048"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused_with_the_reason(store, study_id, write_replies, charter, changes, message):
+def test_a_plan_that_cannot_be_is_refused_with_the_reason(store, study_id, write_replies, search, changes, message):
     with ReplyServer(write_replies(plan=[plan_reply(**changes)])) as replies:
         brain = make_brain(store, study_id, replies.url)
         with pytest.raises(LanguageModelUnavailable, match=message):
-            brain.plan(charter, History())
+            brain.plan(search, History())
 
 
 def test_the_model_is_told_what_was_wrong_and_its_second_answer_counts(store, study_id, write_replies, charter):
@@ -284,9 +334,9 @@ def test_the_model_is_told_what_was_wrong_and_its_second_answer_counts(store, st
 
 
 def test_a_later_plan_brings_the_baseline_along_and_no_arm_under_another_meaning(
-    store, study_id, write_replies, brain, charter
+    store, study_id, write_replies, brain, search
 ):
-    first = brain.plan(charter, History())
+    first = brain.plan(search, History())
     history = History(plans=(first,), analyses=(ANALYSIS,))
     folder = write_replies(
         plan=[
@@ -296,7 +346,7 @@ def test_a_later_plan_brings_the_baseline_along_and_no_arm_under_another_meaning
         ]
     )
     with ReplyServer(folder) as replies:
-        plan = make_brain(store, study_id, replies.url).plan(charter, history)
+        plan = make_brain(store, study_id, replies.url).plan(search, history)
         told = [request["messages"][-1]["content"] for request in replies.requests]
     assert "has run with other settings" in told[1]
     assert "'lr=0.01' and 'again' have the same settings" in told[2]
@@ -327,9 +377,9 @@ def test_the_planted_bug_is_caught_by_check_and_repaired_over_http(brain, charte
     assert check(mended, plan.arms[0]) == ()
     assert "'dict' object has no attribute 'content'" in replies.requests[-1]["messages"][1]["content"]
 
+    calls = len(replies.requests)
     heir = brain.write_program(charter, plan.arms[1], written)
     assert heir.code == written.code
-    calls = len(replies.requests)
     assert brain.repair_program(charter, plan.arms[1], heir, problems).code == mended.code
     assert len(replies.requests) == calls
 
@@ -340,13 +390,6 @@ def test_programs_start_from_the_one_that_a_person_named(store, study_id, charte
     brain.write_program(charter, brain.plan(charter, History()).arms[0], None)
     asked = replies.requests[-1]["messages"][1]["content"]
     assert named in asked and "answer_in_turn" not in asked
-
-
-def test_unchanged_is_no_answer_without_a_parent(brain, charter, replies):
-    plan = brain.plan(charter, History())
-    replies.asked["write_program"] = 1
-    with pytest.raises(LanguageModelUnavailable, match="no fenced block"):
-        brain.write_program(charter, plan.arms[0], None)
 
 
 def test_interpretation_and_decision_come_as_claims_and_action(brain, charter):
@@ -459,11 +502,11 @@ def test_the_key_reaches_the_model_server_and_nothing_else(store, study_id, repl
     assert KEY not in repr(vars(brain)) + str(brain)
 
 
-def test_later_plan_that_the_runs_left_cannot_pay_is_told_so(store, study_id, write_replies, brain, charter):
-    first = brain.plan(charter, History())
-    limited = replace(charter, budget=Budget(max_runs=16))
+def test_later_plan_that_the_runs_left_cannot_pay_is_told_so(store, study_id, write_replies, brain, search):
+    first = brain.plan(search, History())
+    limited = replace(search, budget=Budget(max_runs=16))
     history = History(plans=(first,), analyses=(ANALYSIS,), runs_used=9)
-    arms = [arm("lr=0.001", lr=0.001), arm("kl", use_kl_loss=True)]
+    arms = [arm("kl", use_kl_loss=True)]
     folder = write_replies(plan=[plan_reply(arms=arms, seeds=4), plan_reply(arms=arms, seeds=3)])
     with ReplyServer(folder) as replies:
         plan = make_brain(store, study_id, replies.url).plan(limited, history)
@@ -482,8 +525,8 @@ def test_a_brain_of_another_direction_keeps_the_charter(brain, charter):
     assert brain.plan(minimize, History()).iteration == 0
 
 
-def test_a_hypothesis_that_names_a_relation_is_held_to_what_it_takes(store, study_id, write_replies, brain, charter):
-    arms = [arm("lr=0.001", lr=0.001), arm("lr=0.01", lr=0.01)]
+def test_a_hypothesis_that_names_a_relation_is_held_to_what_it_takes(store, study_id, write_replies, search):
+    arms = [arm("lr=0.01", lr=0.01)]
     words = {"statement": "Harm.", "prediction": "It falls.", "arms": ["lr=0.01"]}
     folder = write_replies(
         plan=[
@@ -493,7 +536,7 @@ def test_a_hypothesis_that_names_a_relation_is_held_to_what_it_takes(store, stud
         ]
     )
     with ReplyServer(folder) as replies:
-        plan = make_brain(store, study_id, replies.url).plan(charter, History())
+        plan = make_brain(store, study_id, replies.url).plan(search, History())
         told = [request["messages"][-1]["content"] for request in replies.requests]
     assert "interaction takes four arms" in told[1]
     assert "there is no arm nobody" in told[2]

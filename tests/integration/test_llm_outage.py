@@ -15,10 +15,11 @@ from llm_replies.server import BROKEN_JSON, DROP, HANG, LEARNING_RATE, OTHER_JSO
 from simulated_study import reports_without_images
 
 from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, open_store
-from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable
+from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
 from researcher.loop.session import work_on
 from researcher.planner.language_model import backoff
-from researcher.study.log import plan_from_json
+from researcher.study.changes.fork import Changes, prepare_fork
+from researcher.study.log import StudyLog, plan_from_json
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
 
@@ -40,6 +41,8 @@ def model(tmp_path: Path) -> Iterator[ReplyServer]:
     arms = [
         {"name": name, "settings": {"lr": lr}, "rationale": "r"} for name, lr in (("lr=0.001", 1e-3), ("hot", 0.01))
     ]
+    frame = json.loads((folder / "frame.1.md").read_text().strip("`json\n"))
+    (folder / "frame.1.md").write_text(json.dumps({**frame, "vary": ["lr=1e-3,1e-2"]}))
     for number in (1, 2):
         (folder / f"plan.{number}.md").write_text(json.dumps({**whole, "arms": arms, "hypotheses": []}))
     with ReplyServer(folder) as server:
@@ -87,9 +90,17 @@ def test_study_waits_through_failures_of_every_sort_and_finishes(store, model, b
     assert {run.status for run in store.list_runs(study_id=study_id)} == {RunStatus.FINISHED}
 
 
+def test_fork_of_a_framed_study_asks_nothing_else(store, begin, tmp_path):
+    study = work_on(store, begin(), tmp_path).study
+
+    assert prepare_fork(store, study, 1, Changes(seeds=2)).charter.asks == StudyLog(store, study.id).charter().asks
+    with pytest.raises(TopicInvalid, match="--topic: a language model frames a question only as a study begins"):
+        prepare_fork(store, study, 1, Changes(topic="lr 1e-3 or 2e-3 on reversal"))
+
+
 def test_answers_that_no_repair_mends_are_an_outage_too(store, model, begin, tmp_path):
-    good = (LEARNING_RATE / "frame.1.md").read_text()
     folder = tmp_path / "replies"
+    good = (folder / "frame.1.md").read_text()
     for number, text in enumerate(["I cannot say.", "[]", "{}", good], 1):
         (folder / f"frame.{number}.md").write_text(text)
     model.down = {"plan"}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from researcher.execution.environments import count_tasks
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.question.wording import describe_question
 from researcher.study.log import to_json
 from researcher.types import Charter, FrameRequest, JudgedBy
 from swarm.environments.registry import is_bundled
@@ -19,7 +20,7 @@ def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchSt
     if deps.store.find_charter(deps.study_id) is None:
         charter = _on_environment(deps, deps.planner.frame(request), request)
         deps.store.freeze_charter(deps.study_id, to_json(charter))
-        deps.log.note("charter.frozen", f"{charter.question} (task {charter.task}, baseline {charter.baseline})")
+        deps.log.note("charter.frozen", "; ".join(line.strip() for line in describe_question(charter)))
         for assumption in charter.assumptions:
             deps.log.note("charter.assumption", assumption)
     return state

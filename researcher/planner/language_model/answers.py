@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from researcher.types import Claim, ClaimKind, Measured, Relation
+from researcher.types import Asked, Claim, ClaimKind, Design, Measured, Relation, StudyKind
 
 MAX_ARMS = 12
 MAX_HYPOTHESES = 8
 MAX_CLAIMS = 24
+MAX_FACTORS = 8
 
-ArmName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9 =.,_+\-]{0,59}$")]
+_ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9 =.,_+\[\]\-]{0,59}$"
+ArmName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=_ARM_NAME)]
+ProgramName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_+\-]{0,59}$")]
+"""Without an equals sign: a level of a setting has one."""
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=600)]
 
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
@@ -31,7 +36,7 @@ class Unusable(ValueError):
 
 
 class Answer(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class InfeasibleAnswer(Answer):
@@ -41,12 +46,21 @@ class InfeasibleAnswer(Answer):
 
 class FrameAnswer(Answer):
     """Either a framed question, or what of the topic cannot be studied and the nearest topic that can; both where a
-    person said to go on without it."""
+    person said to go on without it.
+
+    `kind` to `baseline` are texts of the flags of the same names; `programs` are the names of those compared.
+    """
 
     question: Line | None = None
     task: Line | None = None
-    baseline: ArmName | None = None
-    compared_at: Literal["episodes", "steps"] = "episodes"
+    kind: StudyKind | None = None
+    ask: Asked | None = None
+    vary: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
+    programs: Annotated[list[ProgramName], Field(max_length=MAX_ARMS)] = []
+    fix: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
+    design: Design | None = None
+    baseline: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
+    compared_at: Literal["episodes", "steps"] | None = None
     assumptions: Annotated[list[Line], Field(max_length=10)] = []
     infeasible: Annotated[list[InfeasibleAnswer], Field(max_length=10)] = []
     nearest: Annotated[str, StringConstraints(strip_whitespace=True, max_length=600)] = ""
@@ -113,16 +127,18 @@ class InterpretAnswer(Answer):
 A = TypeVar("A", bound=Answer)
 
 
+def is_arm_name(text: str) -> bool:
+    """Whether an answer can hold the name of an arm."""
+    return re.fullmatch(_ARM_NAME, text) is not None
+
+
 def parse_answer(text: str, model: type[A]) -> A:
     """The last JSON object of `text` as a `model`. Raises Unusable."""
     try:
         return model.model_validate(_find_object(text))
     except ValidationError as error:
-        reasons = [
-            f"{'.'.join(str(part) for part in item['loc']) or 'the object'}: {item['msg']}"
-            for item in error.errors(include_url=False)[:5]
-        ]
-        raise Unusable("; ".join(reasons)) from error
+        found: list[Any] = error.errors(include_url=False)[:5]
+        raise Unusable("; ".join(map(_describe, found))) from error
 
 
 def parse_program(text: str) -> str:
@@ -136,6 +152,12 @@ def parse_program(text: str) -> str:
 def parse_claims(text: str) -> tuple[Claim, ...]:
     """What a model says of the results. Raises Unusable."""
     return tuple(claim.to_claim() for claim in parse_answer(text, InterpretAnswer).claims)
+
+
+def _describe(item: Mapping[str, Any]) -> str:
+    place = ".".join(str(part) for part in item["loc"]) or "the object"
+    reason = "there is no such field: leave it out" if item["type"] == "extra_forbidden" else item["msg"]
+    return f"{place}: {reason}"
 
 
 def _find_object(text: str) -> dict[str, Any]:

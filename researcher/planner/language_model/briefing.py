@@ -12,8 +12,22 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from researcher.question.factors import SPECS
-from researcher.types import Analysis, Budget, FrameRequest, History, Question, StudiedEnvironment
+from researcher.planner.designs import lay_out
+from researcher.question.factors import PROGRAM, SPECS
+from researcher.question.flags import value_as_text
+from researcher.types import (
+    Analysis,
+    Arm,
+    Asked,
+    Budget,
+    Charter,
+    Factor,
+    FrameRequest,
+    History,
+    Question,
+    StudiedEnvironment,
+    StudyKind,
+)
 from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 
@@ -31,16 +45,8 @@ TUNABLE = tuple(name for name in SPECS if name not in _NOT_TUNED)
 """The settings that an arm may set where a person named no factors."""
 
 
-def list_settings(question: Question) -> str:
-    """Return one line per setting that arms may set: its name, what it takes and its default.
-
-    Where a person named the factors these are all, each with its levels.
-    """
-    if question.factors:
-        return "\n".join(
-            f"- {factor.name}: {', '.join(level.name for level in factor.levels)}, which a person asked for"
-            for factor in question.factors
-        )
+def list_settings() -> str:
+    """Return one line per setting that a model may choose: its name, what it takes and its default."""
     schema = TrainJob.model_json_schema()["properties"]
     return "\n".join(f"- {name}: {_describe(schema[name])}" for name in TUNABLE)
 
@@ -53,15 +59,58 @@ def list_tasks(named: StudiedEnvironment | None) -> str:
 
 
 def list_fixed(request: FrameRequest) -> str:
-    """What a person has decided already."""
+    """Return what a person has decided already."""
+    asked = request.question
+    is_asked = bool(asked.factors)
     fixed = {
         "task family": request.task,
+        "kind": asked.kind if is_asked or asked.kind is StudyKind.OPTIMIZE else None,
+        "ask": None if asked.asked is Asked.EFFECT else asked.asked,
+        "vary": json.dumps([_factor_as_text(factor) for factor in asked.factors]) if is_asked else None,
+        "baseline": json.dumps([factor.compared_with for factor in asked.factors if factor.compared_with]),
+        "design": asked.design,
+        "equal in every arm": request.equal,
+        "settings of every arm": ", ".join(f"{name}={value_as_text(value)}" for name, value in asked.fixed.items()),
         "runs per arm": request.seeds,
-        "training steps per run": request.steps,
+        "steps between scores in mid-training": request.eval_every,
         "held-out episodes per score": request.eval_episodes,
     }
-    lines = [f"- {name}: {value}" for name, value in fixed.items() if value is not None]
-    return "\n".join(["Already fixed by the person:", *lines]) if lines else "Nothing else was fixed by the person."
+    lines = [f"- {name}: {value}" for name, value in fixed.items() if value not in (None, "", "[]")]
+    if not lines:
+        return "Nothing else was fixed by the person."
+    return "\n".join(["Fixed by the person; give `kind`, `ask`, `vary` and `baseline` as they stand here:", *lines])
+
+
+def show_choice(charter: Charter) -> str:
+    """Return what the arms of a plan may be: those of a comparison, or the space of a search."""
+    question = charter.asks
+    if not question.factors:
+        return (
+            f"An arm may change these settings, and no others:\n\n{list_settings()}\n\nIt may also have another "
+            "program: say in one sentence what that does differently."
+        )
+    if question.kind is StudyKind.OPTIMIZE:
+        lines = [f"- {_factor_as_text(factor)}" for factor in question.factors]
+        return "\n".join(["An arm has one level of each of these factors, in any combination:", "", *lines])
+    lines = [f"- {arm.name}: {json.dumps(_show_arm(arm, question))}" for arm in lay_out(question, charter.job)]
+    return "\n".join(["The question has these arms, and a plan may have no others:", "", *lines])
+
+
+def _factor_as_text(factor: Factor) -> str:
+    """A factor as --vary reads it; one of programs by their names."""
+    if any(level.settings and not level.factors.keys() <= SPECS.keys() for level in factor.levels):
+        parts = [f"{level.name}: {_assigned(level.settings)}" for level in factor.levels]
+        return "; ".join(parts)
+    return f"{factor.name}={','.join(value_as_text(level.factors[factor.name]) for level in factor.levels)}"
+
+
+def _show_arm(arm: Arm, question: Question) -> dict[str, Any]:
+    settings = {name: arm.job[name] for name in question.varied if name in arm.job}
+    return {"settings": settings} | ({PROGRAM: arm.factors[PROGRAM]} if PROGRAM in arm.factors else {})
+
+
+def _assigned(settings: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={value_as_text(value)}" for name, value in settings.items())
 
 
 def show_job(job: Mapping[str, Any]) -> str:

@@ -172,11 +172,12 @@ def _charter(
     charter = replace(known, budget=settings.budget(), assumptions=(*known.assumptions, said))
     if changes.topic is None:
         return charter
-    before = tuple(share_of_alpha(known.rule, iteration) for iteration in range(decision))
     if settings.brain != "rules":
-        own = known.rule.shares[known.rule.plans_of_parent :] or (1.0,)
-        question = {"topic": changes.topic, "question": changes.topic}
-        return replace(charter, **question, rule=replace(known.rule, shares=(*before, *own), plans_of_parent=decision))
+        raise TopicInvalid(
+            "--topic: a language model frames a question only as a study begins: begin one of its own for that "
+            "(researcher start)"
+        )
+    before = tuple(share_of_alpha(known.rule, iteration) for iteration in range(decision))
     planner = rules_brain(settings)
     framed = planner.frame(settings.request(changes.topic))
     _check_same_ground(

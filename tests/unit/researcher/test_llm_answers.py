@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from researcher.planner.language_model.answers import (
     DecideAnswer,
-    FrameAnswer,
     PlanAnswer,
     Unusable,
     parse_answer,
@@ -49,6 +48,11 @@ def test_the_last_object_of_an_answer_counts_whatever_is_around_it(text):
         ('{"action": "pause", "reason": "x"}', "action: Input should be 'refine' or 'stop'"),
         ('{"action": "stop"}', "reason: Field required"),
         ('{"action": "stop", "reason": "   "}', "reason: String should have at least 1 character"),
+        ('{"action": "stop", "reason": "x", "confidence": 1}', "confidence: there is no such field"),
+        (
+            '{"action": "stop", "reason": "x", "disqualified": [{"arm": "a", "reason": "x", "since": 1}]}',
+            "disqualified.0.since: there is no such field",
+        ),
     ],
 )
 def test_what_is_wrong_with_an_answer_is_named(text, message):
@@ -58,8 +62,8 @@ def test_what_is_wrong_with_an_answer_is_named(text, message):
 
 @pytest.mark.parametrize("name", ["", "../x", "a|b", "<b>", "a\nb", "x" * 61, "-rf", "lr=1;rm"])
 def test_names_of_arms_are_plain(name):
-    with pytest.raises(Unusable, match="baseline"):
-        parse_answer(json.dumps({"question": "q?", "task": "reverse", "baseline": name}), FrameAnswer)
+    with pytest.raises(Unusable, match=r"arms\.0\.name"):
+        parse_answer(json.dumps({"rationale": "r", "arms": [{"name": name, "rationale": "r"}], "seeds": 3}), PlanAnswer)
 
 
 def test_arms_and_hypotheses_are_bounded():

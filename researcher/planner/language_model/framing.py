@@ -1,0 +1,232 @@
+"""The question of a study as a language model frames it: its answer read as flags, and held to what a person said.
+
+Place in the flow: llm.py asks for a frame and gets a charter from here. The code that reads a person's flags builds the
+question. What a person said stands, and an answer that says otherwise is refused by name. This module asks nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from researcher.errors import TopicInvalid
+from researcher.planner.designs import BASELINE, default_job, lay_out
+from researcher.planner.equal_amounts import (
+    episodes_per_step,
+    hold_equal,
+    say_inequality,
+    say_what_is_equal,
+    usual_amount,
+    usual_comparison,
+)
+from researcher.planner.language_model.answers import MAX_ARMS, FrameAnswer, Unusable, is_arm_name, parse_answer
+from researcher.planner.language_model.briefing import TUNABLE
+from researcher.planner.language_model.planning import MAX_EPISODES_PER_STEP, contents_of
+from researcher.planner.rules import DEFAULT_TASK, EVAL_EPISODES, longest_reply
+from researcher.question.asking import QuestionFlags, build_question
+from researcher.question.flags import read_fixed, value_as_text
+from researcher.types import (
+    Arm,
+    Asked,
+    Charter,
+    ComparedAt,
+    DecisionRule,
+    Design,
+    Factor,
+    FrameRequest,
+    Question,
+    SampleSizeGoal,
+    StudyKind,
+)
+from swarm.errors import JobInvalid
+from swarm.tasks import TASK_FAMILIES
+
+METRIC = "mean reward of held-out episodes"
+MAX_TOPIC_CHARS = 4_000
+
+
+def check_request(request: FrameRequest) -> None:
+    """Raise TopicInvalid for a topic or for factors of a person that no answer could make a study of."""
+    topic, task = request.topic.strip(), request.task
+    if not topic:
+        raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
+    if len(topic) > MAX_TOPIC_CHARS:
+        raise TopicInvalid(f"the topic has {len(topic)} characters, at most {MAX_TOPIC_CHARS} are read: shorten it")
+    if task is not None and task not in TASK_FAMILIES:
+        raise TopicInvalid(f"unknown task {task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if request.question.factors:
+        _check_arms(_make_charter(request, request.question, task=task or DEFAULT_TASK))
+
+
+def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | FrameAnswer:
+    """Return the charter that an answer frames, or the answer itself where it refuses the topic. Raises Unusable."""
+    answer = parse_answer(text, FrameAnswer)
+    if answer.infeasible and not request.assume:
+        return answer
+    if missing := [name for name in ("question", "task") if getattr(answer, name) is None]:
+        raise Unusable("; ".join(f"{name}: Field required" for name in missing))
+    _check_task(answer, request)
+    _check_equal(answer, request)
+    try:
+        question = build_question(_read_flags(answer, request.question))
+        question = _keep_asked(question, request.question)
+        charter = _make_charter(request, question, task=str(answer.task), compared_at=answer.compared_at)
+        arms = _check_arms(charter)
+    except TopicInvalid as error:
+        raise Unusable(str(error)) from error
+    if not request.question.factors:
+        _check_choice(question, request, arms)
+    baseline = next(arm.name for arm in arms if arm.is_baseline)
+    return replace(
+        charter,
+        question=str(answer.question),
+        # The model has to be able to write the name in its plans.
+        baseline=baseline if is_arm_name(baseline) else BASELINE,
+        brain=author,
+        assumptions=(*answer.assumptions, *charter.assumptions, *say_inequality(arms, ComparedAt(charter.compared_at))),
+        not_studied=tuple(item.what for item in answer.infeasible),
+    )
+
+
+def _check_task(answer: FrameAnswer, request: FrameRequest) -> None:
+    fixed = request.task if request.environment is None else request.environment.name
+    if fixed is None and answer.task not in TASK_FAMILIES:
+        raise Unusable(f"there is no task family {answer.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if fixed is not None and answer.task != fixed:
+        raise Unusable(f"the task family is fixed: {fixed}")
+
+
+def _check_equal(answer: FrameAnswer, request: FrameRequest) -> None:
+    if request.equal is not None and answer.compared_at not in (None, request.equal):
+        raise Unusable(f"compared_at: the person compares at equal {request.equal}: leave it out")
+
+
+def _read_flags(answer: FrameAnswer, said: Question) -> QuestionFlags:
+    """The answer as flags, beside the settings that a person fixed. Raises Unusable, TopicInvalid."""
+    if answer.programs and len(set(answer.programs)) < max(2, len(answer.programs)):
+        raise Unusable("programs: name two or more different ones, or none")
+    if answer.kind is StudyKind.OPTIMIZE and answer.design is not None:
+        raise Unusable("design: a search chooses its arms as it goes: leave it out")
+    fixed = read_fixed(answer.fix)
+    for name in fixed.keys() & said.fixed.keys():
+        if fixed[name] != said.fixed[name]:
+            raise Unusable(f"fix: the person fixed {name}={value_as_text(said.fixed[name])}: it stays so")
+    if said.factors and (added := sorted(fixed.keys() - said.fixed.keys())):
+        raise Unusable(f"fix: the person did not fix {', '.join(added)}: leave it out")
+    return QuestionFlags(
+        kind=answer.kind or said.kind,
+        asked=answer.ask or said.asked,
+        vary=answer.vary,
+        fix=answer.fix,
+        design=answer.design or (said.design if answer.vary else None),
+        baseline=answer.baseline,
+        programs=answer.programs,
+        job={name: value for name, value in said.fixed.items() if name not in fixed},
+    )
+
+
+def _keep_asked(question: Question, said: Question) -> Question:
+    """The question with what a person said of it as it was said. Raises Unusable naming what the answer says otherwise.
+
+    Flags say neither `effect` nor `compare` aloud: without factors a model may say what the topic means.
+    """
+    if said.asked not in (Asked.EFFECT, question.asked):
+        raise Unusable(f"ask: the person asked for {said.asked}, got {question.asked}")
+    if question.kind is not said.kind and (said.factors or said.kind is StudyKind.OPTIMIZE):
+        raise Unusable(f"kind: the person asked to {said.kind}, got {question.kind}")
+    if not said.factors:
+        return question
+    theirs = {factor.name: factor for factor in said.factors}
+    if added := [factor.name for factor in question.factors if factor.name not in theirs]:
+        raise Unusable(f"vary: the person did not ask about {', '.join(added)}: leave it out")
+    answered = {factor.name: factor for factor in question.factors}
+    kept = tuple(_keep_factor(factor, answered.get(factor.name)) for factor in said.factors)
+    if question.design is not said.design:
+        raise Unusable(f"design: that of the person's factors is {said.design}, got {question.design}")
+    return replace(question, factors=kept)
+
+
+def _keep_factor(said: Factor, answered: Factor | None) -> Factor:
+    """The person's factor with the baseline of the answer where the person named none. Raises Unusable."""
+    levels = ", ".join(level.name for level in said.levels)
+    if answered is None:
+        raise Unusable(f"vary: the person asked about {said.name} as well, with the levels {levels}")
+    if {level.name: level.settings for level in answered.levels} != {item.name: item.settings for item in said.levels}:
+        raise Unusable(f"vary: the person gave {said.name} the levels {levels}: no other, and none left out")
+    if said.compared_with is not None and answered.compared_with not in (None, said.compared_with):
+        raise Unusable(f"baseline: the person compares with {said.compared_with}, got {answered.compared_with}")
+    return replace(said, compared_with=said.compared_with or answered.compared_with)
+
+
+def _make_charter(request: FrameRequest, question: Question, *, task: str, compared_at: str | None = None) -> Charter:
+    """A charter of the question, without the words and the name of its baseline."""
+    job = default_job(task, steps=request.steps, base=question.fixed)
+    equal = request.equal or (ComparedAt(compared_at) if compared_at else usual_comparison(question.varied))
+    usual = usual_amount(equal, job, longest_reply(task))
+    amount = (request.amount or usual) if usual else 0.0
+    return Charter(
+        topic=" ".join(request.topic.split()),
+        question="",
+        task=task,
+        metric=METRIC,
+        direction="maximize",
+        baseline="",
+        search_split="validation",
+        sealed_split="test",
+        eval_episodes=request.eval_episodes or EVAL_EPISODES,
+        rule=DecisionRule(),
+        budget=request.budget,
+        brain="",
+        assumptions=(say_what_is_equal(equal, amount),),
+        compared_at=equal.value,
+        amount=amount,
+        sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
+        asks=question,
+        job=job,
+    )
+
+
+def _check_arms(charter: Charter) -> tuple[Arm, ...]:
+    """The arms of the question. Raises TopicInvalid where a plan cannot hold them, one cannot be, or two are the same.
+
+    A search tries what it likes of its space, so that a plan holds some of it.
+    """
+    count = _count_arms(charter.asks)
+    if charter.asks.kind is StudyKind.COMPARE and count > MAX_ARMS:
+        raise TopicInvalid(
+            f"--vary: the question takes {count} arms, and a plan of a language model has at most {MAX_ARMS}: give "
+            "fewer values, or say --design one-at-a-time"
+        )
+    arms = hold_equal(lay_out(charter.asks, charter.job), ComparedAt(charter.compared_at), charter.amount)
+    seen: dict[str, str] = {}
+    for arm in arms:
+        try:
+            key = contents_of(arm)
+        except JobInvalid as error:
+            raise TopicInvalid(f"--vary: arm {arm.name}: {error.message}") from error
+        if key in seen:
+            raise TopicInvalid(
+                f"--vary: {seen[key]} and {arm.name} are the same arm at equal {charter.compared_at}: change one"
+            )
+        seen[key] = arm.name
+    return arms
+
+
+def _count_arms(question: Question) -> int:
+    counts = [len(factor.levels) for factor in question.factors]
+    return prod(counts) if question.design is Design.FACTORIAL else 1 + sum(count - 1 for count in counts)
+
+
+def _check_choice(question: Question, request: FrameRequest, arms: tuple[Arm, ...]) -> None:
+    """Raises Unusable for what a model may not choose and no person named."""
+    said = request.question
+    if question.asked is Asked.SOONER and said.asked is not Asked.SOONER and request.eval_every is None:
+        raise Unusable("ask: sooner needs scores in mid-training, for which a person asks: name it in infeasible")
+    chosen = {*question.varied, *(question.fixed.keys() - said.fixed.keys())}
+    if foreign := sorted(chosen - {*TUNABLE}):
+        raise Unusable(
+            f"vary, fix: a person alone may ask for {', '.join(foreign)}, by flags: choose from the settings of the "
+            "list, or name that part of the topic in infeasible"
+        )
+    if large := [arm.name for arm in arms if episodes_per_step(arm.job) > MAX_EPISODES_PER_STEP]:
+        raise Unusable(f"{', '.join(large)}: batch_size * num_repeat is above {MAX_EPISODES_PER_STEP}")

@@ -1,0 +1,207 @@
+"""A question that a language model frames: as data, as a person's flags say it, and what later plans are held to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from researcher.errors import TopicInvalid
+from researcher.planner.language_model.answers import FrameAnswer, Unusable
+from researcher.planner.language_model.framing import check_request, parse_frame
+from researcher.planner.language_model.planning import parse_plan
+from researcher.planner.rules import RulesPlanner
+from researcher.question.wording import describe_question
+from researcher.study.log import charter_from_json, to_json
+from researcher.study.settings import StudySettings, read_settings
+from researcher.types import Charter, ComparedAt, Design, FrameRequest, History, Plan, StudyKind
+
+TOPIC = "Does it help?"
+LR = ["lr=1e-3,3e-3"]
+PROGRAMS = ["plain", "second try"]
+
+
+def ask(**flags: Any) -> FrameRequest:
+    return read_settings({"brain": "llm", "engine": "fake", **flags}).request(TOPIC)
+
+
+def frame(request: FrameRequest | None = None, **answer: Any) -> Charter:
+    text = json.dumps({"question": "Does it help?", "task": "reverse", **answer})
+    charter = parse_frame(text, request or ask(), "llm:any")
+    assert isinstance(charter, Charter)
+    # As a study does: frozen, stored and read again.
+    return charter_from_json(to_json(charter))
+
+
+def arm(name: str, program: str = "", **settings: Any) -> dict[str, Any]:
+    return {"name": name, "settings": settings, "program": program, "rationale": "r"}
+
+
+def plan(charter: Charter, *arms: dict[str, Any], history: History | None = None) -> Plan:
+    return parse_plan(json.dumps({"rationale": "r", "arms": list(arms), "seeds": 3}), charter, history or History())
+
+
+def test_an_answer_is_the_question_that_the_same_flags_ask() -> None:
+    said: dict[str, Any] = {"vary": [*LR, "num_repeat=4,8"], "fix": ["batch_size=8"], "baseline": ["num_repeat=4"]}
+    by_model = frame(None, **said, ask="matters_more")
+    by_flags = RulesPlanner().frame(
+        read_settings({"engine": "fake", "task": "reverse", "asked": "matters_more", **said}).request(TOPIC)
+    )
+
+    assert (by_model.asks, by_model.job) == (by_flags.asks, by_flags.job)
+    assert by_model.asks.design is Design.FACTORIAL and by_model.baseline == by_flags.baseline
+    assert [*describe_question(by_model)][1:] == [*describe_question(by_flags)][1:]
+
+
+def test_arms_of_a_framed_question_are_its_levels_and_the_baseline_is_added() -> None:
+    charter = frame(vary=LR, programs=PROGRAMS, baseline=["plain"])
+    planned = plan(charter, arm("try", "second try"), arm("fast", lr=3e-3), arm("both", "second try", lr=3e-3))
+
+    assert [item.factors for item in planned.arms] == [
+        {"program": "plain", "lr": 0.001},
+        {"program": "second try", "lr": 0.001},
+        {"program": "plain", "lr": 0.003},
+        {"program": "second try", "lr": 0.003},
+    ]
+    assert planned.arms[0].is_baseline and planned.arms[0].name == "plain lr=0.001" == charter.baseline
+    # What has the same program is a change of the first arm that has it.
+    assert [item.parent for item in planned.arms] == [None, charter.baseline, charter.baseline, "try"]
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        ([arm("try", "second try"), arm("fast", lr=3e-3)], "asks for second try lr=0.003 as well"),
+        ([arm("try", "third try")], "arm try: program has one of the levels plain, second try"),
+        ([arm("fast", lr=1e-2)], "arm fast: lr has one of the levels lr=0.001, lr=0.003"),
+        ([arm("small", batch_size=4)], "arm small: batch_size cannot be set; choose from lr"),
+    ],
+)
+def test_plan_that_leaves_the_framed_question_is_refused(arms: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(Unusable, match=message):
+        plan(frame(vary=LR, programs=PROGRAMS), *arms)
+
+
+def test_program_is_no_way_to_change_arms_of_a_question_about_settings() -> None:
+    with pytest.raises(Unusable, match="the question compares no programs"):
+        plan(frame(vary=LR), arm("fast", "second try", lr=3e-3))
+
+
+def test_later_plan_of_a_comparison_may_repeat_a_part_of_its_arms() -> None:
+    charter = frame(vary=["lr=1e-3,3e-3,1e-2"])
+    first = plan(charter, arm("lr=0.003", lr=3e-3), arm("lr=0.01", lr=1e-2))
+    later = plan(charter, arm("lr=0.01", lr=1e-2), history=History(plans=(first,)))
+
+    assert [item.name for item in later.arms] == ["lr=0.001", "lr=0.01"]
+
+
+def test_search_is_free_within_the_space_that_was_framed() -> None:
+    closed = frame(kind="optimize", vary=["lr=1e-3,3e-3,1e-2"], programs=PROGRAMS)
+    free = frame(kind="optimize")
+
+    assert len(plan(closed, arm("fast", "second try", lr=1e-2)).arms) == 2
+    with pytest.raises(Unusable, match="lr has one of the levels"):
+        plan(closed, arm("faster", lr=1.0))
+    tried = plan(free, arm("faster", "asks itself again", lr=1.0)).arms
+    assert [item.factors for item in tried] == [
+        {"lr": 0.001, "program": "plain"},
+        {"lr": 1.0, "program": "asks itself again"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({}, "nothing is compared"),
+        ({"programs": ["plain"]}, "programs: name two or more"),
+        ({"vary": ["lr=1e-3"]}, "--vary: lr has one level"),
+        ({"vary": ["learning_rate=1,2"]}, "did you mean 'lr'"),
+        ({"vary": LR, "baseline": ["lr=1"]}, "there is no level 'lr=1': choose from lr=0.001, lr=0.003"),
+        ({"vary": LR, "ask": "interaction"}, "--ask interaction is about two factors"),
+        ({"vary": LR, "ask": "sooner"}, "ask: sooner needs scores in mid-training"),
+        ({"vary": LR, "fix": ["lr=1"]}, "--fix fixes"),
+        ({"vary": LR, "fix": ["num_repeat=1000"]}, "batch_size .* is above 2048"),
+        ({"vary": ["model=nano,/etc"]}, "a person alone may ask for model"),
+        ({"vary": LR, "fix": ["total_steps=9000"]}, "a person alone may ask for total_steps"),
+        ({"vary": ["a: lr=1e-3; b: lr=1e-3"]}, "a and b are the same arm at equal episodes"),
+        ({"vary": ["lr=1,2,3,4", "batch_size=1,2,3,4"], "design": "factorial"}, "16 arms, and a plan .* at most 12"),
+        ({"kind": "optimize", "design": "factorial"}, "design: a search chooses its arms"),
+        ({"vary": LR, "factors": ["lr"]}, "factors: there is no such field"),
+        ({"vary": LR, "task": "chess"}, "there is no task family 'chess'"),
+    ],
+)
+def test_answer_that_is_no_question_is_refused_by_name(answer: dict[str, Any], message: str) -> None:
+    with pytest.raises(Unusable, match=message):
+        frame(**answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"vary": ["batch_size=8,16"]}, "the person did not ask about batch_size"),
+        ({"vary": [*LR, "batch_size=8,16"]}, "the person did not ask about batch_size"),
+        ({"vary": LR, "programs": PROGRAMS}, "the person did not ask about program"),
+        ({"kind": "optimize", "ask": "best"}, "kind: the person asked to compare"),
+        ({"vary": ["lr=1e-3,3e-3,1e-2"]}, "gave lr the levels lr=0.001, lr=0.003: no other, and none left out"),
+        ({"vary": LR, "ask": "equal"}, "ask: the person asked for best, got equal"),
+        ({"vary": LR, "fix": ["num_repeat=4"]}, "fix: the person fixed num_repeat=8"),
+        ({"vary": LR, "fix": ["temperature=1"]}, "fix: the person did not fix temperature"),
+        ({"vary": LR, "baseline": ["lr=0.001"]}, "baseline: the person compares with lr=0.003"),
+        ({"vary": LR, "compared_at": "episodes"}, "compared_at: the person compares at equal steps"),
+    ],
+)
+def test_answer_that_changes_what_a_person_said_is_refused_by_name(answer: dict[str, Any], message: str) -> None:
+    request = ask(vary=LR, fix=["num_repeat=8"], asked="best", baseline=["lr=0.003"], equal="steps")
+    with pytest.raises(Unusable, match=message):
+        frame(request, **answer)
+
+
+def test_answer_that_drops_a_factor_of_a_person_is_refused_by_name() -> None:
+    with pytest.raises(Unusable, match="the person asked about batch_size as well, with the levels batch_size=8"):
+        frame(ask(vary=[*LR, "batch_size=8,16"]), vary=LR)
+
+
+def test_what_a_person_said_stands_where_the_answer_repeats_it_or_leaves_it_open() -> None:
+    request = ask(vary=LR, fix=["num_repeat=8"], asked="best", equal="steps")
+    charter = frame(request, vary=["lr=3e-3,1e-3"], fix=["num_repeat=8"], baseline=["lr=0.003"])
+
+    assert [level.name for level in charter.asks.factors[0].levels] == ["lr=0.001", "lr=0.003"]
+    assert charter.baseline == "lr=0.003" and charter.compared_at == ComparedAt.STEPS
+    assert (charter.asks.asked, charter.asks.fixed) == ("best", {"engine": "fake", "num_repeat": 8})
+    assert frame(ask(kind="optimize")).asks.kind is StudyKind.OPTIMIZE
+    with pytest.raises(Unusable, match="kind: the person asked to optimize"):
+        frame(ask(kind="optimize"), kind="compare", vary=LR)
+
+
+def test_a_refused_topic_needs_no_question() -> None:
+    text = json.dumps({"infeasible": [{"what": "dropout", "why": "no setting"}], "nearest": "lr on copying"})
+    assert isinstance(parse_frame(text, ask(), "llm:any"), FrameAnswer)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"vary": ["lr=1,2,3,4", "batch_size=1,2,3,4"], "design": "factorial"}, "at most 12"),
+        ({"vary": ["total_steps=2,3"], "equal": "episodes"}, "are the same arm at equal episodes"),
+        ({"vary": ["min_group=2,100"]}, "arm min_group=100"),
+    ],
+)
+def test_factors_of_a_person_that_no_plan_could_hold_cost_no_call(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(TopicInvalid, match=message):
+        check_request(ask(**flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"design": "factorial"}, "--design: it is about several factors"),
+        ({"baseline": ("lr=1",)}, "--baseline: there is no level 'lr=1': name a factor with --vary"),
+        ({"fix": ("lr=a",)}, "--fix: lr cannot be 'a'"),
+    ],
+)
+def test_flags_without_factors_are_honoured_or_refused_with_a_language_model(
+    flags: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TopicInvalid, match=message):
+        StudySettings(brain="llm", **flags).request(TOPIC)

@@ -87,7 +87,7 @@ class RulesPlanner:
         task = request.environment.name if request.environment else _choose_task(request.task)
         question = self._fill(request.question, task, request.steps)
         job = default_job(task, steps=request.steps, base=question.fixed)
-        compared_at = request.equal or usual_comparison([factor.name for factor in question.factors])
+        compared_at = request.equal or usual_comparison(question.varied)
         usual = usual_amount(compared_at, job, longest_reply(task))
         amount = (request.amount or usual) if usual else 0.0
         charter = Charter(

@@ -176,15 +176,24 @@ def test_verdict_follows_from_the_scores_and_not_from_the_model(ended: Ended) ->
     assert "lr=0.0001 is the winner" in said and all(number in said for number in INVENTED)
     for name in ("report", "html"):
         report = Path(ended.paths[name]).read_text()
-        assert "is the winner" not in report
-        assert [number for number in INVENTED if number in report] == []
-        assert "No arm beats the baseline lr=0.001" in report
+        for words in ("is the winner", *INVENTED):
+            # As the model's own words, or as a claim that the record refutes.
+            found = [line for line in report.splitlines() if words in line]
+            assert found and all("unchecked:" in line or "False:" in line for line in found)
 
 
 def verdict_of(ended: Ended, finding: Finding) -> str:
-    """The charter's rule on the one comparison of a first plan, which has half of alpha."""
+    """The charter's rule on the one comparison of a first plan, which has half of alpha.
+
+    The arm nearer to an end of the range gets the variance that it would have at the place of the other one.
+    """
     final, noise = ended.scores("final"), ended.noise("final")
-    parts = [max(stdev(final[arm].values()) ** 2, noise[arm]) / SEEDS for arm in (SMALL, BASELINE)]
+    means = {arm: min(0.9975, max(0.0025, fmean(final[arm].values()))) for arm in (SMALL, BASELINE)}
+    rooms = {arm: mean * (1 - mean) for arm, mean in means.items()}
+    parts = [
+        max(stdev(final[arm].values()) ** 2, noise[arm]) * (max(rooms.values()) / room) ** 1.5 / SEEDS
+        for arm, room in rooms.items()
+    ]
     error = sum(parts) ** 0.5
     df = sum(parts) ** 2 / sum(part**2 / (SEEDS - 1) for part in parts)
     gain = fmean(final[SMALL].values()) - fmean(final[BASELINE].values())

@@ -60,9 +60,7 @@ def test_arms_of_a_plan_are_the_factors_of_the_charter_and_nothing_else_differs(
 
 
 def test_levels_that_set_several_things_are_one_factor() -> None:
-    charter, plan = begin(
-        vary=["short: batch_size=8,total_steps=60; long: batch_size=16,total_steps=30"], equal="steps"
-    )
+    charter, plan = begin(vary=["short: batch_size=8,total_steps=60; long: batch_size=16,total_steps=30"])
 
     [factor] = charter.asks.factors
     assert [level.name for level in factor.levels] == ["short", "long"] == [arm.name for arm in plan.arms]

@@ -20,7 +20,7 @@ from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_E
 from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
 from researcher.question.reader import Reading, propose
 from researcher.question.wording import title_of, title_of_environment
-from researcher.types import Asked, Design, Factor, FrameRequest, Level, Question, StudyKind
+from researcher.types import Asked, Design, Factor, FrameRequest, JudgedBy, Level, Question, StudyKind
 from swarm.tasks import TASK_FAMILIES
 
 LARGEST_FACTORIAL = 12
@@ -33,6 +33,10 @@ _COMMAND_FLAGS = (
 )
 _OF_TWO = (Asked.MATTERS_MORE, Asked.INTERACTION)
 """What is asked of two factors or more."""
+METRICS_OF: Mapping[Asked, tuple[JudgedBy, ...]] = MappingProxyType(
+    {Asked.SOONER: (JudgedBy.AREA, JudgedBy.STEPS_TO), Asked.MORE_STABLE: (JudgedBy.SPREAD, JudgedBy.WORST)}
+)
+"""What answers a relation that final scores say nothing of; the first is taken where nobody chose."""
 MID_TRAINING_SCORES = 5
 """Steps between the scores of a topic that asks what learns sooner."""
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -21,7 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.planner.rules import RulesPlanner
-from researcher.question.asking import QuestionFlags, build_question, check_environment, check_title, flags_of, refuse
+from researcher.question.asking import (
+    METRICS_OF,
+    QuestionFlags,
+    build_question,
+    check_environment,
+    check_title,
+    flags_of,
+    refuse,
+)
 from researcher.question.reader import Reading, read_topic
 from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
@@ -37,10 +44,6 @@ from swarm.program import is_program
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 from swarm.tasks import TASK_FAMILIES
 
-METRICS_OF: Mapping[Asked, tuple[JudgedBy, ...]] = MappingProxyType(
-    {Asked.SOONER: (JudgedBy.AREA, JudgedBy.STEPS_TO), Asked.MORE_STABLE: (JudgedBy.SPREAD, JudgedBy.WORST)}
-)
-"""What answers a relation that final scores say nothing of; the first is taken where nobody chose."""
 MAX_OF_ATTEMPT = 2**31 - 1
 """What a server takes as the limit of an episode."""
 VLLM_LIMIT_S = 120.0

@@ -23,7 +23,7 @@ from researcher.planner.language_model.answers import MAX_ARMS, FrameAnswer, Unu
 from researcher.planner.language_model.briefing import TUNABLE
 from researcher.planner.language_model.planning import MAX_EPISODES_PER_STEP, contents_of
 from researcher.planner.rules import DEFAULT_TASK, EVAL_EPISODES, longest_reply
-from researcher.question.asking import QuestionFlags, build_question
+from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import read_fixed, value_as_text
 from researcher.types import (
     Arm,
@@ -220,8 +220,12 @@ def _count_arms(question: Question) -> int:
 def _check_choice(question: Question, request: FrameRequest, arms: tuple[Arm, ...]) -> None:
     """Raises Unusable for what a model may not choose and no person named."""
     said = request.question
-    if question.asked is Asked.SOONER and said.asked is not Asked.SOONER and request.eval_every is None:
-        raise Unusable("ask: sooner needs scores in mid-training, for which a person asks: name it in infeasible")
+    metrics = METRICS_OF.get(question.asked, (request.judged_by,))
+    if request.judged_by not in metrics:
+        raise Unusable(
+            f"ask: {question.asked} is judged by {' or '.join(metrics)}, which a person asks for by --metric: name it "
+            "in infeasible"
+        )
     chosen = {*question.varied, *(question.fixed.keys() - said.fixed.keys())}
     if foreign := sorted(chosen - {*TUNABLE}):
         raise Unusable(

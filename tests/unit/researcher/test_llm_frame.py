@@ -119,7 +119,7 @@ def test_search_is_free_within_the_space_that_was_framed() -> None:
         ({"vary": ["learning_rate=1,2"]}, "did you mean 'lr'"),
         ({"vary": LR, "baseline": ["lr=1"]}, "there is no level 'lr=1': choose from lr=0.001, lr=0.003"),
         ({"vary": LR, "ask": "interaction"}, "--ask interaction is about two factors"),
-        ({"vary": LR, "ask": "sooner"}, "ask: sooner needs scores in mid-training"),
+        ({"vary": LR, "ask": "sooner"}, "ask: sooner is judged by area or steps-to"),
         ({"vary": LR, "fix": ["lr=1"]}, "--fix fixes"),
         ({"vary": LR, "fix": ["num_repeat=1000"]}, "batch_size .* is above 2048"),
         ({"vary": ["model=nano,/etc"]}, "a person alone may ask for model"),

@@ -106,7 +106,7 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
-            return error_response(NotFound(f"no route {request.method} {request.scope['path']}: /docs lists the routes"))
+            return error_response(NotFound(f"no route {request.method} {request.scope['path']}: see /docs"))
         headers = dict(error.headers or {})
         detail = ErrorDetail(message=str(error.detail), type="invalid_request_error", code="bad_request")
         return _json(error.status_code, detail, headers)

@@ -43,9 +43,9 @@ class ServerConfig(DescribedModel):
     max_running_requests: int = Field(default=128, ge=1, le=4096)
     """Model calls that the local engine samples at the same time; further ones wait."""
     torch_threads: int | None = Field(default=None, ge=1)
-    """CPU threads of an engine's process. Default with engine verl: one. Default with engine local, or vLLM as its
-    sampler: one; but for a model of 30 million parameters or more, and for a training step on a large batch, as many as
-    the process has cores, up to `max_torch_threads`."""
+    """CPU threads of an engine's process. Default: one. With engine local, or vLLM as its sampler, large work gets as
+    many as the process has cores, up to `max_torch_threads`. Large work is a model of 30 million parameters or more, or
+    a training step on a large batch."""
     max_torch_threads: int | None = Field(default=None, ge=1)
     """See `torch_threads`. Set it if several servers share a machine, as threads that wait for a core slow each other
     down. Default: no limit."""

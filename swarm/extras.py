@@ -1,4 +1,4 @@
-"""The extras of this distribution and their modules, so that a command can say what to install for a missing module.
+"""The extras of this distribution and their modules, so that a command can name the extra of a missing module.
 
 Place in the flow: the entry points of the commands use it. It imports nothing of the project.
 """
@@ -37,7 +37,7 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def missing_extra(error: ModuleNotFoundError, first: str) -> str | None:
-    """Return one line that says what to install, or None if no extra installs the module.
+    """Return one line with the command that installs the module, or None if no extra does.
 
     `first` is the extra of the command itself. It is named if it installs the module, even if other extras do too.
     """
@@ -48,7 +48,7 @@ def missing_extra(error: ModuleNotFoundError, first: str) -> str | None:
 
 @contextmanager
 def named_extras(command: str, first: str) -> Generator[None]:
-    """Exit with one line that says what to install if a module of an extra is missing."""
+    """Exit with the line of `missing_extra` if a module of an extra is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -92,7 +92,7 @@ def _resolve(node: Any, definitions: Mapping[str, Any]) -> Any:
 
 
 def _is_noise(key: str, value: object, *, is_model: bool) -> bool:
-    """Return whether an entry tells a reader nothing.
+    """Return whether an entry is useless to a reader.
 
     Such entries are the name of a model class, the default null, and a discriminator's mapping to definitions.
     """

@@ -168,7 +168,7 @@ def _is_served(name: str, service: ModelService) -> bool:
 async def _identity(request: Request, route: str) -> CallIdentity:
     """Return the identity of a call, by which its retries are recognized.
 
-    The header `Idempotency-Key` names the call. Without it `x-request-id` does: a proxy may set it anew for each
+    The header `Idempotency-Key` names the call. Without it `x-request-id` does: a proxy may set a new one for each
     attempt of a client, but repeats it when the proxy itself retries. The libraries of OpenAI and Anthropic count
     attempts in `x-stainless-retry-count`.
     """

@@ -237,7 +237,7 @@ class SamplingBody(StrictBody):
         """
         structure = None if self.structured_outputs is None else structured_grammar(self.structured_outputs)
         if grammar is not None and structure is not None:
-            raise BadRequest("response_format and structured_outputs exclude each other", param="structured_outputs")
+            raise BadRequest("send either response_format or structured_outputs", param="structured_outputs")
         own_stops = tuple(self.stop_token_ids or ())
         return SamplingParams(
             max_tokens=max_tokens or defaults.max_tokens,

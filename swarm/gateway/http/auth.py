@@ -1,8 +1,8 @@
 """Authentication: tokens with three roles on control routes, the key of an episode on model routes.
 
-Place in the flow: `PathKeys` runs between the outermost middleware and the routes, and removes an episode key from the
-path before any log, metric or message can show it. routes.py identifies the caller from the headers before it reads
-the body. This module does not know what a call does.
+Place in the flow: `PathKeys` runs between the outermost middleware and the routes. It removes an episode key from the
+path, so that no log, metric or message shows it. routes.py identifies the caller from the headers before it reads the
+body. This module knows no route's work.
 """
 
 from __future__ import annotations

@@ -165,9 +165,9 @@ def input_json(arguments: str) -> str:
 
 
 def _readable(arguments: str) -> dict[str, Any] | None:
-    """Return the parsed object, or None.
+    """Return the parsed object.
 
-    None stands for a value other than an object, more than 200 levels, infinite numbers and half surrogate pairs.
+    Returns None for other JSON values, more than 200 levels, infinite numbers and half surrogate pairs.
     """
     try:
         value: Any = from_json(arguments, allow_inf_nan=False)

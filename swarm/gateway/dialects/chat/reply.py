@@ -58,7 +58,8 @@ class ChunkStream:
     """The chunks of one streamed call.
 
     Call `push` for each event in order, then `finish`, or `fail` if the call broke off. A chunk has the logprobs and
-    ids of all tokens sampled since the last chunk of its choice, also of tokens whose text is hidden or not sent yet.
+    ids of all tokens sampled since the last chunk of its choice. This includes tokens whose text is hidden or not sent
+    yet.
     """
 
     def __init__(self, request: ChatRequest, head: CallHead, codec: Codec) -> None:

@@ -59,8 +59,8 @@ class TextCompletionStream:
     """The chunks of one streamed call.
 
     Call `push` for each event in order, then `finish`, or `fail` if the call broke off. The first chunk of a choice has
-    its echo, or no text. A chunk has the logprobs and ids of all tokens sampled since the last chunk of its choice,
-    also of tokens whose text is hidden or not sent yet.
+    its echo, or no text. A chunk has the logprobs and ids of all tokens sampled since the last chunk of its choice.
+    This includes tokens whose text is hidden or not sent yet.
     """
 
     def __init__(self, request: CompletionRequest, head: CallHead, codec: Codec) -> None:

@@ -45,8 +45,8 @@ def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         """Tokenize a text or a conversation.
 
-        The result does not depend on earlier turns. A model call that extends an earlier turn keeps the tokens of that
-        turn, and these may differ from the tokenizer's result for the same text.
+        The result does not depend on earlier turns. A model call that extends an earlier turn keeps that turn's tokens,
+        which may differ from the tokenizer's result for the same text.
         """
         service, _ = opened(request, served)
         asked = parse_tokenize_request(await read_object(request) or {})
